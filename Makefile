@@ -1,0 +1,35 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test bench lint clean
+
+help: ## show what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $(STAMP)
+
+demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write result.json
+	$(BIN)/normscope demo --out normscope-demo
+
+test: $(STAMP) lint ## set up, lint, type-check and run every test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(STAMP) ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP) ## measure speed and accuracy against the peers (several minutes)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and what the demo wrote
+	rm -rf $(VENV) normscope-demo

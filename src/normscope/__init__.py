@@ -1,0 +1,1 @@
+"""Normscope: what normalization layers do to your network."""

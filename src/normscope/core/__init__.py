@@ -1,0 +1,1 @@
+"""Values that know what they guarantee, errors, statements: no knowledge of models."""

@@ -1,0 +1,39 @@
+"""What can go wrong, one small class per mistake: what holds, what came, what to do."""
+
+from __future__ import annotations
+
+
+class NormscopeError(Exception):
+    """Base of every error a user can cause; the command line turns it into exit code 2."""
+
+
+class ModelNotFoundError(NormscopeError):
+    """The model specification names no file, module, factory or known model."""
+
+
+class FactoryError(NormscopeError):
+    """The user's factory raised, or did not return an ``nn.Module``."""
+
+
+class WeightsError(NormscopeError):
+    """A checkpoint cannot be read safely, or does not fit the model."""
+
+
+class InputError(NormscopeError):
+    """Data or example input of the wrong shape, dtype or content."""
+
+
+class NonFiniteError(NormscopeError):
+    """A weight or an input holds NaN or infinity."""
+
+
+class CaptureError(NormscopeError):
+    """The model could not be run or recorded as a graph."""
+
+
+class MissingDependencyError(NormscopeError):
+    """An optional library is needed for this and is not installed."""
+
+
+class RuleError(NormscopeError):
+    """A registered rule is unusable, or a rule is registered twice."""

@@ -1,0 +1,70 @@
+"""The statement registry: which function implements which numbered statement of which paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+F = TypeVar("F", bound=Callable[..., object])
+
+#: Papers that may be cited, by key.
+PAPERS = {
+    "than2025": "K. Than, The Hidden Power of Normalization Layers in Neural Networks, 2025",
+    "than2025slides": "K. Than, slides on capacity control by normalization, 2025",
+    "kuczynski1992": "J. Kuczynski and H. Wozniakowski, Estimating the largest eigenvalue by the power and "
+    "Lanczos algorithms with a random start, 1992",
+    "rump2006": "S. M. Rump, Verification of positive definiteness, 2006",
+    "normscope": "proved in the documentation of this project (docs/theory.md)",
+}
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A numbered statement and the function that computes it."""
+
+    paper: str
+    number: str
+    holds: str
+    function: str
+
+    @property
+    def label(self) -> str:
+        """Return the short name used in results, e.g. ``than2025 Lemma 1``."""
+        return f"{self.paper} {self.number}"
+
+
+_REGISTRY: list[Statement] = []
+
+
+def statement(paper: str, number: str, *, holds: str = "as stated") -> Callable[[F], F]:
+    """Tie a function to the statement it implements; the function itself is unchanged.
+
+    Args:
+        paper: a key of :data:`PAPERS`.
+        number: the statement's number in that paper, e.g. ``"Lemma 1"``.
+        holds: the hypotheses under which it is true, or ``"printed"`` for a formula that is not a bound.
+
+    Raises:
+        KeyError: if the paper is unknown.
+
+    >>> @statement("than2025", "Lemma 5")
+    ... def product(norms):
+    ...     return 1.0
+    >>> [s.function for s in statements() if s.number == "Lemma 5"][-1].endswith("product")
+    True
+    """
+    if paper not in PAPERS:
+        raise KeyError(f"unknown paper {paper!r}: known are {', '.join(sorted(PAPERS))}")
+
+    def register(function: F) -> F:
+        name = f"{function.__module__}.{function.__qualname__}"
+        _REGISTRY.append(Statement(paper, number, holds, name))
+        return function
+
+    return register
+
+
+def statements() -> tuple[Statement, ...]:
+    """Return every statement registered by the modules imported so far."""
+    return tuple(_REGISTRY)

@@ -1,0 +1,1 @@
+"""Data sets read from their standard files, and one that needs none."""

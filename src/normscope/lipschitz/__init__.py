@@ -1,0 +1,1 @@
+"""Spectral norms, composition, upper and lower bounds."""

@@ -1,0 +1,1 @@
+"""Spectral norms of linear maps: certified from above, attained from below."""

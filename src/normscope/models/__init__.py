@@ -1,0 +1,1 @@
+"""The zoo: the papers' networks and common architectures, each with any normalizer."""

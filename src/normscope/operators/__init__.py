@@ -1,0 +1,1 @@
+"""What each map does: its linear part, its constants, its range."""

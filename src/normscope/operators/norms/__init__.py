@@ -1,0 +1,1 @@
+"""Normalizers: their closed-form Lipschitz constants, printed and proved."""

@@ -1,0 +1,1 @@
+"""One streaming pass over data."""

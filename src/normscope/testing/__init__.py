@@ -1,0 +1,1 @@
+"""Checks shipped for people who add an operator or a bound."""
