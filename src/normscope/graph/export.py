@@ -1,0 +1,146 @@
+"""The primary front end: ``torch.export`` (non-strict), translated into our own graph."""
+
+from __future__ import annotations
+
+import operator
+import warnings
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.graph.ir import Graph, Named, Node, Ref
+
+_INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+#: Operations that check shapes and types and return nothing we need.
+_CHECKS = ("_assert_", "sym_constrain_range", "_guards_fn")
+
+
+def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) -> tuple[Graph, dict[str, Tensor]]:
+    """Capture ``model(*inputs)`` with ``torch.export``.
+
+    Args:
+        model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple.
+        inputs: example tensors.
+        dynamic: leave the batch axis (axis 0 of every input) symbolic.
+
+    Returns:
+        The graph, and its parameters, buffers and constants by name.
+    """
+    shapes = tuple({0: torch.export.Dim.AUTO} if t.ndim else None for t in inputs) if dynamic else None
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")
+        # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.
+        program = torch.export.export(model, inputs, strict=False, dynamic_shapes=None if shapes is None else (shapes,))
+        if _needs_functionalization(program.graph):
+            program = program.run_decompositions({})
+    return _translate(program, inputs, dynamic)
+
+
+def _needs_functionalization(graph: torch.fx.Graph) -> bool:
+    """Tell whether the graph mutates tensors or nests other graphs; both go away in one functional retrace."""
+    for node in graph.nodes:
+        if node.op == "get_attr":
+            return True
+        if node.op == "call_function":
+            schema = getattr(node.target, "_schema", None)
+            if schema is None and not _python_name(node.target):
+                return True
+            if schema is not None and schema.is_mutable and "batch_norm" not in schema.name:
+                return True
+    return False
+
+
+def _python_name(target: Any) -> str:
+    """Return the name of a Python-level integer operation, or the empty string."""
+    name = getattr(target, "__name__", "")
+    module = getattr(target, "__module__", "") or ""
+    known = target is operator.getitem or module in ("_operator", "math", "builtins") or name.startswith("sym_")
+    return name if known else ""
+
+
+def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Graph, dict[str, Tensor]]:
+    """Turn an exported program into a :class:`Graph` and its tensors."""
+    specs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+    tensors: dict[str, Tensor] = {}
+    nodes: list[Node] = []
+    for fx_node in program.graph.nodes:
+        if fx_node.op == "placeholder":
+            spec = specs[fx_node.name]
+            kind = _INPUT_KINDS.get(spec.kind.name, "input")
+            target = spec.target or ""
+            if kind != "input":
+                tensors[target] = _lookup(program, target)
+            nodes.append(Node(fx_node.name, kind, target=target, **_describe(fx_node)))
+        elif fx_node.op == "output":
+            outputs = [a for a in fx_node.args[0] if isinstance(a, torch.fx.Node)]
+            nodes.append(Node("output", "output", tuple(Ref(a.name) for a in outputs)))
+        elif not str(getattr(fx_node.target, "__name__", "")).startswith(_CHECKS):
+            nodes.append(_translate_call(fx_node))
+    keep = _live(nodes)
+    batch = "dynamic" if dynamic else str(inputs[0].shape[0] if inputs and inputs[0].ndim else 0)
+    return Graph(tuple(n for n in nodes if n.name in keep), "export", batch), tensors
+
+
+def _lookup(program: Any, target: str) -> Tensor:
+    """Return the tensor a placeholder stands for."""
+    tensor = program.state_dict.get(target)
+    return program.constants[target] if tensor is None else tensor
+
+
+def _translate_call(fx_node: Any) -> Node:
+    """Translate one call."""
+    target = fx_node.target
+    python = _python_name(target)
+    if target is operator.getitem:
+        op = "getitem"
+    elif python:
+        op = f"python.{python}"
+    else:
+        op = str(target)  # aten.conv2d.default
+    kwargs = tuple(sorted((key, _argument(value)) for key, value in fx_node.kwargs.items()))
+    stack = fx_node.meta.get("nn_module_stack") or {}
+    owner, owner_type = list(stack.values())[-1] if stack else ("", "")
+    if "metadata_hook" in owner:
+        owner, owner_type = "", ""
+    owner_name = owner_type if isinstance(owner_type, str) else owner_type.__qualname__
+    return Node(
+        fx_node.name,
+        op,
+        tuple(_argument(a) for a in fx_node.args),
+        kwargs,
+        owner=owner,
+        owner_type=owner_name.rsplit(".", 1)[-1],
+        **_describe(fx_node),
+    )
+
+
+def _argument(value: Any) -> Any:
+    """Translate one argument."""
+    if isinstance(value, torch.fx.Node):
+        return Ref(value.name)
+    if isinstance(value, list | tuple):
+        return tuple(_argument(item) for item in value)
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+        return Named(type(value).__name__, str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return Named("device", str(value))
+    return value
+
+
+def _describe(fx_node: Any) -> dict[str, Any]:
+    """Return shape and dtype of a node's value; a symbolic size shows as -1."""
+    value = fx_node.meta.get("val")
+    if not isinstance(value, Tensor):
+        return {}
+    shape = tuple(s if isinstance(s, int) else -1 for s in value.shape)
+    return {"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")}
+
+
+def _live(nodes: list[Node]) -> set[str]:
+    """Return the names of the nodes an output depends on, and of all inputs."""
+    live = {"output"} | {n.name for n in nodes if n.op == "input"}
+    for node in reversed(nodes):
+        if node.name in live:
+            live.update(node.inputs())
+    return live

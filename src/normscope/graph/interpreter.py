@@ -1,0 +1,122 @@
+"""Run a graph: resolve its operations and execute them on tensors."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import CaptureError
+from normscope.graph.ir import SOURCES, Graph, Named, Node, map_refs
+
+_PYTHON = {
+    "sym_max": max,
+    "sym_min": min,
+    "sym_float": float,
+    "sym_int": int,
+    "sym_not": operator.not_,
+    "sym_ite": lambda b, t, f: t if b else f,
+}
+
+
+@functools.cache
+def resolve(op: str) -> Callable[..., Any]:
+    """Return the function behind an operation's name.
+
+    Raises:
+        CaptureError: if this torch has no such operation.
+
+    >>> resolve("aten.relu.default")(torch.tensor([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    if op == "getitem":
+        return operator.getitem
+    if op.startswith("python."):
+        name = op.removeprefix("python.")
+        found = _PYTHON.get(name) or getattr(operator, name, None) or getattr(math, name, None)
+        if found is not None:
+            return found
+    else:
+        namespace, name, overload = op.split(".", 2)
+        packet = getattr(getattr(torch.ops, namespace), name, None)
+        if packet is not None and hasattr(packet, overload):
+            return getattr(packet, overload)
+    raise CaptureError(f"the graph uses {op}, which torch {torch.__version__} does not have: capture it again")
+
+
+def literal(value: Any) -> Any:
+    """Turn a :class:`Named` literal back into the torch object it stands for."""
+    if isinstance(value, Named):
+        return torch.device(value.name) if value.type == "device" else getattr(torch, value.name)
+    return value
+
+
+def literals(tree: Any) -> Any:
+    """Turn every :class:`Named` in a nested list into its torch object."""
+    if isinstance(tree, list | tuple):
+        return [literals(item) for item in tree]
+    return literal(tree)
+
+
+def call(node: Node, values: Mapping[str, Any], op: str | None = None) -> Any:
+    """Execute one node on the values of its inputs."""
+    args = literals(map_refs(node.args, lambda r: values[r.name]))
+    kwargs = {key: literals(map_refs(value, lambda r: values[r.name])) for key, value in node.kwargs}
+    return resolve(op or node.op)(*args, **kwargs)
+
+
+def last_uses(graph: Graph) -> dict[str, list[str]]:
+    """Return for every node the names of the values that are not needed after it."""
+    last: dict[str, str] = {}
+    for node in graph:
+        for name in (*node.inputs(), node.name):
+            last[name] = node.name
+    dying: dict[str, list[str]] = {node.name: [] for node in graph}
+    for name, user in last.items():
+        dying[user].append(name)
+    return dying
+
+
+def run(
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None,
+) -> list[Any]:
+    """Run the graph and return its outputs.
+
+    Args:
+        graph: what to run.
+        tensors: parameters, buffers and constants by target name.
+        inputs: the values of the input nodes, in order.
+        visit: called as ``visit(node, value, values)`` after each computed node; what it returns, unless ``None``,
+            replaces the value.
+
+    Returns:
+        The output tensors in the order of ``graph.output_names``.
+    """
+    values: dict[str, Any] = {}
+    supply = iter(inputs)
+    dying = last_uses(graph)
+    outputs: list[Any] = []
+    for node in graph:
+        if node.op == "input":
+            values[node.name] = next(supply)
+        elif node.op in SOURCES:
+            values[node.name] = tensors[node.target]
+        elif node.op == "output":
+            outputs = [values[ref.name] for ref in node.args]
+        else:
+            values[node.name] = call(node, values)
+        if visit is not None and node.op != "output":
+            replaced = visit(node, values[node.name], values)
+            if replaced is not None:
+                values[node.name] = replaced
+        for name in dying[node.name]:
+            values.pop(name, None)
+    return outputs
