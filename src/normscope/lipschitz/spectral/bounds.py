@@ -1,0 +1,180 @@
+"""What is known about the norm of one linear map: an attained value below, a certificate above."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class NormBounds:
+    r"""Two-sided bounds :math:`\ell \le \|A\|_2 \le u` in the log domain.
+
+    Attributes:
+        log_lower: natural logarithm of a value the map attains; ``-inf`` is zero.
+        log_upper: natural logarithm of the deterministic certificate; ``inf`` is "none".
+        log_probable: the best upper bound, probabilistic ones included; never above ``log_upper``.
+        delta: the probability with which ``log_probable`` may fail; 0 where it is the certificate itself.
+        method: how the bounds were found.
+
+    >>> bounds = NormBounds.exact(2.0, method="closed form")
+    >>> bounds.lower <= 2.0 <= bounds.upper, bounds.delta
+    (True, 0.0)
+    """
+
+    log_lower: float
+    log_upper: float
+    log_probable: float
+    delta: float
+    method: str
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a pair of bounds."""
+        if math.isnan(self.log_lower) or math.isnan(self.log_upper) or math.isnan(self.log_probable):
+            raise ValueError("bounds on a norm are numbers: NaN came; check the map for NaN or infinity")
+        if not self.log_lower <= self.log_probable <= self.log_upper:
+            raise ValueError(
+                f"bounds are ordered, lower <= probable <= upper; came {self.log_lower}, {self.log_probable}, "
+                f"{self.log_upper}"
+            )
+        if not 0.0 <= self.delta < 1.0:
+            raise ValueError(f"delta is a probability in [0, 1); came {self.delta}")
+
+    @classmethod
+    def certified(cls, log_lower: float, log_upper: float, method: str) -> NormBounds:
+        """Return bounds without a probabilistic part."""
+        return cls(log_lower, log_upper, log_upper, 0.0, method)
+
+    @classmethod
+    def exact(cls, norm: float, *, method: str, relative: float = 2.0**-50) -> NormBounds:
+        """Return the bounds of a norm known up to a relative rounding error.
+
+        >>> NormBounds.exact(0.0, method="zero").upper
+        0.0
+        """
+        log = math.log(norm) if norm > 0 else -math.inf
+        return cls.certified(log, log, method).widen(relative)
+
+    @property
+    def lower(self) -> float:
+        """Return the attained value."""
+        return _exp(self.log_lower)
+
+    @property
+    def upper(self) -> float:
+        """Return the deterministic certificate."""
+        return _exp(self.log_upper)
+
+    @property
+    def probable(self) -> float:
+        """Return the best upper bound; it holds with probability at least ``1 - delta``."""
+        return _exp(self.log_probable)
+
+    @property
+    def width(self) -> float:
+        """Return ``upper / lower - 1``, zero for the zero map."""
+        return _relative_gap(self.log_lower, self.log_upper)
+
+    @property
+    def probable_width(self) -> float:
+        """Return ``probable / lower - 1``, zero for the zero map."""
+        return _relative_gap(self.log_lower, self.log_probable)
+
+    def scaled(self, log_factor: float) -> NormBounds:
+        """Return the bounds of the map multiplied by ``exp(log_factor)``, one rounding of the sum accounted for."""
+        if log_factor == 0.0:
+            return self
+        low, high, probable = (log + log_factor for log in (self.log_lower, self.log_upper, self.log_probable))
+        return replace(
+            self,
+            log_lower=math.nextafter(low, -math.inf),
+            log_upper=math.nextafter(high, math.inf) if high > -math.inf else high,
+            log_probable=math.nextafter(probable, math.inf) if probable > -math.inf else probable,
+        )
+
+    def widen(self, relative: float) -> NormBounds:
+        r"""Return bounds that also hold for any norm within :math:`(1 \pm r)` of these.
+
+        Args:
+            relative: the relative error :math:`0 \le r < 1` to allow for.
+
+        >>> NormBounds.certified(0.0, 0.0, "one").widen(1e-3).width > 1.9e-3
+        True
+        """
+        if not 0.0 <= relative < 1.0:
+            raise ValueError(f"a relative error lies in [0, 1); came {relative}")
+        # The logarithms themselves carry one rounding each: four ulps of slack cover them.
+        up, down = math.log1p(relative), math.log1p(-relative)
+        return replace(
+            self,
+            log_lower=_away(self.log_lower + down, -1.0),
+            log_upper=_away(self.log_upper + up, 1.0),
+            log_probable=_away(self.log_probable + up, 1.0),
+        )
+
+    def with_upper(self, log_upper: float, method: str) -> NormBounds:
+        """Return the bounds with one more certificate taken into account.
+
+        A certificate below the attained value contradicts it; it is clipped to the attained value only within
+        rounding, otherwise refused.
+        """
+        if log_upper >= self.log_upper:
+            return self
+        if log_upper < self.log_lower:
+            raise ValueError(
+                f"the certificate {log_upper} lies below the attained value {self.log_lower}: one of the two is wrong"
+            )
+        probable, delta = (self.log_probable, self.delta)
+        if log_upper <= probable:
+            probable, delta = log_upper, 0.0
+        return replace(self, log_upper=log_upper, log_probable=probable, delta=delta, method=method)
+
+    def with_probable(self, log_probable: float, delta: float, method: str) -> NormBounds:
+        """Return the bounds with one more probabilistic upper bound taken into account."""
+        if log_probable >= self.log_probable:
+            return self
+        return replace(self, log_probable=max(log_probable, self.log_lower), delta=delta, method=method)
+
+
+def largest_norm(bounds: Iterable[NormBounds]) -> NormBounds:
+    """Return the bounds of a block-diagonal map from those of its blocks.
+
+    Lower bounds, certificates and probable bounds are maximised separately; failure probabilities add up.
+
+    >>> a, b = NormBounds.exact(1.0, method="a"), NormBounds.exact(3.0, method="b")
+    >>> round(largest_norm([a, b]).upper, 12)
+    3.0
+    """
+    blocks = tuple(bounds)
+    if not blocks:
+        return NormBounds.exact(0.0, method="empty")
+    top = max(blocks, key=lambda block: block.log_probable)
+    upper = max(block.log_upper for block in blocks)
+    probable = max(block.log_probable for block in blocks)
+    delta = math.fsum(block.delta for block in blocks)
+    if delta >= 1.0 or probable == upper:
+        probable, delta = upper, 0.0
+    return NormBounds(max(block.log_lower for block in blocks), upper, probable, delta, top.method)
+
+
+def _exp(log: float) -> float:
+    """Return ``exp`` with overflow to infinity."""
+    try:
+        return math.exp(log)
+    except OverflowError:
+        return math.inf
+
+
+def _relative_gap(log_lower: float, log_upper: float) -> float:
+    """Return ``exp(log_upper - log_lower) - 1``, zero when both are zero norms."""
+    if log_upper == -math.inf:
+        return 0.0
+    return math.expm1(log_upper - log_lower) if log_upper - log_lower < 700 else math.inf
+
+
+def _away(log: float, sign: float) -> float:
+    """Return ``log`` moved outwards by four ulps (at least of one), infinities unchanged."""
+    if math.isinf(log):
+        return log
+    return log + sign * 4.0 * math.ulp(max(abs(log), 1.0))

@@ -1,0 +1,260 @@
+"""Lanczos on the Gram operator with a random start: attained lower bounds, upper bounds with probability."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import eigh_tridiagonal
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF
+from normscope.operators.linear_map import LinearMap
+
+#: Relative rounding error taken for granted of one ``apply``: ||fl(Ax) - Ax|| <= APPLY_ERROR ||A|| ||x||.
+APPLY_ERROR = 1e-12
+#: Steps between two looks at the Ritz values.
+LOOK_EVERY = 4
+
+
+@statement("kuczynski1992", "Theorem 4.2", holds="exact arithmetic, N >= 8 and k >= 4, start uniform on the sphere")
+def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
+    r"""Return ``e`` such that :math:`P(\lambda_1 > \theta_k / (1 - e)) \le \delta` after ``k`` Lanczos steps.
+
+    The theorem is :math:`P(\lambda_1 > \theta_k/(1-e)) \le 1.648 \sqrt N e^{-\sqrt e (2k-1)}`, hence
+    :math:`e = \left(\ln(1.648 \sqrt N / \delta) / (2k-1)\right)^2`.
+
+    Args:
+        dimension: the dimension ``N`` of the space of the start vector.
+        steps: the number ``k`` of Lanczos steps, i.e. of products with the positive semidefinite matrix plus one.
+        delta: the allowed probability of failure.
+
+    Returns:
+        The relative gap, 1 where the theorem gives nothing.
+
+    Raises:
+        ValueError: if ``delta`` is not in (0, 1) or there is no step.
+
+    >>> round(lanczos_relative_gap(10_000, 100, 1e-9), 4)
+    0.0167
+    """
+    if not 0.0 < delta < 1.0 or steps < 1:
+        raise ValueError(f"delta in (0, 1) and at least one step are needed; came {delta} and {steps}")
+    return min(1.0, (math.log(1.648 * math.sqrt(dimension) / delta) / (2 * steps - 1)) ** 2)
+
+
+def lanczos_steps(dimension: int, gap: float, delta: float) -> int:
+    r"""Return the number of steps after which :func:`lanczos_relative_gap` is at most ``gap``.
+
+    >>> lanczos_steps(10_000, lanczos_relative_gap(10_000, 100, 1e-9), 1e-9)
+    100
+    """
+    needed = math.log(1.648 * math.sqrt(dimension) / delta) / math.sqrt(gap)
+    return max(4, math.ceil((needed + 1.0) / 2.0 - 1e-9))
+
+
+@statement("normscope", "Krylov certificate", holds="exact arithmetic, N >= 3, start uniform on the sphere")
+def krylov_certificate(diagonal: np.ndarray, off_diagonal: np.ndarray, dimension: int, delta: float) -> float:
+    r"""Return ``u`` with :math:`P(\lambda_1 > u) \le \delta`, from the Lanczos coefficients themselves.
+
+    Let :math:`\pi_0, \dots, \pi_k` be the polynomials orthonormal for the spectral measure of the start vector
+    ``q``; the Lanczos coefficients are their recurrence. For every polynomial ``p`` of degree at most ``k``,
+    :math:`\langle v_1, q\rangle^2 p(\lambda_1)^2 \le \|p(G) q\|^2`, and the best ``p`` gives
+    :math:`\langle v_1, q\rangle^2 \sum_{j \le k} \pi_j(\lambda_1)^2 \le 1`. A start uniform on the sphere of
+    :math:`R^N` has :math:`|\langle v_1, q\rangle| \ge \delta \sqrt{\pi / (2 (N-1))}` with probability at least
+    :math:`1-\delta`, so with that probability, for all ``k`` at once,
+
+    .. math:: \sum_{j=0}^{k} \pi_j(\lambda_1)^2 \le \frac{2 (N-1)}{\pi \delta^2}.
+
+    The left side increases beyond the largest Ritz value; ``u`` is where it meets the right side. It is never
+    worse than the worst spectrum of the a-priori theorem allows, and far better when the largest eigenvalues are
+    apart.
+
+    Args:
+        diagonal: the ``k`` diagonal Lanczos coefficients.
+        off_diagonal: the ``k`` off-diagonal ones, the coupling to the next vector included.
+        dimension: the dimension ``N >= 3`` of the space of the start vector.
+        delta: the allowed probability of failure.
+
+    Returns:
+        The upper bound on the largest eigenvalue.
+
+    >>> bool(krylov_certificate(np.array([1.0]), np.array([0.0]), 10, 1e-9) == 1.0)  # an invariant subspace
+    True
+    """
+    k = len(diagonal)
+    if off_diagonal[-1] <= 0.0:
+        return float(_largest_ritz(diagonal, off_diagonal[:-1])[0])
+    target = math.log(2.0 * (dimension - 1) / (math.pi * delta * delta))
+    theta = float(_largest_ritz(diagonal, off_diagonal[:-1])[0])
+
+    def excess(x: float) -> float:
+        """Return the logarithm of the sum of squares at ``x``, minus the target."""
+        total, scale = 1.0, 0.0
+        previous, current, coupling = 0.0, 1.0, 0.0
+        for j in range(k):
+            following = ((x - diagonal[j]) * current - coupling * previous) / off_diagonal[j]
+            previous, current, coupling = current, following, off_diagonal[j]
+            total += current * current
+            if total > 1e200:
+                previous, current, total, scale = previous * 1e-100, current * 1e-100, total * 1e-200, scale + 1
+        return math.log(total) + scale * 200.0 * math.log(10.0) - target
+
+    width = max(theta, 1e-300) * 1e-12
+    while excess(theta + width) < 0.0:
+        width *= 2.0
+    low, high = width / 2.0 if width > theta * 1e-12 else 0.0, width
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if excess(theta + middle) < 0.0 else (low, middle)
+    return theta + high
+
+
+@dataclass(frozen=True)
+class KrylovBounds:
+    """What a Lanczos run proved about a norm.
+
+    Attributes:
+        lower: an attained value of the norm, rounding accounted for.
+        probable: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for).
+        delta: that probability of failure.
+        ritz: the square root of the largest Ritz value.
+        steps: the number of Lanczos steps made.
+        exhausted: whether the Krylov space became invariant.
+        vector: a unit vector at which ``lower`` is attained, on the side that was iterated.
+    """
+
+    lower: float
+    probable: float
+    delta: float
+    ritz: float
+    steps: int
+    exhausted: bool
+    vector: Tensor
+
+
+def lanczos_norm(
+    map: LinearMap,
+    *,
+    tolerance: float = 1e-3,
+    delta: float | None = None,
+    max_steps: int = 300,
+    seed: int = 0,
+    apply_error: float = APPLY_ERROR,
+) -> KrylovBounds:
+    r"""Return an attained value of the norm of a map and, where ``delta`` is given, an upper bound with probability.
+
+    Symmetric Lanczos with full reorthogonalisation on :math:`A^T A` or :math:`A A^T`, whichever acts on the smaller
+    space, from a Gaussian start (uniform direction).
+
+    Args:
+        map: the linear map, float64 for a rigorous result.
+        tolerance: with ``delta``: stop when ``probable / lower - 1`` is at most this. Without: stop when the largest
+            Ritz value has an error estimated below this (relative).
+        delta: the allowed probability of failure of the upper bound; ``None`` asks for the lower bound alone.
+        max_steps: the most Lanczos steps to make.
+        seed: the seed of the start vector.
+        apply_error: the relative rounding error of one application, subtracted from the attained value.
+
+    Returns:
+        The bounds.
+
+    >>> A = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    >>> run = lanczos_norm(LinearMap.from_matrix(A), delta=1e-9)
+    >>> run.exhausted, round(run.lower, 9), round(run.probable, 9)
+    (True, 3.0, 3.0)
+    """
+    small = map if map.domain_dimension <= map.range_dimension else map.transpose
+    dimension = small.domain_dimension
+    limit = min(max_steps, dimension)
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(dimension, generator=generator, dtype=torch.float64).to(small.dtype).to(small.device)
+    basis = torch.empty(limit, dimension, dtype=small.dtype, device=small.device)
+    basis[0] = start / torch.linalg.vector_norm(start)
+    diagonal, coupling = np.zeros(limit), np.zeros(limit)
+    noise = dimension * 4.0 * torch.finfo(small.dtype).eps
+    k, exhausted, probable = 0, False, math.inf
+    while k < limit:
+        image = small.apply(basis[k].reshape(small.domain_shape))
+        following = small.adjoint(image).reshape(-1).to(small.dtype)
+        diagonal[k] = float(torch.linalg.vector_norm(image)) ** 2
+        following = _orthogonalised(following, basis[: k + 1])
+        coupling[k] = float(torch.linalg.vector_norm(following))
+        k += 1
+        scale = max(float(diagonal[:k].max()), float(coupling[:k].max()))
+        if coupling[k - 1] <= noise * scale or k == dimension:
+            exhausted, coupling[k - 1] = True, 0.0
+            break
+        if k < limit:
+            basis[k] = following / coupling[k - 1]
+        if k % LOOK_EVERY == 0 and _accurate_enough(diagonal[:k], coupling[:k], dimension, delta, tolerance):
+            break
+    theta, weights = _largest_ritz(diagonal[:k], coupling[: k - 1])
+    vector = torch.as_tensor(weights, dtype=small.dtype, device=small.device) @ basis[:k]
+    lower = attained_norm(small, vector.reshape(small.domain_shape), apply_error=apply_error)
+    if delta is not None:
+        probable = _probable(diagonal[:k], coupling[:k], dimension, delta, exhausted, apply_error)
+    return KrylovBounds(
+        lower, max(probable, lower), delta or 0.0, math.sqrt(max(theta, 0.0)), k, exhausted, vector.reshape(-1)
+    )
+
+
+def attained_norm(map: LinearMap, vector: Tensor, *, apply_error: float = APPLY_ERROR) -> float:
+    r"""Return :math:`\|A v\| / \|v\|` lowered by its rounding error: never above the norm of the map.
+
+    >>> attained_norm(LinearMap.from_matrix(torch.eye(2, dtype=torch.float64)), torch.ones(2, dtype=torch.float64)) <= 1
+    True
+    """
+    length = float(torch.linalg.vector_norm(vector.to(torch.float64)))
+    if length == 0.0:
+        return 0.0
+    stretched = float(torch.linalg.vector_norm(map.apply(vector).to(torch.float64)))
+    # Two Euclidean norms of n numbers each: relative error below (n/2 + 3) u, however they are summed.
+    count = map.domain_dimension + map.range_dimension
+    return stretched / length * max(0.0, 1.0 - apply_error - (count / 2 + 8) * UNIT_ROUNDOFF)
+
+
+def _orthogonalised(vector: Tensor, basis: Tensor) -> Tensor:
+    """Return the vector minus its projection on the basis, projected twice (once is not enough)."""
+    for _ in range(2):
+        vector = vector - (basis @ vector) @ basis
+    return vector
+
+
+def _largest_ritz(diagonal: np.ndarray, off_diagonal: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the largest eigenvalue of a symmetric tridiagonal matrix and its eigenvector."""
+    k = len(diagonal)
+    if k == 1:
+        return float(diagonal[0]), np.ones(1)
+    values, vectors = eigh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(k - 1, k - 1))
+    return float(values[0]), vectors[:, 0]
+
+
+def _accurate_enough(
+    diagonal: np.ndarray, coupling: np.ndarray, dimension: int, delta: float | None, tolerance: float
+) -> bool:
+    """Return whether the run may stop here."""
+    theta, weights = _largest_ritz(diagonal, coupling[:-1])
+    if delta is not None:
+        upper = krylov_certificate(diagonal, coupling, dimension, delta)
+        return upper <= theta * (1.0 + tolerance) ** 2
+    # Ritz value error: residual r = coupling * last weight; it is at most r, and about r^2 / gap. The gap is
+    # unknown and taken as a tenth of the tolerance times theta or more, so the estimate errs towards more steps.
+    residual = abs(coupling[-1] * weights[-1])
+    return bool(residual <= theta * tolerance)
+
+
+def _probable(
+    diagonal: np.ndarray, coupling: np.ndarray, dimension: int, delta: float, exhausted: bool, apply_error: float
+) -> float:
+    """Return the upper bound on the norm with probability ``1 - delta``, widened by the rounding of the run."""
+    if exhausted:
+        square, _ = _largest_ritz(diagonal, coupling[:-1])
+    else:
+        square = krylov_certificate(diagonal, coupling, dimension, delta)
+    # Full reorthogonalisation keeps the coefficients within a small multiple of u ||G|| of an exact run.
+    margin = 4.0 * apply_error + 4.0 * len(diagonal) * math.sqrt(len(diagonal)) * UNIT_ROUNDOFF
+    return math.sqrt(square) * (1.0 + margin)

@@ -1,0 +1,73 @@
+"""What floating-point arithmetic may have done to a number: the constants of rounding error analysis."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import NonFiniteError
+
+#: Unit roundoff of float64, half the distance from 1 to the next number.
+UNIT_ROUNDOFF = 2.0**-53
+
+
+def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
+    r"""Return :math:`\gamma_k = k u / (1 - k u)`, the error of ``k`` roundings in a row in float64.
+
+    A sum of ``k`` products, in any order and with or without fused multiply-add, has error at most
+    :math:`\gamma_k \sum |x_i| |y_i|`. One complex product costs :math:`\sqrt 2 \gamma_2` instead of ``u``; three more
+    roundings than the real count cover it.
+
+    Args:
+        operations: the number ``k`` of roundings.
+        complex_arithmetic: whether the products are complex.
+
+    Returns:
+        The constant.
+
+    Raises:
+        ValueError: if ``k u >= 1``, where the analysis says nothing.
+
+    >>> gamma(1) > 2.0**-53
+    True
+    """
+    count = operations + 3 if complex_arithmetic else operations
+    product = count * UNIT_ROUNDOFF
+    if product >= 0.5:
+        raise ValueError(f"rounding analysis needs k u < 1/2; k = {count} came")
+    return product / (1.0 - product) * (1.0 + 4 * UNIT_ROUNDOFF)
+
+
+def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
+    r"""Return the tensor in float64, divided exactly by a power of two so that its largest entry is in [1/2, 1).
+
+    Squares of its entries then neither overflow nor vanish against the largest one.
+
+    Args:
+        tensor: any real floating tensor.
+
+    Returns:
+        The scaled tensor and the natural logarithm of the power of two taken out (0 for the zero tensor).
+
+    Raises:
+        NonFiniteError: if an entry is NaN or infinite.
+
+    >>> scaled, log_factor = to_unit_scale(torch.tensor([4.0]))
+    >>> scaled.item(), log_factor == math.log(8)
+    (0.5, True)
+    """
+    wide = tensor.detach().to(torch.float64)
+    if wide.numel() == 0:
+        return wide, 0.0
+    top = float(wide.abs().max())
+    if not math.isfinite(top):
+        raise NonFiniteError("a norm needs finite weights; NaN or infinity came: check the weights of this layer")
+    if top == 0.0:
+        return wide, 0.0
+    exponent = math.frexp(top)[1]
+    # In two halves: 2**-exponent alone overflows for subnormal weights.
+    half = exponent // 2
+    scaled = wide * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
+    return scaled, exponent * math.log(2.0)

@@ -1,0 +1,203 @@
+"""Linear maps known only by what they do to a tensor: apply and adjoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+
+#: Numbers held at once while a dense matrix is built (256 MiB of float64).
+CHUNK_NUMBERS = 2**25
+
+Function = Callable[[Tensor], Tensor]
+
+
+class LinearMap:
+    r"""A linear map :math:`A` between tensor spaces, matrix-free.
+
+    :math:`\langle A x, y\rangle = \langle x, A^T y\rangle` for all :math:`x` of ``domain_shape`` and :math:`y` of
+    ``range_shape``.
+
+    Args:
+        apply: the function :math:`x \mapsto A x` on one tensor of ``domain_shape``.
+        adjoint: the function :math:`y \mapsto A^T y` on one tensor of ``range_shape``.
+        domain_shape: the shape of :math:`x`.
+        range_shape: the shape of :math:`A x`.
+        dtype: the dtype both functions work in.
+        device: the device both functions work on.
+        apply_batch: ``apply`` on a leading batch axis, where a faster way than ``vmap`` is known.
+        adjoint_batch: the same for ``adjoint``.
+
+    >>> shift = LinearMap(lambda x: x.roll(1), lambda y: y.roll(-1), (3,), (3,))
+    >>> shift.matrix().tolist()
+    [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        apply: Function,
+        adjoint: Function,
+        domain_shape: tuple[int, ...],
+        range_shape: tuple[int, ...],
+        *,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+        apply_batch: Function | None = None,
+        adjoint_batch: Function | None = None,
+    ) -> None:
+        self.domain_shape = tuple(domain_shape)
+        self.range_shape = tuple(range_shape)
+        self.dtype = dtype
+        self.device = torch.device("cpu" if device is None else device)
+        self._apply = apply
+        self._adjoint = adjoint
+        self._apply_batch = apply_batch
+        self._adjoint_batch = adjoint_batch
+
+    @classmethod
+    def from_function(
+        cls,
+        function: Function,
+        domain_shape: tuple[int, ...],
+        range_shape: tuple[int, ...] | None = None,
+        dtype: torch.dtype = torch.float64,
+        device: torch.device | str | None = None,
+    ) -> LinearMap:
+        """Return the map of a torch function that is linear; its adjoint is its vector-Jacobian product at zero.
+
+        Args:
+            function: a linear torch function of one tensor.
+            domain_shape: the shape of its argument.
+            range_shape: the shape of its value; found by one call where it is not given.
+            dtype: the dtype of its argument.
+            device: the device of its argument; the CPU by default.
+
+        Returns:
+            The linear map.
+
+        Raises:
+            InputError: if the value at zero is not zero (the function is affine, not linear), or its shape is
+                not ``range_shape``.
+
+        >>> LinearMap.from_function(lambda x: 2 * x[1:], (3,)).adjoint(torch.ones(2, dtype=torch.float64)).tolist()
+        [0.0, 2.0, 2.0]
+        """
+        where = torch.device("cpu" if device is None else device)
+        zero = torch.zeros(domain_shape, dtype=dtype, device=where)
+        value, pull = torch.func.vjp(function, zero)
+        if range_shape is not None and tuple(value.shape) != tuple(range_shape):
+            raise InputError(
+                f"a linear map into {tuple(range_shape)} is expected; the function returned {tuple(value.shape)}: "
+                "give the range_shape it has, or none"
+            )
+        if bool(value.detach().ne(0).any()):
+            raise InputError(
+                "a linear function is zero at zero; this one is not: remove its constant (bias) before measuring it"
+            )
+
+        def adjoint(y: Tensor) -> Tensor:
+            return pull(y)[0].detach()
+
+        def apply(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return function(x)
+
+        return cls(apply, adjoint, tuple(domain_shape), tuple(value.shape), dtype=dtype, device=where)
+
+    @classmethod
+    def from_matrix(cls, matrix: Tensor) -> LinearMap:
+        """Return the map of a matrix (rows: range, columns: domain).
+
+        >>> LinearMap.from_matrix(torch.eye(2)).apply(torch.tensor([1.0, 2.0])).tolist()
+        [1.0, 2.0]
+        """
+        if matrix.ndim != 2:
+            raise InputError(f"a matrix has two axes; this tensor has shape {tuple(matrix.shape)}: reshape it first")
+        A = matrix.detach()
+        return cls(
+            lambda x: A @ x,
+            lambda y: A.mT @ y,
+            (A.shape[1],),
+            (A.shape[0],),
+            dtype=A.dtype,
+            device=A.device,
+            apply_batch=lambda X: X @ A.mT,
+            adjoint_batch=lambda Y: Y @ A,
+        )
+
+    @property
+    def domain_dimension(self) -> int:
+        """Return the dimension of the domain."""
+        return math.prod(self.domain_shape)
+
+    @property
+    def range_dimension(self) -> int:
+        """Return the dimension of the range space."""
+        return math.prod(self.range_shape)
+
+    @property
+    def transpose(self) -> LinearMap:
+        r"""Return the map :math:`A^T`."""
+        return LinearMap(
+            self._adjoint,
+            self._apply,
+            self.range_shape,
+            self.domain_shape,
+            dtype=self.dtype,
+            device=self.device,
+            apply_batch=self._adjoint_batch,
+            adjoint_batch=self._apply_batch,
+        )
+
+    def apply(self, x: Tensor) -> Tensor:
+        """Return :math:`A x` for one tensor of ``domain_shape``."""
+        return self._apply(x)
+
+    def adjoint(self, y: Tensor) -> Tensor:
+        """Return :math:`A^T y` for one tensor of ``range_shape``."""
+        return self._adjoint(y)
+
+    def apply_batch(self, X: Tensor) -> Tensor:
+        """Return :math:`A x_i` for every row of a batch ``(b, *domain_shape)``."""
+        return _batched(self._apply, self._apply_batch, X)
+
+    def adjoint_batch(self, Y: Tensor) -> Tensor:
+        """Return :math:`A^T y_i` for every row of a batch ``(b, *range_shape)``."""
+        return _batched(self._adjoint, self._adjoint_batch, Y)
+
+    def matrix(self) -> Tensor:
+        """Return the dense matrix ``(range_dimension, domain_dimension)``, built on the smaller side in chunks."""
+        if self.domain_dimension <= self.range_dimension:
+            return _columns(self.apply_batch, self.domain_shape, self.range_dimension, self.dtype, self.device).mT
+        return _columns(self.adjoint_batch, self.range_shape, self.domain_dimension, self.dtype, self.device)
+
+
+def _batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
+    """Return ``single`` on every row: by the known batch function, by ``vmap``, else by a loop."""
+    if batch is not None:
+        return batch(X)
+    if len(X) == 1:
+        return single(X[0]).unsqueeze(0)
+    try:
+        return torch.func.vmap(single)(X)
+    except (RuntimeError, ValueError, NotImplementedError):  # no batching rule, data-dependent code, in-place writes
+        return torch.stack([single(x) for x in X])
+
+
+def _columns(
+    batch: Function, shape: tuple[int, ...], other_dimension: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Return the images of the standard basis of ``shape``, one per row, flattened."""
+    dimension = math.prod(shape)
+    rows = torch.empty(dimension, other_dimension, dtype=dtype, device=device)
+    step = max(1, CHUNK_NUMBERS // max(1, dimension, other_dimension))
+    for start in range(0, dimension, step):
+        stop = min(start + step, dimension)
+        basis = torch.zeros(stop - start, dimension, dtype=dtype, device=device)
+        basis.diagonal(offset=start).fill_(1)
+        rows[start:stop] = batch(basis.reshape(stop - start, *shape)).reshape(stop - start, other_dimension)
+    return rows
