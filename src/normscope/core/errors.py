@@ -37,3 +37,7 @@ class MissingDependencyError(NormscopeError):
 
 class RuleError(NormscopeError):
     """A registered rule is unusable, or a rule is registered twice."""
+
+
+class StateChangedError(NormscopeError):
+    """Running the model changed its parameters, or would turn it into another model."""

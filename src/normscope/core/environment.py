@@ -1,0 +1,126 @@
+"""The global state of a process that running a model can move: torch's settings and the random generators."""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True)
+class _Flag:
+    """One global setting of torch."""
+
+    name: str
+    get: Callable[[], Any]
+    set: Callable[[Any], Any]
+
+
+def _attribute(owner: Any, name: str) -> _Flag:
+    """Return the setting that is an attribute of a torch module."""
+    return _Flag(
+        f"{owner.__name__}.{name}", functools.partial(getattr, owner, name), functools.partial(setattr, owner, name)
+    )
+
+
+def _attention(backend: str) -> _Flag:
+    """Return the switch of one backend of scaled dot product attention."""
+    cuda = torch.backends.cuda
+    return _Flag(f"{backend}_sdp", getattr(cuda, f"{backend}_sdp_enabled"), getattr(cuda, f"enable_{backend}_sdp"))
+
+
+def _autocast(device: str) -> _Flag:
+    """Return the autocast switch of one kind of device."""
+    return _Flag(
+        f"autocast_{device}",
+        functools.partial(torch.is_autocast_enabled, device),
+        functools.partial(torch.set_autocast_enabled, device),
+    )
+
+
+_FLAGS: tuple[_Flag, ...] = (
+    _Flag("default_dtype", torch.get_default_dtype, torch.set_default_dtype),
+    _Flag("grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled),
+    _Flag("deterministic", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    _Flag("num_threads", torch.get_num_threads, torch.set_num_threads),
+    _Flag("float32_matmul_precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    _Flag("mha_fastpath", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
+    *(_attention(backend) for backend in ("flash", "mem_efficient", "math", "cudnn")),
+    *(_autocast(device) for device in ("cpu", "cuda")),
+)
+
+
+def flags() -> dict[str, Any]:
+    """Return torch's global settings by name; one that this build cannot tell is left out.
+
+    >>> flags()["default_dtype"]
+    torch.float32
+    """
+    found: dict[str, Any] = {}
+    for flag in _FLAGS:
+        try:
+            found[flag.name] = flag.get()
+        except RuntimeError:  # cudnn refuses to tell its TF32 flag once the newer precision interface was used
+            continue
+    return found
+
+
+def restore_flags(saved: dict[str, Any]) -> None:
+    """Set the settings that differ from ``saved`` back to it, and leave the others alone.
+
+    Args:
+        saved: what :func:`flags` returned.
+    """
+    now = flags()
+    for flag in _FLAGS:
+        if flag.name in saved and now.get(flag.name) != saved[flag.name]:
+            flag.set(saved[flag.name])
+
+
+def rng_state() -> dict[str, Any]:
+    """Return the states of every global random generator in use: Python's, numpy's, torch's, the accelerator's.
+
+    >>> state = rng_state()
+    >>> first = random.random()
+    >>> restore_rng(state)
+    >>> random.random() == first
+    True
+    """
+    state = {"python": random.getstate(), "numpy": np.random.get_state(), "torch": torch.get_rng_state()}
+    device = _accelerator()
+    if device is not None:
+        every = getattr(device, "get_rng_state_all", None)
+        state["accelerator"] = every() if every is not None else [device.get_rng_state()]
+    return state
+
+
+def restore_rng(state: dict[str, Any]) -> None:
+    """Set every global random generator back.
+
+    Args:
+        state: what :func:`rng_state` returned.
+    """
+    random.setstate(state["python"])
+    np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    device = _accelerator()
+    if device is not None and "accelerator" in state:
+        if hasattr(device, "set_rng_state_all"):
+            device.set_rng_state_all(state["accelerator"])
+        else:
+            device.set_rng_state(state["accelerator"][0])
+
+
+def _accelerator() -> Any:
+    """Return torch's module of the accelerator in use, if there is one (asking must not start it)."""
+    if not torch.accelerator.is_available():
+        return None
+    device = torch.get_device_module(torch.accelerator.current_accelerator())
+    return device if getattr(device, "is_initialized", lambda: True)() else None

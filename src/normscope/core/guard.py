@@ -1,0 +1,293 @@
+"""Nothing a user passes in is changed: a guard that puts back what running a model moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as _module_globals
+from torch.nn.parameter import is_lazy
+
+from normscope.core.environment import flags, restore_flags, restore_rng, rng_state
+from normscope.core.errors import StateChangedError
+
+#: Parameters up to this many bytes in all are copied, so that even a forward that overwrites them is undone.
+COPY_LIMIT = 128 * 2**20
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: Containers of a module whose content can be saved and put back: its parameters, buffers, submodules, hooks, caches.
+_CONTAINERS = (dict, list, set, deque)
+
+
+def untouched(model: nn.Module, *tensors: Tensor) -> StateGuard:
+    """Return a context in which ``model`` may be run; afterwards it, ``tensors`` and the process are as before.
+
+    Args:
+        model: the module that will be run inside the block.
+        tensors: further tensors to be protected, such as inputs an in-place activation could overwrite.
+
+    Returns:
+        The guard, to be used in a ``with`` statement.
+
+    >>> norm = nn.BatchNorm1d(3)
+    >>> with untouched(norm):
+    ...     _ = norm.train()(torch.ones(4, 3))
+    >>> norm.running_mean.tolist(), int(norm.num_batches_tracked)
+    ([0.0, 0.0, 0.0], 0)
+    """
+    return StateGuard(model, *tensors)
+
+
+class StateGuard:
+    """Context manager: what is the user's is bit-identical after the block, however the block ends.
+
+    Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
+    attribute of every submodule, hooks, the random states of Python, numpy and torch, and torch's global settings.
+    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's.
+
+    Args:
+        model: the module to protect.
+        tensors: further tensors to protect.
+
+    Raises:
+        StateChangedError: on entry if the model has uninitialized (lazy) parameters, which running it would replace;
+            on exit if a parameter was overwritten in place. Models up to :data:`COPY_LIMIT` are restored even then.
+    """
+
+    def __init__(self, model: nn.Module, *tensors: Tensor) -> None:
+        self.model = model
+        self.tensors = tensors
+
+    def __enter__(self) -> StateGuard:
+        named = dict(state_tensors(self.model))
+        lazy = [name for name, tensor in named.items() if is_lazy(tensor)]
+        if lazy:
+            raise StateChangedError(
+                f"running the model would initialize its lazy parameters ({_some(lazy)}): "
+                "run it once on a batch of your own first"
+            )
+        self._rng = rng_state()
+        self._flags = flags()
+        self._modules = [_ModuleState(module) for module in self.model.modules()]
+        self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
+        size = sum(t.numel() * t.element_size() for t in named.values() if isinstance(t, nn.Parameter))
+        self._named = [
+            _TensorState(name, tensor, copy=size <= COPY_LIMIT or not isinstance(tensor, nn.Parameter))
+            for name, tensor in named.items()
+        ]
+        self._named += [_TensorState(f"input {i}", tensor, copy=True) for i, tensor in enumerate(self.tensors)]
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for hooks in self._hooks:
+            hooks.restore()
+        for module in self._modules:
+            module.restore()
+        changed = [state for state in self._named if state.restore() and isinstance(state.tensor, nn.Parameter)]
+        restore_flags(self._flags)
+        restore_rng(self._rng)
+        if not changed:
+            return
+        lost = [state.name for state in changed if state.copy is None]
+        outcome = f"{_some(lost)} could not be restored, load the weights again" if lost else "they were restored"
+        message = (
+            "running a model must leave its parameters alone, but this one overwrote "
+            f"{_some([state.name for state in changed])} in place; {outcome}. "
+            "Take the update out of forward(), or make it a parametrization (torch.nn.utils.parametrize)"
+        )
+        if error is None:
+            raise StateChangedError(message)
+        error.add_note(message)
+
+
+def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor a model holds, each once: parameters, buffers, tensor attributes and those in containers.
+
+    >>> [name for name, _ in state_tensors(nn.Linear(1, 1))]
+    ['weight', 'bias']
+    """
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        for key, value in _attributes(module):
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                yield f"{path}.{key}" if path else key, value
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of a module, looking one level into containers (parameters and buffers are in such)."""
+    if isinstance(module, torch.jit.ScriptModule):  # its state is not in __dict__
+        yield from module.named_parameters(recurse=False)
+        yield from module.named_buffers(recurse=False)
+        return
+    for key, value in list(vars(module).items()):
+        prefix = "" if key in ("_parameters", "_buffers") else f"{key}."
+        if isinstance(value, dict):
+            yield from ((f"{prefix}{inner}", item) for inner, item in list(value.items()))
+        elif isinstance(value, list | tuple | deque):
+            yield from ((f"{prefix}{index}", item) for index, item in enumerate(list(value)))
+        else:
+            yield key, value
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors agree in shape, dtype and every bit; a NaN equals itself.
+
+    >>> nan, zero = torch.tensor([float("nan")]), torch.zeros(1)
+    >>> same_bits(nan, nan.clone()), same_bits(zero, -zero)
+    (True, False)
+    """
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout or a.device != b.device:
+        return False
+    if a.layout is not torch.strided:
+        return torch.equal(a.detach().to_dense(), b.detach().to_dense())
+    return a.is_meta or torch.equal(bits(a), bits(b))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return a strided tensor's memory as integers, without a copy where its width is that of an integer."""
+    raw = tensor.detach()
+    if raw.is_complex():
+        raw = torch.view_as_real(raw.resolve_conj())
+    return raw.resolve_neg().view(_INTEGERS[raw.element_size()])
+
+
+def checksum(tensor: Tensor) -> tuple[int, ...]:
+    """Return sums of a tensor's bits that change when an entry changes or entries swap places."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return ()
+    flat = bits(tensor).reshape(-1)
+    whole = flat.numel() // 61 * 61  # a prime width, so that no usual stride keeps the columns
+    columns = flat[:whole].view(-1, 61).sum(0, dtype=torch.int64)
+    return (*columns.tolist(), int(flat[whole:].sum(dtype=torch.int64)))
+
+
+class _TensorState:
+    """One tensor as it was: its memory, a copy or a checksum of the content, gradient, flags and hooks."""
+
+    def __init__(self, name: str, tensor: Tensor, *, copy: bool) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.alias = tensor.detach()
+        self.version = None if tensor.is_inference() else tensor._version
+        self.copy = tensor.detach().clone() if copy else None
+        self.checksum = None if copy else checksum(tensor)
+        self.requires_grad = tensor.requires_grad
+        self.hooks = [_ContainerState(h) for h in (tensor._backward_hooks,) if h is not None]
+        self.leaf = tensor.is_leaf
+        self.grad = tensor.grad if self.leaf else None
+        if self.grad is not None:
+            tensor.grad = None
+
+    def restore(self) -> bool:
+        """Put everything back that can be, and tell whether the content had changed in place."""
+        tensor = self.tensor
+        if not _same_memory(tensor, self.alias):
+            tensor.data = self.alias
+        changed = self._changed()
+        if changed and self.copy is not None:
+            _write(tensor, self.copy)
+        if self.leaf:
+            if tensor.is_leaf and tensor.requires_grad != self.requires_grad:
+                tensor.requires_grad_(self.requires_grad)
+            if tensor.is_leaf and tensor.grad is not self.grad:
+                tensor.grad = self.grad
+        if self.hooks:
+            self.hooks[0].restore()
+        elif tensor._backward_hooks:
+            tensor._backward_hooks.clear()
+        return changed
+
+    def _changed(self) -> bool:
+        """Tell whether the content differs; a write through ``.data`` does not move the version counter."""
+        if self.copy is not None:
+            return not same_bits(self.tensor, self.copy)
+        return self.version != self.tensor._version or self.checksum != checksum(self.tensor)
+
+
+def _write(tensor: Tensor, content: Tensor) -> None:
+    """Copy content into a tensor: through ``.data``, so that the version counter autograd relies on does not move."""
+    target = tensor.data
+    for axis, stride in enumerate(target.stride() if target.layout is torch.strided else ()):
+        if stride == 0:  # expanded: the entries along this axis are one place in memory
+            target, content = target.narrow(axis, 0, 1), content.narrow(axis, 0, 1)
+    target.copy_(content)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are the same view of the same memory."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return a.layout == b.layout
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    )
+
+
+class _ContainerState:
+    """The content of a dict, list, set or deque, by identity."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self.content = self._read()
+
+    def _read(self) -> list[Any]:
+        return list(self.container.items()) if isinstance(self.container, dict) else list(self.container)
+
+    def _identity(self, content: list[Any]) -> list[Any]:
+        if isinstance(self.container, dict):
+            return [(key, id(value)) for key, value in content]
+        return [id(item) for item in content]
+
+    def restore(self) -> None:
+        """Put the content back if any of it is another object, or stands elsewhere."""
+        if self._identity(self._read()) == self._identity(self.content):
+            return
+        self.container.clear()
+        getattr(self.container, "update" if isinstance(self.container, dict | set) else "extend")(self.content)
+
+
+class _ModuleState:
+    """The attributes of one module, its class, and the content of its containers."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.type = type(module)
+        self.training = module.training
+        scripted = isinstance(module, torch.jit.ScriptModule)
+        self.attributes = None if scripted else _ContainerState(vars(module))
+        held = () if scripted else vars(module).values()
+        self.containers = [_ContainerState(value) for value in held if isinstance(value, _CONTAINERS)]
+
+    def restore(self) -> None:
+        """Put everything back."""
+        if type(self.module) is not self.type:
+            self.module.__class__ = self.type
+        if self.attributes is None:
+            self.module.training = self.training
+            return
+        self.attributes.restore()
+        for container in self.containers:
+            container.restore()
+
+
+def _global_hooks() -> list[dict[Any, Any]]:
+    """Return torch's dictionaries of hooks that are called for every module."""
+    return [value for key, value in sorted(vars(_module_globals).items()) if _is_global_hooks(key, value)]
+
+
+def _is_global_hooks(key: str, value: object) -> bool:
+    return key.startswith("_global_") and isinstance(value, dict)
+
+
+def _some(names: list[str]) -> str:
+    """Return a few names for a message."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
