@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ class LinearMap:
         """
         where = torch.device("cpu" if device is None else device)
         zero = torch.zeros(domain_shape, dtype=dtype, device=where)
-        value, pull = torch.func.vjp(function, zero)
+        value, pull = cast("tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]", torch.func.vjp(function, zero))
         if range_shape is not None and tuple(value.shape) != tuple(range_shape):
             raise InputError(
                 f"a linear map into {tuple(range_shape)} is expected; the function returned {tuple(value.shape)}: "

@@ -116,8 +116,8 @@ class NormBounds:
     def with_upper(self, log_upper: float, method: str) -> NormBounds:
         """Return the bounds with one more certificate taken into account.
 
-        A certificate below the attained value contradicts it; it is clipped to the attained value only within
-        rounding, otherwise refused.
+        Raises:
+            ValueError: if it lies below the attained value: one of the two is wrong.
         """
         if log_upper >= self.log_upper:
             return self
@@ -129,6 +129,20 @@ class NormBounds:
         if log_upper <= probable:
             probable, delta = log_upper, 0.0
         return replace(self, log_upper=log_upper, log_probable=probable, delta=delta, method=method)
+
+    def with_lower(self, log_lower: float) -> NormBounds:
+        """Return the bounds with one more attained value taken into account.
+
+        Raises:
+            ValueError: if it lies above the certificate: one of the two is wrong.
+        """
+        if log_lower <= self.log_lower:
+            return self
+        if log_lower > self.log_upper:
+            raise ValueError(
+                f"the attained value {log_lower} lies above the certificate {self.log_upper}: one of the two is wrong"
+            )
+        return replace(self, log_lower=log_lower, log_probable=max(self.log_probable, log_lower))
 
     def with_probable(self, log_probable: float, delta: float, method: str) -> NormBounds:
         """Return the bounds with one more probabilistic upper bound taken into account."""

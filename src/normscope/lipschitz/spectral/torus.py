@@ -10,18 +10,19 @@ functions on the twisted torus satisfy :math:`x_{j+m} = -x_j`, and its frequenci
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from normscope.core.statement import statement
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
 from normscope.lipschitz.spectral.geometry import Axis
 from normscope.lipschitz.spectral.rounding import gamma
+from normscope.operators.linear_map import LinearMap
 
 #: Complex numbers held at once in a batch of symbols (64 MiB).
 CHUNK_NUMBERS = 2**22
@@ -80,25 +81,26 @@ class Polyphase:
         return min(self.taps.shape[-2:])
 
 
-def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int) -> Polyphase:
+def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int, *, sublattices: bool = True) -> Polyphase:
     """Return the polyphase form of a kernel ``(Cout, Cin / groups, *k)`` in float64.
 
     Tap ``k`` sits at position ``d k = s a + r``: it belongs to phase ``r`` and offset ``a``. Phases no tap touches are
     zero columns, and left out. With stride one and dilation ``d`` the input falls apart into ``d`` sub-lattices, on
-    each of which the convolution is undilated: the offset is then ``k`` itself, on a torus ``d`` times smaller.
+    each of which the convolution is undilated: the offset is then ``k`` itself, on a torus ``d`` times smaller
+    (``sublattices=False`` keeps the torus, for circular padding whose size ``d`` need not divide).
 
     >>> polyphase(torch.ones(1, 1, 3), [Axis(8, 4, 3, 2, 1, 1)], 1).taps.shape
     torch.Size([2, 1, 1, 2])
     """
     rows, columns = weight.shape[0] // groups, weight.shape[1]
-    grouped = weight.reshape(groups, rows, columns, *weight.shape[2:])
+    grouped = weight.reshape(groups, rows, columns, -1)
     found: dict[tuple[int, ...], dict[tuple[int, ...], Tensor]] = {}
     phases: dict[tuple[int, ...], int] = {}
-    for index in itertools.product(*(range(a.kernel) for a in axes)):
-        split = [_offset_and_phase(a, k) for a, k in zip(axes, index, strict=True)]
+    for flat, index in enumerate(itertools.product(*(range(a.kernel) for a in axes))):
+        split = [_offset_and_phase(a, k, sublattices) for a, k in zip(axes, index, strict=True)]
         offset, phase = tuple(q for q, _ in split), tuple(r for _, r in split)
         phases.setdefault(phase, len(phases))
-        found.setdefault(offset, {})[phase] = grouped[(..., *index)]
+        found.setdefault(offset, {})[phase] = grouped[..., flat]
     taps = weight.new_zeros(len(found), groups, rows, len(phases), columns)
     for t, blocks in enumerate(found.values()):
         for phase, block in blocks.items():
@@ -124,9 +126,9 @@ def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
     ]
 
 
-def _offset_and_phase(axis: Axis, tap: int) -> tuple[int, int]:
+def _offset_and_phase(axis: Axis, tap: int, sublattices: bool) -> tuple[int, int]:
     """Return where a tap sits: its offset in steps of the stride and its phase."""
-    return (tap, 0) if axis.stride == 1 else divmod(axis.dilation * tap, axis.stride)
+    return (tap, 0) if axis.stride == 1 and sublattices else divmod(axis.dilation * tap, axis.stride)
 
 
 def _frequencies(axis: Axis, extra: int) -> int:
@@ -217,7 +219,7 @@ def torus_bound(form: Polyphase, torus: Torus, guess: Tensor | None = None) -> T
 
     >>> form = polyphase(torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64), [Axis(7, 7, 3, 1, 1, 1)], 1)
     >>> bound = torus_bound(form, Torus((8,), (1,))).sqrt().item()
-    >>> abs(bound - (2 + 2 * math.cos(math.pi / 8))) < 1e-12  # attained: the norm of tridiag(1, 2, 1)
+    >>> bool(abs(bound - (2 + 2 * np.cos(np.pi / 8))) < 1e-12)  # attained: the norm of tridiag(1, 2, 1)
     True
     """
     error = gram_error(form)
@@ -229,7 +231,49 @@ def torus_bound(form: Polyphase, torus: Torus, guess: Tensor | None = None) -> T
             continue
         if form.side <= 32:
             best = torch.maximum(best, torch.linalg.eigvalsh(grams)[..., -1].amax(0))
-        bound = certify_largest_eigenvalue(grams, best.expand(grams.shape[:2]))
+        bound = certify_largest_eigenvalue(grams, best.expand(grams.shape[:2]), slack=1e-10, raises=1)
         best = torch.maximum(best, bound.amax(0))
         certified = torch.maximum(certified, bound.amax(0))
     return certified + error
+
+
+def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
+    """Return the convolution of one group on a twisted torus as a linear map, for estimates.
+
+    >>> form = polyphase(torch.tensor([[[1.0, 2.0, 1.0]]]), [Axis(3, 3, 3, 1, 1, 1)], 1)
+    >>> torus_map(form, Torus((4,), (1,))).matrix()[3].tolist()
+    [-2.0, -1.0, 0.0, 1.0]
+    """
+    rows, columns = form.taps.shape[-2:]
+    reach = form.offsets.max(0)
+    kernel = form.taps.new_zeros(rows, columns, *(int(r) + 1 for r in reach))
+    for offset, tap in zip(form.offsets.tolist(), form.taps[:, 0], strict=True):
+        kernel[(slice(None), slice(None), *offset)] = tap
+    flipped = kernel.transpose(0, 1).flip(*range(2, kernel.ndim)).contiguous()
+    convolution = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[len(reach)]
+
+    def apply(X: Tensor) -> Tensor:
+        return convolution(_wrapped(X, torus, [0] * len(reach), reach.tolist()), kernel)
+
+    def adjoint(Y: Tensor) -> Tensor:
+        return convolution(_wrapped(Y, torus, reach.tolist(), [0] * len(reach)), flipped)
+
+    return LinearMap(
+        lambda x: apply(x.unsqueeze(0)).squeeze(0),
+        lambda y: adjoint(y.unsqueeze(0)).squeeze(0),
+        (columns, *torus.sizes),
+        (rows, *torus.sizes),
+        dtype=kernel.dtype,
+        device=kernel.device,
+    )
+
+
+def _wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
+    """Return a batch on the torus continued beyond its seams, with the signs of the twists."""
+    for axis, (size, twist) in enumerate(zip(torus.sizes, torus.twists, strict=True)):
+        positions = torch.arange(-left[axis], size + right[axis], device=X.device)
+        X = X.index_select(2 + axis, positions % size)
+        if twist:
+            signs = 1 - 2 * (torch.div(positions, size, rounding_mode="floor") % 2)
+            X = X * signs.to(X.dtype).reshape(-1, *[1] * (X.ndim - 3 - axis))
+    return X

@@ -1,0 +1,234 @@
+"""The norm of one channel group of a convolution: dense, torus and Lanczos, whichever the size allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.spectral.bounds import NormBounds
+from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
+from normscope.lipschitz.spectral.geometry import (
+    Axis,
+    dimensions,
+    extended,
+    extension_multiplicity,
+    padded_map,
+)
+from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.spectral.torus import (
+    Polyphase,
+    Torus,
+    polyphase,
+    torus_bound,
+    torus_map,
+    zero_padding_tori,
+)
+from normscope.operators.linear_map import LinearMap
+
+#: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.
+ALWAYS_DENSE_UP_TO = 1024
+DENSE_UP_TO = 3200
+#: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
+TYPICAL_TORUS_EXCESS = 0.8
+#: Symbols up to this side are solved by eigenvalues; larger ones are estimated first on the torus itself.
+SMALL_SIDE = 32
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A convolution on tori whose norm, times a factor, is at least that of the convolution meant.
+
+    Attributes:
+        form: the polyphase kernel, all groups.
+        tori: the tori, each of which gives a bound.
+        log_factor: the logarithm of the factor.
+    """
+
+    form: Polyphase
+    tori: tuple[Torus, ...]
+    log_factor: float
+
+
+def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: str) -> Relaxation:
+    r"""Return the tori that bound a convolution.
+
+    Zero padding: embedded without loss of norm. Circular padding whose stride divides the size: the torus is the map
+    itself, up to outputs that occur more than once. Any other padding: written out first (norm at most the square
+    root of how often one entry is copied), then a convolution without padding.
+
+    >>> relaxation(torch.ones(1, 1, 3), [Axis(4, 4, 3, 1, 1, 1)], 1, "circular").tori
+    (Torus(sizes=(4,), twists=(0,)),)
+    """
+    if padding_mode == "zeros":
+        return Relaxation(polyphase(weight, axes, groups), tuple(zero_padding_tori(axes)), 0.0)
+    if padding_mode == "circular" and all(a.size % a.stride == 0 for a in axes):
+        sizes = tuple(a.size // a.stride for a in axes)
+        repeats = math.prod(-(-a.output_size // m) for a, m in zip(axes, sizes, strict=True))
+        form = polyphase(weight, axes, groups, sublattices=False)
+        return Relaxation(form, (Torus(sizes, (0,) * len(axes)),), 0.5 * math.log(repeats))
+    copies = math.prod(extension_multiplicity(a, padding_mode) for a in axes)
+    longer = [extended(a) for a in axes]
+    return Relaxation(polyphase(weight, longer, groups), tuple(zero_padding_tori(longer)), 0.5 * math.log(copies))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One channel group of a convolution, in float64.
+
+    Attributes:
+        weight: the kernel ``(Cout, Cin, *k)``, largest entry about one.
+        axes: the geometry.
+        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
+        entry_error: the relative error every weight may carry (from folding scales into it).
+    """
+
+    weight: Tensor
+    axes: tuple[Axis, ...]
+    padding_mode: str
+    entry_error: float = 0.0
+
+    def map(self, dtype: torch.dtype = torch.float64) -> LinearMap:
+        """Return the convolution as a linear map whose domain is the smaller of its two spaces."""
+        whole = padded_map(self.weight.to(dtype), self.axes, 1, self.padding_mode)
+        domain, range_ = dimensions(self.weight, self.axes)
+        return whole if domain <= range_ else whole.transpose
+
+    @property
+    def smaller_dimension(self) -> int:
+        """Return the dimension of the smaller space."""
+        return min(dimensions(self.weight, self.axes))
+
+    @property
+    def absolute_norm(self) -> float:
+        """Return an upper bound on the norm of the same convolution with the absolute values of the weights."""
+        relaxed = relaxation(self.weight, self.axes, 1, self.padding_mode)
+        return math.sqrt(float(relaxed.form.absolute_sum)) * math.exp(relaxed.log_factor) * (1.0 + 1e-9)
+
+    @property
+    def apply_error(self) -> float:
+        """Return a bound on the error of one application or one adjoint to a unit vector, entry errors included."""
+        taps = math.prod(self.weight.shape[2:])
+        copies = math.prod(extension_multiplicity(a, self.padding_mode) for a in self.axes)
+        terms = max(self.weight.shape[:2]) * taps + copies + 4
+        return (gamma(terms) + self.entry_error) * self.absolute_norm
+
+
+def block_norm(
+    block: Block, *, tolerance: float, delta: float, seed: int, log_upper: float | None = None, max_steps: int = 300
+) -> NormBounds:
+    """Return bounds on the norm of one channel group.
+
+    Args:
+        block: the group.
+        tolerance: the relative width to reach.
+        delta: the probability with which a probabilistic bound may fail.
+        seed: the seed of the start vectors.
+        log_upper: a certificate already known, from a batch over all groups.
+        max_steps: the most Lanczos steps for a probabilistic bound.
+
+    Returns:
+        The bounds.
+
+    >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
+    >>> bounds = block_norm(Block(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+    >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
+    (True, True)
+    """
+    if block.smaller_dimension <= ALWAYS_DENSE_UP_TO:
+        return dense_bounds(block, seed)
+    if log_upper is None and _torus_will_be_loose(block, tolerance):
+        if block.smaller_dimension <= DENSE_UP_TO:
+            return dense_bounds(block, seed)
+        bounds = _krylov_bounds(block, tolerance, delta, seed, max_steps)
+        return bounds.with_upper(_torus_log_upper(block, bounds, 0.0, seed), "torus+lanczos")
+    bounds = _attained_bounds(block, seed, math.inf)
+    if log_upper is None:
+        log_upper = _torus_log_upper(block, bounds, tolerance, seed)
+    bounds = bounds.with_upper(log_upper, "torus")
+    if bounds.width > 0.9 * tolerance:
+        better = _attained_bounds(block, seed + 1, bounds.upper / (1.0 + 0.5 * tolerance))
+        bounds = bounds.with_lower(better.log_lower)
+    if bounds.width <= tolerance:
+        return bounds
+    if block.smaller_dimension <= DENSE_UP_TO:
+        return dense_bounds(block, seed)
+    run = _krylov_bounds(block, tolerance, delta, seed, max_steps)
+    return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
+
+
+def dense_bounds(block: Block, seed: int) -> NormBounds:
+    """Return the bounds from the Gram matrix of the group on its smaller side."""
+    map = block.map()
+    error, absolute = block.apply_error, block.absolute_norm
+    gram_error = (2.0 * error + error * error / absolute) * absolute if absolute > 0 else 0.0
+    return gram_norm(map, gram_matrix(map), gram_error, error, seed=seed)
+
+
+def _torus_will_be_loose(block: Block, tolerance: float) -> bool:
+    """Return whether the torus bound is likely to be too wide, so that other work may as well come first."""
+    if block.padding_mode == "circular" and all(a.size % a.stride == 0 for a in block.axes):
+        return False
+    smallest = min((a.size for a in block.axes if a.kernel > 1), default=math.inf)
+    return block.padding_mode != "zeros" or TYPICAL_TORUS_EXCESS / smallest**2 > 1.5 * tolerance
+
+
+def _attained_bounds(block: Block, seed: int, target: float) -> NormBounds:
+    """Return an attained value alone: iterated in float32, recomputed in float64."""
+    run = lanczos_norm(block.map(torch.float32), tolerance=1e-4, max_steps=48, seed=seed, target=target)
+    map = block.map()
+    vector = run.vector.to(torch.float64)
+    if target < math.inf and run.ritz < target:  # go on from the best vector so far
+        again = lanczos_norm(block.map(torch.float32), tolerance=1e-4, max_steps=64, start=run.vector, target=target)
+        vector = again.vector.to(torch.float64)
+    lower = _minus(attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0), block.apply_error)
+    return NormBounds.certified(_log(lower), math.inf, "lanczos")
+
+
+def _krylov_bounds(block: Block, tolerance: float, delta: float, seed: int, max_steps: int) -> NormBounds:
+    """Return attained value and probabilistic upper bound of a float64 Lanczos run."""
+    map, error = block.map(), block.apply_error
+    run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed)
+    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
+    return bounds.with_probable(_log(run.probable + error), delta, "lanczos")
+
+
+def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, seed: int) -> float:
+    """Return the certificate of the best torus; the choice among tori rests on estimates, the bound does not."""
+    relaxed = relaxation(block.weight, block.axes, 1, block.padding_mode)
+    if relaxed.form.side <= SMALL_SIDE:
+        squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.tori]
+        return certificate_log(min(squares), relaxed.log_factor, block)
+    estimates: list[tuple[float, Torus]] = []
+    enough = bounds.lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
+    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
+    for torus in relaxed.tori:
+        run = lanczos_norm(torus_map(single, torus), tolerance=5e-3, max_steps=32, seed=seed)
+        estimates.append((run.ritz, torus))
+        if run.ritz <= enough:
+            break
+    estimate, torus = min(estimates, key=lambda pair: pair[0])
+    # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
+    guess = torch.tensor([(max(estimate, enough) * (1.0 + 2e-4)) ** 2], dtype=torch.float64)
+    return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
+
+
+def certificate_log(square: float, log_factor: float, block: Block) -> float:
+    """Return the logarithm of the certificate from its square on the torus, entry errors and roundings included."""
+    upper = math.sqrt(square) + block.entry_error * block.absolute_norm
+    return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)
+
+
+def _minus(value: float, error: float) -> float:
+    """Return ``max(value - error, 0)``, rounded down."""
+    return max(0.0, (value - error) * (1.0 - 4 * UNIT_ROUNDOFF))
+
+
+def _log(x: float) -> float:
+    """Return the logarithm, minus infinity at zero."""
+    return math.log(x) if x > 0 else -math.inf
