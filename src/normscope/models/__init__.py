@@ -18,8 +18,6 @@ _WHERE = {
     "check_model": "check",
     "read_state_dict": "weights",
     "load_weights": "weights",
-    "train": "train",
-    "he_normal_": "train",
 }
 
 

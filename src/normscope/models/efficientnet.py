@@ -99,7 +99,7 @@ def efficientnet_b0(
     Returns:
         The network.
 
-    >>> efficientnet_b0(width=0.25, classes=10, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    >>> efficientnet_b0(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
     return EfficientNet(norm, classes, image_size, width, depth)

@@ -85,8 +85,8 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
     Raises:
         ValueError: for an unknown name, or InstanceNorm of vectors (its output would be constant).
 
-    >>> normalizer("gn", 64, 2)
-    GroupNorm(32, 64, eps=1e-05, affine=True)
+    >>> normalizer("gn", 64, 2).num_groups
+    32
     >>> normalizer("wn", 64, 1)
     Identity()
     """

@@ -1,0 +1,83 @@
+"""Where data sets are looked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from normscope.core.errors import InputError
+
+#: Environment variable with the folder of data sets.
+VARIABLE = "NORMSCOPE_DATA"
+
+
+def roots(root: str | Path | None) -> list[Path]:
+    """Return the folders to look in: the given one alone, or the usual ones.
+
+    Args:
+        root: a folder, or None.
+
+    Returns:
+        ``root``; or ``$NORMSCOPE_DATA`` if set, ``./data`` and ``~/.cache/normscope``.
+
+    >>> roots("here")
+    [PosixPath('here')]
+    """
+    if root is not None:
+        return [Path(root).expanduser()]
+    named = os.environ.get(VARIABLE)
+    usual = [Path("data"), Path("~/.cache/normscope").expanduser()]
+    return [Path(named).expanduser(), *usual] if named else usual
+
+
+def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[str]], how: str) -> Path:
+    """Return the first folder that holds one of several sets of files.
+
+    Args:
+        name: of the data set.
+        folders: in the order of preference.
+        files: the sets; all files of a set must be there.
+        how: how to get the data set.
+
+    Returns:
+        The folder.
+
+    Raises:
+        InputError: if there is none; it says where it looked, what is missing, and how to get the data.
+    """
+    partial: list[str] = []
+    for folder in folders:
+        for group in files:
+            absent = [file for file in group if not (folder / file).is_file()]
+            if not absent:
+                return folder
+            if len(absent) < len(group):
+                partial.append(f"{folder} lacks {', '.join(absent)}")
+    found = f"; incomplete: {'; '.join(partial)}" if partial else ""
+    looked = ", ".join(str(folder) for folder in folders)
+    raise InputError(
+        f"{name} must be on this machine; looked in {looked}{found}; {how}; then name its folder as the root, "
+        f"or set {VARIABLE}"
+    )
+
+
+def checked_split(split: str, among: Sequence[str]) -> str:
+    """Return ``split`` if it is one of ``among``.
+
+    Args:
+        split: what the user wrote.
+        among: the known ones.
+
+    Returns:
+        The same text.
+
+    Raises:
+        InputError: if it is not.
+
+    >>> checked_split("test", ("train", "test"))
+    'test'
+    """
+    if split not in among:
+        raise InputError(f"split must be one of {', '.join(among)}; got {split!r}")
+    return split

@@ -1,0 +1,91 @@
+"""Whether a model's weights are numbers at all: finite, real and present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from normscope.core.errors import NonFiniteError, WeightsError
+
+#: How many names a message lists.
+LISTED = 12
+
+
+def listed(names: list[str]) -> str:
+    """Return at most a dozen names, and how many more there are.
+
+    >>> listed(["a", "b"])
+    'a, b'
+    >>> listed([str(i) for i in range(14)])
+    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more'
+    """
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every parameter and buffer with its name."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how many entries are NaN and how many are infinite; integers have none.
+
+    >>> count_non_finite(torch.tensor([1.0, float("nan"), float("-inf")]))
+    (1, 1)
+    """
+    if not tensor.is_floating_point():
+        return 0, 0
+    # Formats of one byte lack these tests; float32 holds all their values.
+    plain = tensor.detach().to(torch.float32) if tensor.element_size() == 1 else tensor.detach()
+    if bool(torch.isfinite(plain).all()):
+        return 0, 0
+    return int(torch.isnan(plain).sum()), int(torch.isinf(plain).sum())
+
+
+def check_model(model: nn.Module) -> None:
+    """Return if every parameter and buffer is present, real and finite.
+
+    Args:
+        model: any network; it is only read.
+
+    Raises:
+        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex or quantized.
+        NonFiniteError: if a weight holds NaN or infinity; the message says which and how many.
+
+    >>> check_model(nn.Linear(2, 2))
+    >>> broken = nn.Linear(2, 2)
+    >>> _ = nn.init.constant_(broken.bias, float("nan"))
+    >>> check_model(broken)
+    Traceback (most recent call last):
+    normscope.core.errors.NonFiniteError: weights must be finite; bias has 2 NaN of 2; train or load the model again
+    """
+    absent: list[str] = []
+    unusable: list[str] = []
+    broken: list[str] = []
+    for name, tensor in named_tensors(model):
+        if is_lazy(tensor) or tensor.device.type == "meta":
+            absent.append(name)
+        elif tensor.is_complex() or tensor.is_quantized:
+            unusable.append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
+        else:
+            nan, infinite = count_non_finite(tensor)
+            counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
+            if counts:
+                broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")
+    if absent:
+        raise WeightsError(
+            f"weights must be in memory; {listed(absent)} have no values (meta device or lazy layer); "
+            "build the model on the CPU, run lazy layers once, or give the weights from a file"
+        )
+    if unusable:
+        raise WeightsError(
+            f"weights must be real numbers; got {listed(unusable)}; "
+            "write complex layers with real and imaginary parts, and dequantize quantized ones"
+        )
+    if broken:
+        raise NonFiniteError(f"weights must be finite; {listed(broken)}; train or load the model again")

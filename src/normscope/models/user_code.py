@@ -1,0 +1,267 @@
+"""Import a user's file or module, find the factory in it and call it, leaving the interpreter as it was."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.errors import FactoryError, ModelNotFoundError
+from normscope.models.check import listed
+from normscope.models.randomness import seeded
+
+
+@contextmanager
+def undisturbed(folder: Path, seed: int, *, forget: bool) -> Iterator[None]:
+    """Let code import from ``folder`` inside the block, and undo what it does to the interpreter.
+
+    Restored are ``sys.path``, the working directory, the default dtype, the gradient mode and the random generators;
+    no bytecode is written. Libraries stay imported.
+
+    Args:
+        folder: where the user's code lies.
+        seed: of the generators inside the block.
+        forget: whether to drop modules imported from ``folder`` from ``sys.modules`` afterwards, so that the next
+            model may have neighbours of the same names.
+
+    Yields:
+        Nothing.
+    """
+    path, cwd, bytecode = list(sys.path), Path.cwd(), sys.dont_write_bytecode
+    modules, dtype, gradients = set(sys.modules), torch.get_default_dtype(), torch.is_grad_enabled()
+    sys.path.insert(0, str(folder))
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    try:
+        with seeded(seed):
+            yield
+    finally:
+        sys.path[:] = path
+        sys.dont_write_bytecode = bytecode
+        os.chdir(cwd)
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(gradients)
+        if forget:
+            for name in set(sys.modules) - modules:
+                if _is_neighbour(name, sys.modules[name], folder):
+                    del sys.modules[name]
+
+
+def _is_neighbour(name: str, module: ModuleType, folder: Path) -> bool:
+    """Return whether the module was found by ``folder`` being on the path, and not by some library folder below it."""
+    origin = getattr(module, "__file__", None)
+    places = [origin] if origin else list(getattr(module, "__path__", ()))
+    for place in places:
+        try:
+            inside = Path(place).resolve().relative_to(folder)
+        except ValueError:
+            continue
+        if inside.parts and inside.parts[0].partition(".")[0] == name.partition(".")[0]:
+            return True
+    return False
+
+
+def explained(error: BaseException, what: str, file: str | None) -> FactoryError:
+    """Return the error that shows a user's own exception: its type, message and line.
+
+    Args:
+        error: what their code raised.
+        what: the action that failed, e.g. ``"importing net.py"``.
+        file: their file, whose last line on the exception's way is shown; None for wherever it was raised, empty for
+            no line at all.
+
+    Returns:
+        The error to raise.
+
+    >>> str(explained(ValueError("no"), "calling f", None))
+    'calling f must work; it raised ValueError: no; run it in Python alone and mend it'
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if file is not None and frame.filename == file]
+    where = ""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        where = f" at {error.filename}, line {error.lineno}"
+    elif own or (frames and file is None):
+        frame = (own or list(frames))[-1]
+        where = f" at {frame.filename}, line {frame.lineno}" + (f" ({frame.line})" if frame.line else "")
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    hint = "run it in Python alone and mend it"
+    if isinstance(error, ImportError) and "relative import" in message:
+        hint = "name the model by its package instead: package.module:factory"
+    elif isinstance(error, ModuleNotFoundError):
+        hint = f"install {error.name} or put it beside the file"
+    raised = f"{type(error).__name__}: {message}".rstrip(": ")
+    return FactoryError(f"{what} must work; it raised {raised}{where}; {hint}")
+
+
+def callables_in_source(file: Path) -> list[str]:
+    r"""Return the public functions and classes at the top of a file, without running it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "net.py").write_text("def build(): ...\nclass Net: ...\ndef _hidden(): ...")
+    ...     callables_in_source(Path(folder) / "net.py")
+    ['build', 'Net']
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError):
+        return []
+    defined = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in tree.body if isinstance(node, defined) and not node.name.startswith("_")]
+
+
+def callables_of(module: ModuleType) -> list[str]:
+    """Return the public functions, classes and models of a module, those it defines itself first."""
+    found = [
+        (getattr(value, "__module__", None) != module.__name__, name)
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("_")
+    ]
+    return [name for _, name in sorted(found)]
+
+
+def import_file(file: Path) -> ModuleType:
+    """Run a Python file as a module of its own; the module stays in ``sys.modules`` for its classes.
+
+    Args:
+        file: an existing file, absolute.
+
+    Returns:
+        The module.
+
+    Raises:
+        FactoryError: if running it raises.
+    """
+    # Two files may have one name: the path makes the module's name unique.
+    digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
+    name = f"normscope_user_{file.stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ModelNotFoundError(f"a model file must be Python; {file} is not; name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            del sys.modules[name]
+        else:
+            sys.modules[name] = before
+        raise explained(error, f"importing {file.name}", str(file)) from error
+    return module
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module by its dotted name.
+
+    Args:
+        name: e.g. ``"package.module"``.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModelNotFoundError: if there is no such module.
+        FactoryError: if importing it raises.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise ModelNotFoundError(
+                f"a model is named package.module:factory; there is no module {missing!r} on the path or in "
+                f"{Path.cwd()}; install it, or name a file: FILE.py:factory"
+            ) from error
+        raise explained(error, f"importing {name}", None) from error
+    except (Exception, SystemExit) as error:
+        raise explained(error, f"importing {name}", None) from error
+
+
+def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
+    """Return ``module.attribute``, a callable or a model.
+
+    Args:
+        module: where to look.
+        attribute: its name, dots allowed.
+        where: how messages call the module.
+
+    Returns:
+        The object.
+
+    Raises:
+        ModelNotFoundError: if there is none, with the callables there are, or if it cannot be called.
+    """
+    choices = listed(callables_of(module)) or "none"
+    try:
+        found = attrgetter(attribute)(module)
+    except AttributeError:
+        raise ModelNotFoundError(
+            f"{where} has no {attribute!r}; callables there: {choices}; write {where}:NAME with one of them"
+        ) from None
+    if not callable(found):
+        raise ModelNotFoundError(
+            f"{where}:{attribute} must be a function or class that returns the model; it is "
+            f"{type(found).__name__}; callables there: {choices}"
+        )
+    return found
+
+
+def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any], file: str | None) -> nn.Module:
+    """Call a factory and return its model; a model given in place of a factory is returned as it is.
+
+    Args:
+        factory: a callable, or a model.
+        name: how messages call it.
+        arguments: keyword arguments.
+        file: the user's file, for the line of an exception.
+
+    Returns:
+        The model.
+
+    Raises:
+        FactoryError: if it needs or refuses arguments, raises, or returns something else.
+
+    >>> call_factory(nn.Linear, "nn.Linear", {"in_features": 2, "out_features": 1}, None)
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    if isinstance(factory, nn.Module):
+        return factory
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise FactoryError(
+            f"{name} must be callable with {listed(sorted(arguments)) or 'no argument'}; {error}; "
+            "give its arguments defaults, or write a function without arguments that calls it"
+        ) from None
+    except ValueError:
+        pass  # no signature to check beforehand: the call itself will tell
+    try:
+        model = factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise explained(error, f"calling {name}", file) from error
+    if not isinstance(model, nn.Module):
+        raise FactoryError(f"{name} must return a torch.nn.Module; it returned {_described(model)}; return the network")
+    return model
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    return "None" if value is None else f"{type(value).__name__}"
