@@ -7,6 +7,7 @@ unit roundoff is ``u = 2^-53``; one operation has relative error at most ``u``.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -59,6 +60,19 @@ def quotient_up(numerator: float, denominator: float) -> float:
     if numerator == 0:
         return 0.0
     return max(up(numerator / denominator, 16.0), TINIEST)
+
+
+def product_up(*factors: float) -> float:
+    """Return the smallest float at least ``|product of the factors|``, from exact rational arithmetic.
+
+    >>> product_up(3.0, 0.5), product_up(0.1, 0.1) >= 0.1 * 0.1
+    (1.5, True)
+    """
+    exact = Fraction(1)
+    for factor in factors:
+        exact *= Fraction(abs(factor))
+    nearest = float(exact)
+    return nearest if Fraction(nearest) >= exact else math.nextafter(nearest, math.inf)
 
 
 def tree_sum(x: Tensor) -> Tensor:

@@ -9,11 +9,11 @@ Put ``p = a/C``: ``p >= 0`` and ``sum p < 1``. For a unit vector ``v`` with ``s 
 
     ``||K v||^2 = C^2 sum_c p_c^2 (2 v_c - p_c s)^2``,   ``(2 v_c - p s)^2 <= ||2 e_c - p 1||^2 = 4 - 4p + C p^2``.
 
-For ``C >= 2`` the function ``p (4 - 4p + C p^2)`` increases and is at most ``C`` on [0, 1], for ``4p <= C(1 + p + p^2)``.
+For ``C >= 2`` the function ``p (4 - 4p + C p^2)`` increases on [0, 1] and stays below ``C``: ``4p <= C(1 + p + p^2)``.
 Hence ``||K||^2 <= C^2 q (4 - 4q + C q^2)`` for any ``q >= max p_c``, and ``||K|| <= C^{3/2}`` always: attained in the
 limit of one dominant channel, ``p -> e_1``, where ``K -> C e_1 (1, -1, ..., -1)``. So the constant of ``x N(x)`` is
 exactly ``C^{3/2}``. Where no channel dominates another bound is smaller: ``K = diag(a) (2 I - p 1^T)``, and with
-``S = sum p``, ``tau = sqrt(C) ||p|| <= sqrt(C q)`` the norm of the bracket is ``max(2, (sqrt(16 - 8S + tau^2) + tau)/2)``.
+``S = sum p``, ``tau = sqrt(C) ||p|| <= sqrt(C q)`` the bracket has norm ``max(2, (sqrt(16 - 8S + tau^2) + tau)/2)``.
 Both exceed ``C q >= a_c``, so they cover the directions across the radii as well.
 """
 
@@ -124,7 +124,7 @@ def response_norm_on_ball(
 ) -> float:
     """Return a bound of the constant on the ball of ``radius`` around one sample.
 
-    On the ball ``G_c <= G_c(x) + radius`` and ``mean G >= m = (mean G(x) - radius/sqrt(C))_+``, so ``max p_c <= q`` with
+    On the ball ``G_c <= G_c(x) + radius`` and ``mean G >= m = (mean G(x) - radius/sqrt(C))_+``, so ``p_c <= q`` with
     ``q = min(1, max_c (G_c + radius)/(C (m + eps)))``, and ``S >= m/(m + eps)``; with these ``||K||`` is at most the
     smaller of ``C sqrt(q (4 - 4q + C q^2))`` and ``C q max(2, (sqrt(16 - 8S + C q) + sqrt(C q))/2)``.
 

@@ -1,0 +1,329 @@
+"""The smooth activations as curves: value, derivative, zeros of g'' and g', each with its rounding error.
+
+The errors are stated as ``64 u`` times the sum of the magnitudes of the terms, times the condition of the inner
+function where its argument is rounded; the elementary functions of the C library err by a few ``u``.
+"""
+
+from __future__ import annotations
+
+import math
+
+from normscope.core.errors import InputError
+from normscope.operators.curve import Curve, Enclosed, Piece, affine, periodic, points
+from normscope.operators.rounding import UNIT, up
+
+_INF = math.inf
+#: Relative error allowed to a short formula of elementary functions.
+ERROR = 64.0 * UNIT
+#: The largest argument of exp that does not overflow.
+LARGE = 709.0
+
+
+def logistic(x: float) -> float:
+    """Return ``1/(1 + exp(-x))`` with small relative error on both sides."""
+    if x >= 0:
+        return 1.0 / (1.0 + math.exp(-min(x, LARGE)))
+    e = math.exp(max(x, -745.0))
+    return e / (1.0 + e)
+
+
+def bounded_exp(x: float) -> float:
+    """Return ``exp(x)``, infinity where it overflows."""
+    return math.exp(x) if x <= LARGE else _INF
+
+
+def softplus_of(x: float) -> float:
+    """Return ``log(1 + exp(x))``."""
+    return max(x, 0.0) + math.log1p(math.exp(-min(abs(x), 745.0)))
+
+
+def sigmoid() -> Curve:
+    """Return ``s(x) = 1/(1 + exp(-x))``: ``s' = s(x) s(-x)``, steepest at 0 with 1/4.
+
+    >>> sigmoid().slope()
+    0.25
+    """
+
+    def value(x: float) -> Enclosed:
+        return logistic(x), ERROR * logistic(x)
+
+    def slope(x: float) -> Enclosed:
+        product = logistic(x) * logistic(-x)
+        return product, ERROR * product
+
+    piece = Piece(-_INF, _INF, value, slope, bends=points(0.0), left=(0.0, 0.0), right=(1.0, 0.0))
+    return Curve((piece,), least=0.0, most=1.0, steepest=0.25)
+
+
+def log_sigmoid() -> Curve:
+    """Return ``log s(x) = -log(1 + exp(-x))``, whose derivative ``s(-x)`` decreases from 1 to 0.
+
+    >>> log_sigmoid().slope()
+    1.0
+    """
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (-softplus_of(-x), ERROR * softplus_of(-x)),
+        lambda x: (logistic(-x), ERROR * logistic(-x)),
+        left=(-_INF, 1.0),
+        right=(0.0, 0.0),
+    )
+    return Curve((piece,), most=0.0, steepest=1.0)
+
+
+def softplus(beta: float, threshold: float) -> Curve:
+    """Return ``log(1 + exp(beta x))/beta``; the image also covers PyTorch's branch ``x`` beyond ``threshold/beta``.
+
+    >>> softplus(2.0, 20.0).slope()
+    1.0
+    """
+    if not beta > 0:
+        raise InputError(f"softplus needs beta > 0, got {beta}")
+
+    def value(x: float) -> Enclosed:
+        smooth = softplus_of(beta * x) / beta
+        return smooth, ERROR * (1.0 + abs(beta * x)) * smooth
+
+    def slope(x: float) -> Enclosed:
+        share = logistic(beta * x)
+        return share, ERROR * (1.0 + abs(beta * x)) * share
+
+    piece = Piece(-_INF, _INF, value, slope, left=(0.0, 0.0), right=(_INF, 1.0))
+    start = threshold / beta - 4.0 * UNIT * abs(threshold / beta)
+    return Curve((piece, affine(start, _INF, 1.0)), steepest=1.0)
+
+
+def tanh() -> Curve:
+    """Return the hyperbolic tangent: ``g' = 4 s(2x) s(-2x)``, steepest at 0 with 1.
+
+    >>> tanh().slope()
+    1.0
+    """
+
+    def slope(x: float) -> Enclosed:
+        square = 4.0 * logistic(2.0 * x) * logistic(-2.0 * x)
+        return square, ERROR * square
+
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (math.tanh(x), ERROR * abs(math.tanh(x))),
+        slope,
+        bends=points(0.0),
+        left=(-1.0, 0.0),
+        right=(1.0, 0.0),
+    )
+    return Curve((piece,), least=-1.0, most=1.0, steepest=1.0)
+
+
+def tanhshrink() -> Curve:
+    """Return ``x - tanh(x)``, whose derivative ``tanh^2`` grows with ``|x|`` to 1.
+
+    >>> tanhshrink().slope(), tanhshrink().slope(0.0, 0.0)
+    (1.0, 0.0)
+    """
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (x - math.tanh(x), ERROR * abs(x)),
+        lambda x: (math.tanh(x) ** 2, ERROR * math.tanh(x) ** 2),
+        left=(-_INF, 1.0),
+        right=(_INF, 1.0),
+    )
+    return Curve((piece,), steepest=1.0)
+
+
+def softsign() -> Curve:
+    """Return ``x/(1 + |x|)``, steepest at 0 with 1.
+
+    >>> softsign().slope()
+    1.0
+    """
+
+    def slope(x: float) -> Enclosed:
+        square = (1.0 / (1.0 + abs(x))) ** 2
+        return square, ERROR * square
+
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (x / (1.0 + abs(x)), ERROR * abs(x) / (1.0 + abs(x))),
+        slope,
+        bends=points(0.0),
+        left=(-1.0, 0.0),
+        right=(1.0, 0.0),
+    )
+    return Curve((piece,), least=-1.0, most=1.0, steepest=1.0)
+
+
+def erf() -> Curve:
+    """Return the error function: ``g' = 2/sqrt(pi) exp(-x^2)``, steepest at 0.
+
+    >>> round(erf().slope(), 6)
+    1.128379
+    """
+    top = 2.0 / math.sqrt(math.pi)
+
+    def slope(x: float) -> Enclosed:
+        height = top * math.exp(-min(x * x, 745.0))
+        return height, ERROR * (1.0 + min(x * x, 745.0)) * height
+
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (math.erf(x), ERROR * abs(math.erf(x))),
+        slope,
+        bends=points(0.0),
+        left=(-1.0, 0.0),
+        right=(1.0, 0.0),
+    )
+    return Curve((piece,), least=-1.0, most=1.0, steepest=up(top))
+
+
+def atan() -> Curve:
+    """Return the arc tangent: ``g' = 1/(1 + x^2)``, steepest at 0 with 1.
+
+    >>> atan().slope()
+    1.0
+    """
+
+    def slope(x: float) -> Enclosed:
+        height = 1.0 / math.hypot(1.0, x) ** 2 if abs(x) < 1e150 else 0.0
+        return height, ERROR * height if height else 1e-299
+
+    half = up(math.pi / 2)
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (math.atan(x), ERROR * abs(math.atan(x))),
+        slope,
+        bends=points(0.0),
+        left=(-half, 0.0),
+        right=(half, 0.0),
+    )
+    return Curve((piece,), least=-half, most=half, steepest=1.0)
+
+
+def _wave(value_function: str) -> Curve:
+    """Return sine or cosine."""
+    f, g = (math.sin, math.cos) if value_function == "sin" else (math.cos, math.sin)
+    first = 0.0 if value_function == "sin" else math.pi / 2
+    piece = Piece(
+        -_INF,
+        _INF,
+        lambda x: (f(x), ERROR),
+        lambda x: (g(x), ERROR),
+        bends=periodic(first, math.pi),
+        turns=periodic(math.pi / 2 - first, math.pi),
+        left=(0.0, 1.0),
+        right=(0.0, 1.0),
+    )
+    return Curve((piece,), least=-1.0, most=1.0, steepest=1.0)
+
+
+def sin() -> Curve:
+    """Return the sine.
+
+    >>> sin().slope(), sin().image(0.0, 1.0)[0] <= 0.0
+    (1.0, True)
+    """
+    return _wave("sin")
+
+
+def cos() -> Curve:
+    """Return the cosine.
+
+    >>> cos().image(-1.0, 1.0)[1]
+    1.0
+    """
+    return _wave("cos")
+
+
+def exp() -> Curve:
+    """Return the exponential, steep without bound to the right.
+
+    >>> exp().slope(), round(exp().slope(-1.0, 0.0), 9)
+    (inf, 1.0)
+    """
+
+    def value(x: float) -> Enclosed:
+        return bounded_exp(x), ERROR * bounded_exp(x) if x <= LARGE else 0.0
+
+    return Curve((Piece(-_INF, _INF, value, value, left=(0.0, 0.0), right=(_INF, _INF)),), least=0.0)
+
+
+def expm1() -> Curve:
+    """Return ``exp(x) - 1``.
+
+    >>> expm1().image(-1e9, 0.0)
+    (-1.0, 0.0)
+    """
+
+    def value(x: float) -> Enclosed:
+        return (math.expm1(x), ERROR * abs(math.expm1(x))) if x <= LARGE else (_INF, 0.0)
+
+    slope = exp().pieces[0].slope
+    return Curve((Piece(-_INF, _INF, value, slope, left=(-1.0, 0.0), right=(_INF, _INF)),), least=-1.0)
+
+
+def log() -> Curve:
+    """Return the logarithm on ``x >= 0``: ``g' = 1/x``, unbounded at zero.
+
+    >>> log().slope(0.0, 1.0), round(log().slope(0.5, 4.0), 9)
+    (inf, 2.0)
+    """
+
+    def value(x: float) -> Enclosed:
+        return (-_INF, 0.0) if x == 0 else (math.log(x), ERROR * abs(math.log(x)))
+
+    def slope(x: float) -> Enclosed:
+        return (_INF, 0.0) if x == 0 else (1.0 / x, ERROR / x)
+
+    return Curve((Piece(0.0, _INF, value, slope, right=(_INF, 0.0)),))
+
+
+def log1p() -> Curve:
+    """Return ``log(1 + x)`` on ``x >= -1``.
+
+    >>> log1p().slope(-1.0, 0.0), log1p().slope(0.0, 3.0) >= 1.0
+    (inf, True)
+    """
+
+    def value(x: float) -> Enclosed:
+        return (-_INF, 0.0) if x == -1 else (math.log1p(x), ERROR * abs(math.log1p(x)))
+
+    def slope(x: float) -> Enclosed:
+        return (_INF, 0.0) if x == -1 else (1.0 / (1.0 + x), ERROR / (1.0 + x))
+
+    return Curve((Piece(-1.0, _INF, value, slope, right=(_INF, 0.0)),))
+
+
+def exponential_below_zero(height: float, rate: float, limit: float) -> Piece:
+    """Return the piece ``height (exp(rate x) - 1)`` on ``x <= 0``, the left half of ELU and CELU.
+
+    Args:
+        height: the factor.
+        rate: the factor inside.
+        limit: an upper bound of the exact ``|height|``, which the values approach on the left.
+
+    >>> exponential_below_zero(2.0, 1.0, 2.0).slope(0.0)[0]
+    2.0
+    """
+
+    def value(x: float) -> Enclosed:
+        inner = math.expm1(rate * x) if rate * x <= LARGE else _INF
+        size = abs(height * inner) if height else 0.0
+        return math.copysign(size, height * rate * x) if height else 0.0, ERROR * (1.0 + abs(rate * x)) * size
+
+    def slope(x: float) -> Enclosed:
+        steep = height * rate * bounded_exp(rate * x) if height * rate else 0.0
+        return steep, ERROR * (1.0 + abs(rate * x)) * abs(steep) if math.isfinite(steep) else 0.0
+
+    if rate > 0 or height == 0:
+        far = (-math.copysign(limit, height), 0.0)
+    elif rate == 0:
+        far = (0.0, 0.0)
+    else:
+        far = (math.copysign(_INF, height), math.copysign(_INF, height * rate))
+    return Piece(-_INF, 0.0, value, slope, left=far)
