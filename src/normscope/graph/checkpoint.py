@@ -1,0 +1,295 @@
+"""Checkpoints read without their model: names and shapes from the header, tensors one at a time.
+
+Files may be larger than memory: safetensors and zip-format .pt files are mapped from disk, and the mapping is renewed
+as it is walked, so that little more than the largest tensor is resident.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import pickle
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from normscope.core.errors import WeightsError
+
+#: Keys under which training scripts put the state dict.
+WRAPPERS = ("state_dict", "model_state_dict", "model")
+PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+SAFETENSORS = ".safetensors"
+INDEX = ".safetensors.index.json"
+#: Bytes that may stay mapped together; a smaller window would open a file of many small tensors too often.
+WINDOW = 16 * 2**20
+
+
+class Role(Enum):
+    """What a tensor probably is, guessed from its name and shape."""
+
+    MATRIX = "matrix"
+    CONVOLUTION = "convolution"
+    EMBEDDING = "embedding"
+    NORM_SCALE = "norm scale"
+    BIAS = "bias"
+    RUNNING_STATISTICS = "running statistics"
+    OTHER = "other"
+
+
+_STATISTICS = re.compile(r"(running_(mean|var)|num_batches_tracked|moving_(mean|variance))$")
+_BIAS = re.compile(r"(^|_)(bias|beta)(_[ih]h_l\d+(_reverse)?)?$")
+_NORM = re.compile(r"norm|(^|[._])(bn|ln|gn|rms)(\d|_|\.|$)")
+_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|positions?|tokens?|cls)([._]|$)")
+_WEIGHT = re.compile(r"^(weight(_v)?|kernel|original1?|v)$")
+_MAGNITUDE = re.compile(r"^(weight_g|original0)$")
+
+
+def guess_role(name: str, shape: tuple[int, ...]) -> Role:
+    """Return what a tensor of this name and shape probably is.
+
+    Args:
+        name: its key in the checkpoint.
+        shape: its shape.
+
+    Returns:
+        The guess. A vector called weight is taken for a norm's scale, and a matrix of unknown name for a linear layer.
+
+    >>> guess_role("layer1.0.conv1.weight", (16, 3, 3, 3)).value
+    'convolution'
+    >>> guess_role("model.layers.0.input_layernorm.weight", (4096,)).value
+    'norm scale'
+    >>> guess_role("transformer.wte.weight", (50257, 768)).value
+    'embedding'
+    """
+    lower = name.lower()
+    last = lower.rpartition(".")[2]
+    axes = len(shape)
+    if _STATISTICS.search(lower):
+        return Role.RUNNING_STATISTICS
+    if _BIAS.search(last):
+        return Role.BIAS
+    if axes == 0 or _MAGNITUDE.search(last):
+        return Role.OTHER
+    if axes == 1:
+        scale = last in ("weight", "gamma", "scale", "g") or _NORM.search(lower)
+        return Role.NORM_SCALE if scale and not last.startswith("_") else Role.OTHER
+    if axes <= 3 and _EMBEDDING.search(lower):
+        return Role.EMBEDDING
+    if axes == 2:
+        return Role.MATRIX
+    return Role.CONVOLUTION if _WEIGHT.search(last) else Role.OTHER
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a checkpoint, without its values.
+
+    Attributes:
+        name: its key.
+        shape: its shape.
+        dtype: e.g. ``"float32"``.
+        nbytes: bytes of its values.
+        file: the file it is in; None if that is not known.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+    file: Path | None = None
+
+    @property
+    def role(self) -> Role:
+        """What the tensor probably is."""
+        return guess_role(self.name, self.shape)
+
+
+Getter = Callable[[str], torch.Tensor]
+
+
+@contextmanager
+def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        opened = safe_open(path, framework="pt", device="cpu")
+    except (SafetensorError, OSError) as error:
+        raise WeightsError(
+            f"{path} must be a whole safetensors file; {error}; it may be cut short: copy or save it again"
+        ) from error
+    with opened as file:
+        yield list(file.keys()), file.get_tensor
+
+
+def _is_archive(path: Path) -> bool:
+    """Return whether a .pt file has the zip format, which can be mapped from disk."""
+    with path.open("rb") as file:
+        return file.read(2) == b"PK"
+
+
+def _refused(path: Path, error: Exception) -> WeightsError:
+    """Return the error for a file that ``torch.load(weights_only=True)`` would not read."""
+    text = str(error)
+    asked = re.search(r"(?:GLOBAL|global) (\S*\.\S*?)\.?(?:\s|$)", text)
+    if isinstance(error, pickle.UnpicklingError) and asked:
+        return WeightsError(
+            f"a checkpoint must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was "
+            "refused, because unpickling it could run code; save model.state_dict() instead"
+        )
+    first = text.splitlines()[0][:160] if text and not isinstance(error, pickle.UnpicklingError) else "not a checkpoint"
+    return WeightsError(
+        f"{path} must be a file written by torch.save; {type(error).__name__}: {first}; it may be cut short or code: "
+        "copy it again, or save model.state_dict()"
+    )
+
+
+@contextmanager
+def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # remarks on the file's age; every refusal is an error of its own
+        try:
+            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
+        except Exception as error:
+            # Damaged pickles raise almost anything, KeyError and struct.error among them.
+            raise _refused(path, error) from error
+    while isinstance(content, Mapping):
+        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
+        if inner is None:
+            break
+        content = inner
+    found = content if isinstance(content, Mapping) else {}
+    tensors = {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
+    if not tensors:
+        keys = ", ".join(itertools.islice(map(str, found), 12)) or type(content).__name__
+        raise WeightsError(f"a checkpoint must hold tensors by name; {path} holds {keys}; save model.state_dict()")
+    yield list(tensors), tensors.__getitem__
+
+
+def _opened(path: Path) -> Any:
+    return _safetensors(path) if path.suffix.lower() == SAFETENSORS else _pickled(path)
+
+
+def _shards(index: Path) -> dict[Path, list[str]]:
+    """Return the files a sharded checkpoint's index names, each with its tensors."""
+    try:
+        weight_map = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        pairs = [(str(name), str(file)) for name, file in weight_map.items()]
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise WeightsError(
+            f"{index} must be JSON with a weight_map from tensors to files; {type(error).__name__}: {error}; save again"
+        ) from error
+    shards: dict[Path, list[str]] = {}
+    for name, file in sorted(pairs, key=lambda pair: pair[1]):
+        if Path(file).name != file:
+            raise WeightsError(f"{index} must name files beside it; got {file!r}; save the checkpoint again")
+        shards.setdefault(index.parent / file, []).append(name)
+    absent = [path.name for path in shards if not path.is_file()]
+    if absent or not shards:
+        what = f"lacks {', '.join(absent[:12])}" if absent else "names no file"
+        raise WeightsError(f"a sharded checkpoint needs all its files; {index} {what}; copy them beside it")
+    return shards
+
+
+def _files(path: Path) -> dict[Path, list[str] | None]:
+    """Return the files of a checkpoint and the tensors expected in each, None for all there are."""
+    if path.is_dir():
+        raise WeightsError(f"a checkpoint must be a file; {path} is a directory; name the file or the {INDEX} in it")
+    if not path.exists():
+        raise WeightsError(f"a checkpoint must be a file; there is no {path}; check the path")
+    if path.name.lower().endswith(INDEX):
+        return dict(_shards(path))
+    if path.suffix.lower() not in (SAFETENSORS, *PICKLED):
+        known = ", ".join((SAFETENSORS, INDEX, *PICKLED))
+        raise WeightsError(f"a checkpoint must end in {known}; got {path.name}; save a state dict in one of these")
+    if path.stat().st_size == 0:
+        raise WeightsError(f"a checkpoint must hold tensors; {path} is empty (0 bytes); copy or save it again")
+    return {path: None}
+
+
+def read_header(path: str | Path) -> list[TensorEntry]:
+    """Return name, shape, dtype and size of every tensor in a checkpoint, without reading their values.
+
+    Args:
+        path: a .safetensors file, the .safetensors.index.json of several, or a state dict saved by torch.save, bare or
+            under ``state_dict``, ``model_state_dict`` or ``model``. No code in the file is run.
+
+    Returns:
+        The entries, file by file.
+
+    Raises:
+        WeightsError: if the file is missing, empty, cut short, unsafe, or holds no tensors.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"fc.weight": torch.ones(3, 2)}, f"{folder}/m.pt")
+    ...     [(e.name, e.shape, e.dtype, e.nbytes, e.role.value) for e in read_header(f"{folder}/m.pt")]
+    [('fc.weight', (3, 2), 'float32', 24, 'matrix')]
+    """
+    entries: list[TensorEntry] = []
+    for file, expected in _files(Path(path)).items():
+        with _opened(file) as (names, get):
+            absent = sorted(set(expected or ()) - set(names))
+            if absent:
+                raise WeightsError(
+                    f"{path} places {', '.join(absent[:12])} in {file.name}, which lacks them; copy or save them again"
+                )
+            for name in names if expected is None else expected:
+                tensor = get(name)
+                dtype = str(tensor.dtype).removeprefix("torch.")
+                nbytes = tensor.numel() * tensor.element_size()
+                entries.append(TensorEntry(name, tuple(tensor.shape), dtype, nbytes, file))
+    return entries
+
+
+def _windows(entries: Sequence[TensorEntry], size: int) -> Iterator[list[TensorEntry]]:
+    """Yield runs of entries that together have at most ``size`` bytes, or one entry that has more."""
+    run: list[TensorEntry] = []
+    total = 0
+    for entry in entries:
+        if run and total + entry.nbytes > size:
+            yield run
+            run, total = [], 0
+        run.append(entry)
+        total += entry.nbytes
+    if run:
+        yield run
+
+
+def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tensor]]:
+    """Yield every tensor of a checkpoint, one at a time; let go of each before taking the next.
+
+    Tensors are mapped from disk, so about the largest of them (at least 16 MiB) is in memory at any time. A .pt file
+    in the format before torch 1.6 cannot be mapped and is read as a whole.
+
+    Args:
+        path: as for :func:`read_header`.
+
+    Yields:
+        Entry and tensor on the CPU, in the order of the header.
+
+    Raises:
+        WeightsError: as for :func:`read_header`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"a": torch.ones(2), "b": torch.zeros(3)}, f"{folder}/m.pt")
+    ...     [(entry.name, float(tensor.sum())) for entry, tensor in iterate_tensors(f"{folder}/m.pt")]
+    [('a', 2.0), ('b', 0.0)]
+    """
+    for file, group in itertools.groupby(read_header(path), key=lambda entry: entry.file):
+        entries = list(group)
+        if file is None:
+            continue
+        mapped = file.suffix.lower() == SAFETENSORS or _is_archive(file)
+        size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
+        for run in _windows(entries, size):
+            with _opened(file) as (_, get):
+                for entry in run:
+                    yield entry, get(entry.name)
