@@ -1,7 +1,7 @@
 r"""Gated activations ``g(x) = x w(x)`` with a gate ``w`` that rises from 0 to 1: GELU, SiLU, Mish.
 
-``g' = w + x w'`` and ``g'' = 2 w' + x w''``. Each has two zeros of ``g''``, one on each side of zero, between which ``g'``
-rises from its minimum (negative) to its maximum (above one), and one zero of ``g'``, where ``g`` is smallest.
+``g' = w + x w'`` and ``g'' = 2 w' + x w''``. Each has two zeros of ``g''``, one on each side of zero; between them
+``g'`` rises from its minimum (negative) to its maximum (above one), and one zero of ``g'``, where ``g`` is smallest.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ def _tanh_bend(x: float) -> float:
 def gelu(approximate: str = "none") -> Curve:
     r"""Return ``x Phi(x)``, or its tanh form ``x s(2 sqrt(2/pi) (x + 0.044715 x^3))``.
 
-    Exact form: ``g'' = phi(x)(2 - x^2)``, zeros at ``+-sqrt(2)``. Tanh form: ``g''`` is even and, for ``x > 0``, has the
-    sign of ``1/k - x tanh(u) (1 + 3 c x^2)^2/(1 + 6 c x^2)``, which decreases: one zero on each side.
+    Exact form: ``g'' = phi(x)(2 - x^2)``, zeros at ``+-sqrt(2)``. Tanh form: ``g''`` is even and, for ``x > 0``, has
+    the sign of ``1/k - x tanh(u) (1 + 3 c x^2)^2/(1 + 6 c x^2)``, which decreases: one zero on each side.
 
     Args:
         approximate: ``"none"`` or ``"tanh"``.

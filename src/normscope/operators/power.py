@@ -24,9 +24,9 @@ def _raised(x: float, p: float) -> float:
 def power(exponent: float) -> Curve:
     r"""Return ``x^p``.
 
-    Its domain is the line for an integer ``p`` (without zero if negative), and ``x >= 0`` otherwise. ``|g'| = |p| |x|^{p-1}``
-    is monotone in ``|x|``: the supremum is at an end of the interval, infinite at zero for ``p < 1`` (``p`` not 0) and at
-    infinity for ``p > 1``.
+    Its domain is the line for an integer ``p`` (without zero if negative), and ``x >= 0`` otherwise. The derivative,
+    ``|g'| = |p| |x|^{p-1}``, is monotone in ``|x|``: its supremum is at an end of the interval, infinite at zero for
+    ``p < 1`` (``p`` not 0) and at infinity for ``p > 1``.
 
     Args:
         exponent: ``p``.
