@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 
+from normscope.core.environment import restore_rng, rng_state
+
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
@@ -28,14 +30,11 @@ def seeded(seed: int) -> Iterator[None]:
     >>> bool(first == again), torch.equal(before, torch.get_rng_state())
     (True, True)
     """
-    python_state, numpy_state = random.getstate(), np.random.get_state()
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            random.seed(seed)
-            np.random.seed(seed)
-            torch.manual_seed(seed)
-            yield
-        finally:
-            random.setstate(python_state)
-            np.random.set_state(numpy_state)
+    state = rng_state()
+    try:
+        random.seed(seed)
+        np.random.seed(seed)
+        torch.manual_seed(seed)
+        yield
+    finally:
+        restore_rng(state)

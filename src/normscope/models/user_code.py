@@ -17,9 +17,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from torch import nn
 
+from normscope.core.environment import flags, restore_flags
 from normscope.core.errors import FactoryError, ModelNotFoundError
 from normscope.models.check import listed
 from normscope.models.randomness import seeded
@@ -29,8 +29,8 @@ from normscope.models.randomness import seeded
 def undisturbed(folder: Path, seed: int, *, forget: bool) -> Iterator[None]:
     """Let code import from ``folder`` inside the block, and undo what it does to the interpreter.
 
-    Restored are ``sys.path``, the working directory, the default dtype, the gradient mode and the random generators;
-    no bytecode is written. Libraries stay imported.
+    Restored are ``sys.path``, the working directory, torch's global settings and the random generators; no bytecode
+    is written. Libraries stay imported.
 
     Args:
         folder: where the user's code lies.
@@ -42,7 +42,7 @@ def undisturbed(folder: Path, seed: int, *, forget: bool) -> Iterator[None]:
         Nothing.
     """
     path, cwd, bytecode = list(sys.path), Path.cwd(), sys.dont_write_bytecode
-    modules, dtype, gradients = set(sys.modules), torch.get_default_dtype(), torch.is_grad_enabled()
+    modules, settings = set(sys.modules), flags()
     sys.path.insert(0, str(folder))
     sys.dont_write_bytecode = True
     importlib.invalidate_caches()
@@ -53,8 +53,7 @@ def undisturbed(folder: Path, seed: int, *, forget: bool) -> Iterator[None]:
         sys.path[:] = path
         sys.dont_write_bytecode = bytecode
         os.chdir(cwd)
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(gradients)
+        restore_flags(settings)
         if forget:
             for name in set(sys.modules) - modules:
                 if _is_neighbour(name, sys.modules[name], folder):

@@ -13,6 +13,7 @@ from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.lipschitz.spectral.bounds import NormBounds, largest_norm
 from normscope.lipschitz.spectral.convolution_block import (
+    ALWAYS_DENSE_UP_TO,
     SMALL_SIDE,
     Block,
     block_norm,
@@ -121,9 +122,11 @@ def _grouped_norm(kernel: Tensor, blocks: list[Block], tolerance: float, delta: 
     queue = [(-log, i, False) for i, log in enumerate(logs)]
     heapq.heapify(queue)
     attained = -math.inf
+    # Small groups are cheap to solve exactly; for large ones a torus bound within the tolerance is enough.
+    enough = 0.0 if blocks[0].smaller_dimension <= ALWAYS_DENSE_UP_TO else 0.5 * math.log1p(tolerance)
     for _ in range(min(REFINED_GROUPS, len(blocks))):
         negative, i, refined = queue[0]
-        if refined or -negative == -math.inf or -negative <= attained + 0.5 * math.log1p(tolerance):
+        if refined or -negative == -math.inf or -negative <= attained + enough:
             break
         known[i] = block_norm(blocks[i], tolerance=tolerance, delta=share, seed=seed, log_upper=logs[i])
         attained = max(attained, known[i].log_lower)

@@ -1,0 +1,207 @@
+"""From a model and example inputs to a graph: ``torch.export`` first, a recorder where it fails."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.core.errors import CaptureError, InputError
+from normscope.core.guard import untouched
+from normscope.graph.dispatch import record_graph
+from normscope.graph.export import export_graph
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Graph
+
+_PREFIX = "model"
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A model as a graph, its tensors, and the example it was captured on.
+
+    Attributes:
+        graph: what it computes.
+        tensors: parameters, buffers and constants by name.
+        example: one tensor per input node, the batch axis first.
+        input_names: a name for each input.
+    """
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    example: list[Tensor]
+    input_names: list[str]
+
+    def run(self, inputs: list[Tensor]) -> list[Tensor]:
+        """Run the graph on other inputs."""
+        return run(self.graph, self.tensors, inputs)
+
+    def at_batch(self, size: int) -> list[Tensor]:
+        """Return the example cut to a batch size (as captured, if the graph has a fixed batch)."""
+        if self.graph.batch != "dynamic":
+            return self.example
+        return [t[:size] if t.ndim else t for t in self.example]
+
+
+class _Flat(nn.Module):
+    """The user's model with tensors in and a tuple of floating tensors out."""
+
+    def __init__(self, model: nn.Module, inputs: ModelInputs) -> None:
+        super().__init__()
+        self.add_module(_PREFIX, model)
+        self.inputs = inputs
+        self.names: list[str] = []
+
+    def forward(self, *flat: Tensor) -> tuple[Tensor, ...]:
+        """Rebuild the call, run it, and flatten what comes out."""
+        supply = iter(flat)
+        args = [next(supply) if isinstance(a, Tensor) else a for a in self.inputs.args]
+        kwargs = {k: next(supply) if isinstance(v, Tensor) else v for k, v in self.inputs.kwargs.items()}
+        found = dict(_tensors_in(getattr(self, _PREFIX)(*args, **kwargs)))
+        self.names = list(found)
+        return tuple(found.values())
+
+
+def _tensors_in(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
+    """Return the floating tensors in a model's output, by name; caches and other objects are left out."""
+    if isinstance(value, Tensor):
+        return [(name or "output", value)] if value.is_floating_point() else []
+    if isinstance(value, Mapping):
+        items: list[tuple[str, Any]] = [(str(k), v) for k, v in value.items()]
+    elif isinstance(value, tuple | list):
+        fields = getattr(value, "_fields", None) or range(len(value))
+        items = [(str(k), v) for k, v in zip(fields, value, strict=True)]
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    else:
+        return []
+    return [pair for key, item in items for pair in _tensors_in(item, f"{name}.{key}" if name else key)]
+
+
+def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
+    """Capture a model in evaluation mode; nothing of it is changed.
+
+    Args:
+        model: the model.
+        inputs: example arguments, batched along axis 0.
+
+    Raises:
+        InputError: if the model does not run on these inputs.
+        CaptureError: if it gives no floating tensor, or no front end can record it.
+    """
+    inputs = _without_cache(model, inputs)
+    with untouched(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+        model.eval()
+        flat = _Flat(model, inputs)
+        flat.training = False
+        example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
+        names = _input_names(model, inputs)
+        expected = _eager(flat, example)
+        graph, tensors, example = _first_that_works(flat, example)
+        outputs = tuple(flat.names)
+    if not expected:
+        raise CaptureError("the model returns no floating tensor: there is nothing whose Lipschitz constant could be told")
+    graph = replace(_renamed(graph), output_names=outputs)
+    return Captured(graph, {_strip(k): v for k, v in tensors.items()}, example, names)
+
+
+def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
+    """Run the model once, with a clear error if it does not accept the input."""
+    try:
+        return flat(*example)
+    except Exception as error:
+        shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
+        raise InputError(
+            f"the model must run on its input; on {shapes} it raised {type(error).__name__}: {error}. "
+            "Pass an input of the right shape and dtype (data=..., or --input 3,224,224)."
+        ) from error
+
+
+def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
+    """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model."""
+    failures: list[str] = []
+    doubled = _doubled(example)
+    attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
+    if doubled is not None:
+        attempts.insert(0, ("dynamic", doubled))
+    for how, given in attempts:
+        try:
+            if how == "dispatch":
+                reason = failures[-1] if failures else ""
+                graph, tensors = record_graph(flat, tuple(given))
+                graph = replace(graph, notes=(*graph.notes, _note(reason)))
+            else:
+                graph, tensors = export_graph(flat, tuple(given), dynamic=how == "dynamic")
+            _verify(flat, graph, tensors, given, dynamic=how == "dynamic")
+        except Exception as error:  # any failure of a front end means: try the next one
+            failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+            continue
+        return graph, tensors, given
+    raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
+
+
+def _note(reason: str) -> str:
+    """Say what a recording is worth."""
+    return (
+        f"torch.export failed ({reason}); recorded by running: control flow may depend on the data, and then the graph "
+        "holds for inputs that take the same branches"
+    )
+
+
+def _doubled(example: list[Tensor]) -> list[Tensor] | None:
+    """Return the example with a batch of at least two, which export needs to leave its size free."""
+    sizes = {t.shape[0] for t in example if t.ndim}
+    if len(sizes) != 1 or 0 in sizes:
+        return None
+    return [torch.cat([t, t]) if t.ndim and t.shape[0] == 1 else t for t in example]
+
+
+def _verify(flat: _Flat, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool) -> None:
+    """Check that the graph gives what the model gives, at another batch size too if it claims to."""
+    for inputs in [given] + ([[t[:1] if t.ndim else t for t in given]] if dynamic else []):
+        for ours, theirs in zip(run(graph, tensors, inputs), flat(*inputs), strict=True):
+            scale = float(theirs.abs().nan_to_num(0, 0, 0).max()) if theirs.numel() else 0.0
+            same = torch.isclose(ours, theirs, rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True)
+            if ours.shape != theirs.shape or not bool(same.all()):
+                raise CaptureError("the captured graph does not reproduce the model")
+
+
+def _renamed(graph: Graph) -> Graph:
+    """Remove our wrapper from owner paths and tensor names."""
+    return replace(graph, nodes=tuple(replace(n, owner=_strip(n.owner), target=_strip(n.target)) for n in graph.nodes))
+
+
+def _strip(name: str) -> str:
+    """Remove the name of our wrapper's one submodule."""
+    return "" if name == _PREFIX else name.removeprefix(f"{_PREFIX}.")
+
+
+def _input_names(model: nn.Module, inputs: ModelInputs) -> list[str]:
+    """Return a name for each tensor input."""
+    try:
+        parameters = list(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        parameters = []
+    names = []
+    for i, value in enumerate(inputs.args):
+        if isinstance(value, Tensor):
+            names.append(parameters[i] if i < len(parameters) else f"input{i}")
+    return names + [k for k, v in inputs.kwargs.items() if isinstance(v, Tensor)]
+
+
+def _without_cache(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
+    """Ask transformers models for their plain output, without a key-value cache."""
+    try:
+        parameters = inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return inputs
+    if hasattr(model, "config") and "use_cache" in parameters and "use_cache" not in inputs.kwargs:
+        return replace(inputs, kwargs={**inputs.kwargs, "use_cache": False})
+    return inputs

@@ -1,0 +1,250 @@
+"""Find normalizers by what they compute: a tensor divided by a root of its own reduced square.
+
+Hand-written LayerNorm, RMSNorm, l2 (cosine, query-key) normalization and global response normalization have no
+operation of their own. They all end in a product or quotient whose other operand is a root of a reduction of the
+same tensor; that is what is matched here. The caller checks a match on numbers before it is trusted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from normscope.graph.ir import Graph, Node, Ref
+
+#: Operations a match looks through.
+_TRANSPARENT = ("to", "_to_copy", "expand", "expand_as", "unsqueeze", "clone", "contiguous", "detach", "alias", "type_as")
+
+
+@dataclass(frozen=True)
+class Match:
+    """A normalizer found in the graph.
+
+    Attributes:
+        node: the node that gives the normalized tensor.
+        source: the node that is normalized (before centring).
+        kind: ``layer_norm``, ``rms_norm``, ``l2_norm``, ``global_response_norm``.
+        axes: the reduced axes as written.
+        eps: the stabilizer.
+        centered: whether the mean is removed.
+        correction: 1 for an unbiased variance.
+        root_of: ``mean`` or ``sum`` of squares.
+        where: ``inside`` the root, ``outside`` it, or ``max`` of root and eps.
+        channel: for global response normalization, the axis that is averaged.
+    """
+
+    node: str
+    source: str
+    kind: str
+    axes: tuple[int, ...]
+    eps: float
+    centered: bool = False
+    correction: float = 0.0
+    root_of: str = "mean"
+    where: str = "inside"
+    channel: int = -1
+
+
+def name_of(node: Node) -> str:
+    """Return the bare operation name: ``mul`` of ``aten.mul.Tensor``."""
+    return node.op.split(".")[1] if node.op.startswith("aten.") else node.op
+
+
+class Recogniser:
+    """Matches normalizers in one graph.
+
+    Args:
+        graph: the graph.
+        number: returns the value of a constant scalar node, or ``None`` if it is not one.
+    """
+
+    def __init__(self, graph: Graph, number: Callable[[str], float | None]) -> None:
+        self.graph, self.number = graph, number
+
+    def match(self, node: Node) -> Match | None:
+        """Return the normalizer that ends at this node, or ``None``."""
+        if name_of(node) not in ("mul", "div") or len(node.args) < 2:
+            return None
+        left, right = node.args[:2]
+        pairs = [(left, right)] if name_of(node) == "div" else [(left, right), (right, left)]
+        for numerator, other in pairs:
+            if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
+                continue
+            found = self._response(node, numerator, other) if name_of(node) == "mul" else None
+            found = found or self._division(node, numerator, other)
+            if found is not None:
+                return found
+        return None
+
+    def through(self, ref: Any) -> Node | None:
+        """Return the node behind a reference, looking through operations that change nothing."""
+        while isinstance(ref, Ref):
+            node = self.graph[ref.name]
+            if name_of(node) in _TRANSPARENT and node.args:
+                ref = node.args[0]
+                continue
+            return node
+        return None
+
+    def _scalar(self, value: Any) -> float | None:
+        """Return a constant number, literal or computed."""
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, int | float):
+            return float(value)
+        return self.number(value.name) if isinstance(value, Ref) else None
+
+    def _division(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
+        """Match ``numerator * rsqrt(q)``, ``numerator / sqrt(q)``, ``numerator / (norm + eps)`` and kin."""
+        root = self.through(other)
+        if root is None:
+            return None
+        multiplied = name_of(node) == "mul"
+        spread = self._inverse_root(root) if multiplied else self._root(root)
+        if spread is None:
+            return None
+        reduced, eps, where = spread
+        return self._finish(node, numerator, reduced, eps, where)
+
+    def _inverse_root(self, root: Node) -> tuple[Node, float, str] | None:
+        """Match ``rsqrt(q)``, ``q^-0.5``, ``1/sqrt(q)``."""
+        name = name_of(root)
+        if name == "rsqrt" or (name == "pow" and root.args[1] == -0.5):
+            return self._stabilized(root.args[0])
+        if name == "reciprocal":
+            inner = self.through(root.args[0])
+            return None if inner is None else self._root(inner)
+        if name == "div" and self._scalar(root.args[0]) == 1.0:
+            inner = self.through(root.args[1])
+            return None if inner is None else self._root(inner)
+        return None
+
+    def _root(self, root: Node) -> tuple[Node, float, str] | None:
+        """Match ``sqrt(q)``, ``sqrt(m) + eps``, ``max(norm, eps)``, ``norm``."""
+        name = name_of(root)
+        if name == "sqrt" or (name == "pow" and root.args[1] == 0.5):
+            return self._stabilized(root.args[0])
+        if name in ("linalg_vector_norm", "norm", "std"):
+            return root, 0.0, "inside"
+        if name in ("add", "clamp_min", "clamp", "maximum"):
+            eps = self._scalar(root.args[1]) if len(root.args) > 1 else None
+            inner = self.through(root.args[0])
+            if eps is None or inner is None or (name == "clamp" and len(root.args) > 2 and root.args[2] is not None):
+                return None
+            below = self._root(inner)
+            if below is not None and below[1] == 0.0:
+                return below[0], eps, "outside" if name == "add" else "max"
+        return None
+
+    def _stabilized(self, ref: Any) -> tuple[Node, float, str] | None:
+        """Match ``m + eps``, ``max(m, eps)`` or ``m`` under a root."""
+        node = self.through(ref)
+        if node is None:
+            return None
+        name = name_of(node)
+        if name in ("add", "clamp_min", "clamp", "maximum") and len(node.args) > 1:
+            for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
+                eps = self._scalar(other)
+                behind = self.through(inner)
+                if eps is not None and behind is not None:
+                    return (behind, eps, "inside") if name == "add" else (behind, eps**0.5, "max")
+            return None
+        return node, 0.0, "inside"
+
+    def _finish(self, node: Node, numerator: Ref, reduced: Node, eps: float, where: str) -> Match | None:
+        """Match the reduction of the square of the numerator itself."""
+        name = name_of(reduced)
+        top = self.through(numerator)
+        if top is None:
+            return None
+        if reduced.op == "getitem":
+            reduced = self.graph[reduced.args[0].name]
+            name = name_of(reduced)
+        if name in ("var", "std", "var_mean", "std_mean"):
+            return self._centered(node, top, reduced, eps, where)
+        if name in ("linalg_vector_norm", "norm"):
+            settings = dict(zip(("self", "ord", "dim", "keepdim"), reduced.args, strict=False)) | dict(reduced.kwargs)
+            base = self.through(reduced.args[0])
+            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None) or base is not top:
+                return None
+            return self._named(node, numerator, top, settings.get("dim"), eps, where, root_of="sum")
+        if name not in ("mean", "sum"):
+            return None
+        square = self.through(reduced.args[0])
+        if square is None or not self._is_square_of(square, top):
+            return None
+        dims = reduced.args[1] if len(reduced.args) > 1 else None
+        return self._named(node, numerator, top, dims, eps, where, root_of=name)
+
+    def _is_square_of(self, square: Node, base: Node) -> bool:
+        """Tell whether a node is the square of another."""
+        name = name_of(square)
+        if name == "pow":
+            return square.args[1] in (2, 2.0) and self.through(square.args[0]) is base
+        if name == "square":
+            return self.through(square.args[0]) is base
+        return name == "mul" and all(self.through(a) is base for a in square.args[:2])
+
+    def _mean_of(self, node: Node | None) -> Node | None:
+        """Return what a node is the mean of."""
+        if node is None:
+            return None
+        if node.op == "getitem":
+            inner = self.graph[node.args[0].name]
+            return self.through(inner.args[0]) if name_of(inner) in ("var_mean", "std_mean") else None
+        return self.through(node.args[0]) if name_of(node) == "mean" else None
+
+    def _centered(self, node: Node, top: Node, reduced: Node, eps: float, where: str) -> Match | None:
+        """Match ``(x - mean(x)) / sqrt(var(x) + eps)``."""
+        base = self.through(reduced.args[0])
+        if name_of(top) != "sub" or base is None or self.through(top.args[0]) is not base:
+            return None
+        if self._mean_of(self.through(top.args[1])) is not base:
+            return None
+        settings = dict(reduced.kwargs)
+        dims = settings.get("dim", reduced.args[1] if len(reduced.args) > 1 else None)
+        correction = settings.get("correction")
+        if correction is None:
+            unbiased = settings.get("unbiased", reduced.args[2] if len(reduced.args) > 2 else True)
+            correction = 1.0 if unbiased in (True, None) else 0.0
+        axes = self._axes(dims, base)
+        return Match(node.name, base.name, "layer_norm", axes, eps, True, float(correction), "mean", where)
+
+    def _axes(self, dims: Any, base: Node) -> tuple[int, ...]:
+        """Return reduced axes as a tuple; all of them where none is given."""
+        if dims is None or dims == ():
+            return tuple(range(len(base.shape or ())))
+        return tuple(dims) if isinstance(dims, tuple | list) else (dims,)
+
+    def _named(
+        self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str
+    ) -> Match:
+        """Return a match on the square of the numerator, centred if the numerator is ``x - mean(x)``."""
+        axes = self._axes(dims, top)
+        if name_of(top) == "sub" and root_of == "mean":
+            base = self.through(top.args[0])
+            mean = self.through(top.args[1])
+            if base is not None and self._mean_of(mean) is base:
+                return Match(node.name, base.name, "layer_norm", axes, eps, True, 0.0, "mean", where)
+        kind = "rms_norm" if root_of == "mean" else "l2_norm"
+        return Match(node.name, numerator.name, kind, axes, eps, False, 0.0, root_of, where)
+
+    def _response(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
+        """Match global response normalization: ``x * g / (mean_c(g) + eps)`` with ``g = ||x||`` over space."""
+        ratio, top = self.through(other), self.through(numerator)
+        if ratio is None or top is None or name_of(ratio) != "div":
+            return None
+        norm, below = self.through(ratio.args[0]), self.through(ratio.args[1])
+        if norm is None or below is None or name_of(norm) not in ("linalg_vector_norm", "norm"):
+            return None
+        eps = self._scalar(below.args[1]) if name_of(below) == "add" else 0.0
+        mean = self.through(below.args[0]) if name_of(below) == "add" else below
+        if eps is None or self._mean_of(mean) is not norm or self.through(norm.args[0]) is not top or mean is None:
+            return None
+        settings = dict(zip(("self", "ord", "dim", "keepdim"), norm.args, strict=False)) | dict(norm.kwargs)
+        channel = self._axes(mean.args[1] if len(mean.args) > 1 else None, norm)
+        if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
+            return None
+        axes = self._axes(settings.get("dim"), top)
+        return Match(node.name, numerator.name, "global_response_norm", axes, eps, channel=channel[0])

@@ -1,0 +1,478 @@
+"""Norms of linear segments: what lies between two atoms, measured as one operator wherever that is possible."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.spectral.bounds import NormBounds
+from normscope.lipschitz.spectral.convolution import convolution_norm
+from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.lipschitz.spectral.general import operator_norm
+from normscope.operators.expression import Expr, between, dominators, evaluate, track
+from normscope.operators.linear_map import LinearMap
+
+#: Largest side of a matrix that is formed for a segment acting token by token.
+LARGEST_MATRIX = 20_000
+#: Largest smaller side of an operator whose Gram matrix is formed.
+LARGEST_GRAM = 1_100
+#: Isometric kinds: they leave every norm as it is.
+UNIT = ("isometry", "embedding")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How hard to try.
+
+    Attributes:
+        tolerance: relative width aimed at for the norm of a convolution or a segment.
+        delta: failure probability of each probabilistic bound.
+        seed: of the random start vectors.
+        lanczos: also bound long segments with probability.
+    """
+
+    tolerance: float = 5e-3
+    delta: float = 1e-9
+    seed: int = 0
+    lanczos: bool = True
+
+
+class SegmentNorms:
+    """Norms of linear maps between expressions, each computed once.
+
+    Args:
+        effort: how hard to try.
+        progress: called with a line of text before each expensive norm.
+    """
+
+    def __init__(self, effort: Effort | None = None, progress: Callable[[str], None] | None = None) -> None:
+        self.effort = effort or Effort()
+        self.progress = progress or (lambda text: None)
+        self._memo: dict[tuple[int, int], NormBounds] = {}
+        self._content: dict[Any, NormBounds] = {}
+
+    def norm(self, source: Expr, target: Expr) -> NormBounds:
+        """Return the norm of the linear map from ``source`` (which every path passes) to ``target``."""
+        key = (source.id, target.id)
+        if key not in self._memo:
+            self._memo[key] = self._measure(source, target)
+        return self._memo[key]
+
+    def _measure(self, source: Expr, target: Expr) -> NormBounds:
+        """Choose a method and measure."""
+        if source.id == target.id:
+            return _unit("identity")
+        chain = _cut(source, target)
+        while len(chain) > 1 and _is_unit(chain[-2], chain[-1]):  # isometries at the end change nothing
+            chain.pop()
+        while len(chain) > 1 and _is_isometry(chain[0], chain[1]):  # nor at the beginning, if they are onto
+            chain.pop(0)
+        if len(chain) == 1:
+            return _unit("isometry")
+        source, target = chain[0], chain[-1]
+        whole = self._as_convolution(chain)
+        if whole is not None:
+            return whole
+        by_token = self._by_token(source, target)
+        if by_token is not None:
+            return by_token
+        if len(chain) == 2:
+            return self._one_step(source, target)
+        return self._long(chain)
+
+    def _long(self, chain: list[Expr]) -> NormBounds:
+        """Measure a chain that no closed form covers: the product of its parts, and the whole if it is small."""
+        parts = self._parts(chain)
+        product = _product_of(parts)
+        heavy = [p for p in parts if p.method not in ("isometry", "identity", "contraction")]
+        if len(heavy) <= 1 and all(p.log_upper <= 0 for p in parts if p not in heavy) and not _small(chain):
+            # One operator between maps of norm one: the product is as good as it gets, but nothing is attained.
+            return NormBounds(-math.inf, product.log_upper, product.log_probable, product.delta, heavy[0].method if heavy else "contraction")  # noqa: E501
+        if not _small(chain) and not self.effort.lanczos:
+            return product
+        self.progress(f"segment of {len(chain) - 1} linear operations")
+        return self._whole(chain[0], chain[-1], product)
+
+    def _whole(self, source: Expr, target: Expr, fallback: NormBounds) -> NormBounds:
+        """Measure a segment as one matrix-free operator."""
+        function = evaluate(source, target)
+        mapping = LinearMap.from_function(function, source.shape, target.shape, dtype=torch.float64)
+        upper = fallback.upper
+        found = operator_norm(
+            mapping,
+            tolerance=max(self.effort.tolerance, 1e-2),
+            delta=self.effort.delta,
+            seed=self.effort.seed,
+            certified_fallback=upper if upper > 0 else math.inf,
+        )
+        return _meet(found, fallback)
+
+    def _parts(self, chain: list[Expr]) -> list[NormBounds]:
+        """Measure a chain part by part, each as long as one method covers it."""
+        parts: list[NormBounds] = []
+        start = 0
+        while start < len(chain) - 1:
+            stop = self._longest_run(chain, start)
+            if stop == start + 1:
+                parts.append(self._one_step(chain[start], chain[stop]))
+            else:
+                parts.append(self.norm(chain[start], chain[stop]))
+            start = stop
+        return parts
+
+    def _longest_run(self, chain: list[Expr], start: int) -> int:
+        """Return the end of the longest run from ``start`` that is one convolution or acts token by token."""
+        best = start + 1
+        for stop in range(len(chain) - 1, start + 1, -1):
+            if stop == len(chain) - 1 and start == 0:
+                continue  # the whole chain was tried before
+            run = chain[start : stop + 1]
+            if _convolution_in(run) is not None or _token_axis(run[0], run[-1]) is not None:
+                return stop
+        return best
+
+    def _as_convolution(self, chain: list[Expr]) -> NormBounds | None:
+        """Measure ``diag . convolution . diag`` with channel-wise factors."""
+        found = _convolution_in(chain)
+        if found is None:
+            return None
+        expr, before, after, mode = found
+        data: dict[str, Any] = dict(expr.op.data)  # type: ignore[union-attr]
+        if mode is not None:
+            data["padding"], data["input_size"] = mode[1], mode[2]
+        key = _fingerprint(data, before, after, mode, self.effort.tolerance)
+        if key not in self._content:
+            self.progress(f"convolution {expr.op.owner or expr.op.weight_name}")  # type: ignore[union-attr]
+            self._content[key] = convolution_norm(
+                data["weight"],
+                data["input_size"],
+                stride=data["stride"],
+                padding=_padding(data),
+                dilation=data["dilation"],
+                groups=data["groups"],
+                transposed=data["transposed"],
+                output_padding=data["output_padding"],
+                padding_mode="zeros" if mode is None else mode[0],
+                output_scale=after,
+                input_scale=before,
+                tolerance=self.effort.tolerance,
+                delta=self.effort.delta,
+                seed=self.effort.seed,
+            )
+        return self._content[key]
+
+    def _by_token(self, source: Expr, target: Expr) -> NormBounds | None:
+        """Measure a map that treats every token alike by its matrix on one token."""
+        matrix = token_matrix(source, target)
+        if matrix is None:
+            return None
+        bounds = matrix_norm(matrix, seed=self.effort.seed)
+        return bounds.widen(_rounding(source, target, bounds))
+
+    def _one_step(self, source: Expr, target: Expr) -> NormBounds:
+        """Measure one operation, or one block between two dominators."""
+        op = target.op
+        if op is not None and len(target.inputs) == 1 and target.inputs[0].id == source.id:
+            known = self._known(op, source, target)
+            if known is not None:
+                return known
+        blocks = _per_index(source, target)
+        if blocks is not None:
+            return blocks
+        fallback = self._paths(source, target)
+        if not _small([source, target]) and not self.effort.lanczos:
+            return fallback
+        return self._whole(source, target, fallback)
+
+    def _known(self, op: Any, source: Expr, target: Expr) -> NormBounds | None:
+        """Return the norm of a single operation that has a closed form."""
+        if op.kind in UNIT:
+            return _unit("isometry")
+        if op.kind == "contraction":
+            return NormBounds(-math.inf, 0.0, 0.0, 0.0, "contraction")
+        if op.kind == "diagonal":
+            return _exact(float(op.data["scale"].to(torch.float64).abs().max()), "diagonal")
+        if op.kind == "nonnegative":
+            return _schur(op.apply, source, target)
+        if op.kind == "matrix":
+            weight = op.data["weight"]
+            stack = weight.reshape(-1, *weight.shape[-2:])
+            return max((matrix_norm(w, seed=self.effort.seed) for w in stack), key=lambda b: b.log_upper)
+        if op.kind == "convolution":
+            return self._as_convolution([source, target])
+        return None
+
+    def _paths(self, source: Expr, target: Expr) -> NormBounds:
+        """Bound a block of several paths: sums add, concatenations add in squares, everything else multiplies."""
+        logs: dict[int, float] = {source.id: 0.0}
+        for expr in between(source, target):
+            below = [logs[i.id] for i in expr.inputs]
+            op = expr.op
+            if op is None or not below:
+                logs[expr.id] = -math.inf
+                continue
+            if op.kind == "sum":
+                logs[expr.id] = _log_add(below)
+            elif op.kind == "concat":
+                logs[expr.id] = _log_add([2 * b for b in below]) / 2
+            else:
+                known = self._known(op, expr.inputs[0], expr) if len(below) == 1 else None
+                logs[expr.id] = math.inf if known is None else below[0] + known.log_upper
+        upper = logs[target.id]
+        return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
+
+
+def token_matrix(source: Expr, target: Expr) -> Tensor | None:
+    """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
+
+    A token is a slice of the source at one index of all axes but the last ones; the map is ``I (x) M``, and M is
+    returned, of shape (output entries per token, input entries per token).
+    """
+    axis = _token_axis(source, target)
+    if axis is None:
+        return None
+    (n, s), (_, t) = axis
+    outer = source.numel // (n * s)
+    width = outer * s
+    out_outer = target.numel // (n * t)
+    height = out_outer * t
+    if max(width, height) > LARGEST_MATRIX:
+        return None
+    function = evaluate(source, target)
+    matrix = torch.zeros(height, width, dtype=torch.float64)
+    # Every token gets a unit vector of its own, so one pass gives as many columns as there are tokens.
+    for start in range(0, width, n):
+        count = min(n, width - start)
+        units = torch.zeros(outer, n, s, dtype=torch.float64)
+        columns = torch.arange(start, start + count)
+        units[columns // s, torch.arange(count), columns % s] = 1.0
+        with torch.no_grad():
+            image = function(units.reshape(source.shape)).reshape(out_outer, n, t)
+        matrix[:, start : start + count] = image[:, :count].permute(0, 2, 1).reshape(height, count)
+    return matrix
+
+
+def _token_axis(source: Expr, target: Expr) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the longest leading axis along which the map is the same at every index, and where it ends up."""
+    shape = source.shape
+    for last in range(len(shape) - 1, 0, -1):
+        for first in range(last):
+            n, s = math.prod(shape[first:last]), math.prod(shape[last:])
+            if n < 2:
+                continue
+            found = track(source, target, (n, s))
+            if found is not None and found[1]:
+                return (n, s), found[0]
+    return None
+
+
+def _per_index(source: Expr, target: Expr) -> NormBounds | None:
+    """Measure a map that acts on each index of some axes separately, perhaps differently, on few entries each."""
+    shape = source.shape
+    if not shape:
+        return None
+    n, s = math.prod(shape[:-1]), shape[-1]
+    if n < 2 or s > 512 or n * s * s > 2**27:
+        return None
+    found = track(source, target, (n, s))
+    if found is None or math.prod(target.shape) // n != found[0][1]:
+        return None
+    t = found[0][1]
+    function = evaluate(source, target)
+    columns = []
+    with torch.no_grad():
+        for k in range(s):
+            unit = torch.zeros(n, s, dtype=torch.float64)
+            unit[:, k] = 1.0
+            columns.append(function(unit.reshape(shape)).reshape(n, t))
+    stack = torch.stack(columns, -1)  # (n, t, s)
+    distinct = torch.unique(stack.reshape(n, -1), dim=0).reshape(-1, t, s)
+    values = torch.linalg.matrix_norm(distinct, ord=2)
+    top = float(values.max())
+    slack = 1e-13 * math.sqrt(s * t) * float(torch.linalg.matrix_norm(distinct).max())
+    return _interval(max(top - slack, 0.0), top + slack, "index by index")
+
+
+def _cut(source: Expr, target: Expr) -> list[Expr]:
+    """Return the dominators between two expressions, both included."""
+    chain = dominators(target)
+    ids = [e.id for e in chain]
+    return chain[ids.index(source.id) :]
+
+
+def _single(below: Expr, above: Expr) -> Any:
+    """Return the one operation between neighbours of a chain, or ``None`` for a block."""
+    return above.op if len(above.inputs) == 1 and above.inputs[0].id == below.id else None
+
+
+def _is_unit(below: Expr, above: Expr) -> bool:
+    """Tell whether a step has ``||A x|| = ||x||`` for all x."""
+    op = _single(below, above)
+    return op is not None and op.kind in UNIT
+
+
+def _is_isometry(below: Expr, above: Expr) -> bool:
+    """Tell whether a step is a bijection that keeps the norm."""
+    op = _single(below, above)
+    return op is not None and op.kind == "isometry"
+
+
+def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | None, Any] | None:
+    """Find ``[pad] [scale]* convolution [scale]*`` with channel-wise scales in a chain."""
+    place = None
+    for i in range(1, len(chain)):
+        op = _single(chain[i - 1], chain[i])
+        if op is None:
+            return None
+        if op.kind == "convolution":
+            if place is not None:
+                return None
+            place = i
+    if place is None:
+        return None
+    expr = chain[place]
+    dims = expr.op.data["weight"].ndim - 2  # type: ignore[union-attr]
+    before = after = None
+    mode = None
+    for i in range(1, len(chain)):
+        op = chain[i].op
+        if i == place or op is None:
+            continue
+        if i == place - 1 and "pad_mode" in op.data and mode is None:
+            mode = op.data["pad_mode"]
+            uneven = any(a != b for a, b in mode[1])
+            if uneven or any(p != (0, 0) for p in expr.op.data["padding"]):  # type: ignore[union-attr]
+                return None
+            continue
+        if op.kind != "diagonal":
+            return None
+        scale = _channel_scale(op.data["scale"], chain[i].shape, dims)
+        if scale is None:
+            return None
+        if i < place:
+            before = scale if before is None else before * scale
+        else:
+            after = scale if after is None else after * scale
+    return expr, before, after, mode
+
+
+def _padding(data: dict[str, Any]) -> Any:
+    """Return the padding as one number per axis, or ``same`` where the two sides differ."""
+    pairs = data["padding"]
+    return [a for a, _ in pairs] if all(a == b for a, b in pairs) else "same"
+
+
+def _channel_scale(scale: Tensor, shape: tuple[int, ...], dims: int) -> Tensor | None:
+    """Return a factor that depends on the channel alone as a vector, or ``None``."""
+    full = scale.to(torch.float64)
+    full = full.reshape((1,) * (len(shape) - full.ndim) + tuple(full.shape))
+    axis = len(shape) - dims - 1
+    if any(size != 1 for i, size in enumerate(full.shape) if i != axis):
+        return None
+    return full.flatten().expand(shape[axis]).clone()
+
+
+def _fingerprint(data: dict[str, Any], before: Any, after: Any, mode: Any, tolerance: float) -> Any:
+    """Return a key of everything a convolution's norm depends on, so that a shared layer is measured once."""
+    tensors = tuple(None if t is None else (t.data_ptr(), tuple(t.shape)) for t in (data["weight"],))
+    scales = tuple(None if t is None else tuple(t.flatten().tolist()) for t in (before, after))
+    rest = tuple(str(data[k]) for k in sorted(data) if k != "weight")
+    return tensors, scales, rest, str(mode), tolerance
+
+
+def _small(chain: list[Expr]) -> bool:
+    """Tell whether the Gram matrix of a segment is small enough to be formed."""
+    return min(chain[0].numel, chain[-1].numel) <= LARGEST_GRAM
+
+
+def _schur(apply: Callable[[Tensor], Tensor], source: Expr, target: Expr) -> NormBounds:
+    """Bound a map with coefficients >= 0: ``||A||^2 <= max row sum * max column sum`` (Schur).
+
+    The map applied to ones attains ``||A 1|| / ||1||``.
+    """
+    ones = torch.ones(source.shape, dtype=torch.float64)
+    mapping = LinearMap.from_function(apply, source.shape, target.shape, dtype=torch.float64)
+    rows = mapping.apply(ones)
+    columns = mapping.adjoint(torch.ones(target.shape, dtype=torch.float64))
+    if rows.numel() == 0 or float(rows.max()) == 0.0:
+        return _exact(0.0, "zero")
+    upper = math.sqrt(float(rows.max()) * float(columns.max()))
+    lower = float(rows.norm()) / math.sqrt(source.numel)
+    # Where one input feeds the most outputs, that input alone attains its column's norm.
+    unit = torch.zeros(source.shape, dtype=torch.float64).flatten()
+    unit[int(columns.flatten().argmax())] = 1.0
+    lower = max(lower, float(mapping.apply(unit.reshape(source.shape)).norm()))
+    return _interval(lower * (1 - 1e-12), upper * (1 + 1e-12), "Schur test")
+
+
+def _rounding(source: Expr, target: Expr, bounds: NormBounds) -> float:
+    """Return a relative margin for forming the matrix of a segment in float64.
+
+    Every entry is a sum over paths of products; the error of each is at most (operations) * u * (sum of absolute
+    products), and cancellation between paths is what the ratio of that sum to the result accounts for.
+    """
+    depth, mass = 0.0, 0.0
+    logs: dict[int, float] = {source.id: 0.0}
+    for expr in between(source, target):
+        op = expr.op
+        below = _log_add([logs[i.id] for i in expr.inputs])
+        if op is not None and op.kind == "matrix":
+            weight = op.data["weight"].to(torch.float64)
+            depth += weight.shape[-1]
+            below += math.log(max(float(torch.linalg.vector_norm(weight)), 1e-300))
+        elif op is not None and op.kind == "diagonal":
+            below += math.log(max(float(op.data["scale"].to(torch.float64).abs().max()), 1e-300))
+        elif op is not None and op.kind == "nonnegative":
+            below += max(0.0, _schur(op.apply, expr.inputs[0], expr).log_upper)
+        depth += 8
+        logs[expr.id] = below
+        mass = below
+    if bounds.log_upper == -math.inf:
+        return 0.0
+    return min(1.0, 2.0**-52 * depth * math.exp(min(60.0, mass - bounds.log_upper)))
+
+
+def _product_of(parts: list[NormBounds]) -> NormBounds:
+    """Return the product of the norms of consecutive parts; nothing below is attained by it."""
+    upper = math.fsum(p.log_upper for p in parts) if all(p.log_upper < math.inf for p in parts) else math.inf
+    if any(p.log_upper == -math.inf for p in parts):
+        return _exact(0.0, "zero")
+    probable = math.fsum(p.log_probable for p in parts) if all(p.log_probable < math.inf for p in parts) else math.inf
+    return NormBounds(-math.inf, upper, min(probable, upper), sum(p.delta for p in parts), "product of norms")
+
+
+def _meet(a: NormBounds, b: NormBounds) -> NormBounds:
+    """Return the tightest bounds that both allow."""
+    lower = max(a.log_lower, b.log_lower)
+    upper = max(min(a.log_upper, b.log_upper), lower)
+    better = a if a.log_probable <= b.log_probable else b
+    probable = min(max(better.log_probable, lower), upper)
+    delta = 0.0 if probable == upper else better.delta
+    return NormBounds(lower, upper, probable, delta, a.method)
+
+
+def _log_add(logs: list[float]) -> float:
+    """Return the logarithm of a sum."""
+    top = max(logs, default=-math.inf)
+    return top if math.isinf(top) else top + math.log(math.fsum(math.exp(x - top) for x in logs))
+
+
+def _unit(method: str) -> NormBounds:
+    """Return the norm one."""
+    return NormBounds(0.0, 0.0, 0.0, 0.0, method)
+
+
+def _exact(norm: float, method: str) -> NormBounds:
+    """Return a norm known up to rounding."""
+    return NormBounds.exact(norm, method=method)
+
+
+def _interval(lower: float, upper: float, method: str) -> NormBounds:
+    """Return bounds given as numbers."""
+    logs = [math.log(x) if x > 0 else -math.inf for x in (lower, upper)]
+    return NormBounds.certified(min(logs), logs[1], method)

@@ -1,0 +1,262 @@
+"""Affine expressions over atoms: how every tensor of a network is kept while its graph is walked.
+
+An *atom* is the network input or the output of a nonlinear operation. Every other tensor is an affine map of atoms,
+held as a small directed graph of linear operations, so that ``conv -> batch norm -> pool -> linear`` is one operator.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_counter = itertools.count()
+
+#: Linear operations by what is known of them; the certified norm of each kind is taken in ``lipschitz.segments``.
+#: isometry     a permutation of entries: norm one
+#: embedding    entries are copied to distinct places among zeros: norm one
+#: contraction  norm at most one, e.g. an orthogonal projection
+#: nonnegative  all coefficients >= 0: the Schur test bounds it
+#: diagonal     entrywise factor ``data["scale"]``
+#: matrix       ``data["weight"]`` acts on the last axis
+#: convolution  ``data`` holds the arguments of the convolution
+#: sum          the sum of its inputs, all of one shape
+#: concat       inputs side by side along ``data["axis"]``
+#: generic      linear, nothing more is known
+KINDS = (
+    "isometry",
+    "embedding",
+    "contraction",
+    "nonnegative",
+    "diagonal",
+    "matrix",
+    "convolution",
+    "sum",
+    "concat",
+    "generic",
+)
+
+Track = tuple[int, int]
+AxisMap = Callable[[int], int | None]
+
+
+@dataclass(frozen=True, eq=False)
+class LinearOp:
+    """One linear operation ``y = A(x_1, ..., x_k) + bias``.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        apply: the linear part, on tensors of any floating dtype.
+        bias: the constant part, broadcastable to the output, or ``None``.
+        data: what the kind needs.
+        axes: for a given input axis the output axis that runs beside it, or ``None`` where the operation mixes along
+            it; ``None`` altogether if nothing is known. Reshapes leave this out and set ``data["reshape"]``.
+        owner: module path, for reports.
+        weight_name: the parameter it uses, for reports.
+    """
+
+    kind: str
+    apply: Callable[..., Tensor]
+    bias: Tensor | None = None
+    data: dict[str, Any] = field(default_factory=dict)
+    axes: AxisMap | None = None
+    owner: str = ""
+    weight_name: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Expr:
+    """A node of an affine expression: an atom, or a linear operation on other nodes.
+
+    Attributes:
+        shape: shape of the tensor.
+        op: the operation, or ``None`` for an atom.
+        inputs: the operands.
+        atom: the atom, if it is one.
+        atoms: ids of all atoms it depends on.
+        id: unique, increasing in order of creation.
+    """
+
+    shape: tuple[int, ...]
+    op: LinearOp | None
+    inputs: tuple[Expr, ...]
+    atom: Any
+    atoms: frozenset[int]
+    id: int
+
+    @property
+    def numel(self) -> int:
+        """Return the number of entries."""
+        return math.prod(self.shape)
+
+
+def atom_expr(atom: Any, shape: Sequence[int]) -> Expr:
+    """Return the expression that is an atom itself."""
+    number = next(_counter)
+    return Expr(tuple(shape), None, (), atom, frozenset((number,)), number)
+
+
+def linear(op: LinearOp, inputs: Sequence[Expr], shape: Sequence[int]) -> Expr:
+    """Return the expression of a linear operation on others."""
+    atoms: frozenset[int] = frozenset().union(*(e.atoms for e in inputs))
+    return Expr(tuple(shape), op, tuple(inputs), None, atoms, next(_counter))
+
+
+def constant_expr(value: Tensor) -> Expr:
+    """Return the expression of a tensor that does not depend on the network input."""
+    value = value.detach()
+    op = LinearOp("generic", lambda: torch.zeros(value.shape, dtype=torch.float64, device=value.device), value)
+    return linear(op, (), value.shape)
+
+
+def between(source: Expr, target: Expr) -> list[Expr]:
+    """Return the nodes on paths from ``source`` to ``target`` in order of evaluation, without ``source``.
+
+    ``source`` must lie on every path from the target to its atoms.
+    """
+    seen: dict[int, Expr] = {}
+    stack = [target]
+    while stack:
+        expr = stack.pop()
+        if expr.id == source.id or expr.id in seen:
+            continue
+        seen[expr.id] = expr
+        stack.extend(expr.inputs)
+    return [seen[key] for key in sorted(seen)]
+
+
+def evaluate(source: Expr, target: Expr) -> Callable[[Tensor], Tensor]:
+    """Return the linear map from ``source`` to ``target`` as a function on tensors."""
+    order = between(source, target)
+    last = {item.id: expr.id for expr in order for item in expr.inputs}
+
+    def function(z: Tensor) -> Tensor:
+        values = {source.id: z}
+        for expr in order:
+            if expr.op is None:
+                raise ValueError("the source does not lie on every path from the target to its atoms")
+            values[expr.id] = expr.op.apply(*(values[i.id] for i in expr.inputs))
+            for item in expr.inputs:
+                if last[item.id] == expr.id:
+                    values.pop(item.id, None)
+        return values[target.id]
+
+    return function
+
+
+def offset(target: Expr, memo: dict[int, Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return the constant part: the value of the expression where every atom is zero."""
+    order = [e for e in _ancestors(target) if e.id not in memo]
+    for expr in order:
+        if expr.op is None:
+            memo[expr.id] = torch.zeros(expr.shape, dtype=dtype)
+            continue
+        value = expr.op.apply(*(memo[i.id] for i in expr.inputs))
+        memo[expr.id] = value if expr.op.bias is None else value + expr.op.bias.to(value)
+    return memo[target.id]
+
+
+def _ancestors(target: Expr) -> list[Expr]:
+    """Return every node the target depends on, itself included, in order of evaluation."""
+    seen: dict[int, Expr] = {}
+    stack = [target]
+    while stack:
+        expr = stack.pop()
+        if expr.id not in seen:
+            seen[expr.id] = expr
+            stack.extend(expr.inputs)
+    return [seen[key] for key in sorted(seen)]
+
+
+def dominators(target: Expr) -> list[Expr]:
+    """Return the nodes every path from the target down to its single atom passes, atom first, target last.
+
+    Between two neighbours of the list the map is one block; a plain chain has a dominator at every operation.
+    """
+    order = _ancestors(target)
+    users: dict[int, int] = dict.fromkeys((e.id for e in order), 0)
+    for expr in order:
+        for item in set(expr.inputs):
+            users[item.id] += 1
+    # Walk down from the target keeping the set of nodes whose users were all visited; one open node dominates.
+    found, open_nodes = [target], {target.id: target}
+    remaining = dict(users)
+    for expr in reversed(order):
+        if expr.id not in open_nodes:
+            continue
+        if len(open_nodes) == 1 and expr is not target:
+            found.append(expr)
+        del open_nodes[expr.id]
+        for item in set(expr.inputs):
+            remaining[item.id] -= 1
+            open_nodes[item.id] = item
+    return found[::-1]
+
+
+def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None:
+    """Follow an axis along which the map from ``source`` to ``target`` acts independently.
+
+    An axis of size n whose entries lie s apart in row-major order is the pair (n, s): a reshape leaves it alone.
+
+    Returns:
+        Its place in the target and whether the map is the same at every index, or ``None`` if it mixes along it.
+    """
+    places: dict[int, tuple[Track, bool]] = {source.id: (start, True)}
+    for expr in between(source, target):
+        below = [places[i.id] for i in expr.inputs]
+        step = _track_op(expr, below[0][0])
+        if step is None or any(b[0] != below[0][0] for b in below):
+            return None
+        places[expr.id] = (step[0], step[1] and all(b[1] for b in below))
+    return places[target.id]
+
+
+def _track_op(expr: Expr, place: Track) -> tuple[Track, bool] | None:
+    """Follow an axis through one operation."""
+    op, shape = expr.op, expr.inputs[0].shape
+    if op is None:
+        return None
+    if op.data.get("reshape"):
+        return place, True
+    if op.kind == "sum":
+        return place, True
+    if op.kind == "diagonal":
+        n, s = place
+        scale = op.data["scale"]
+        full = scale.expand(expr.shape).reshape(-1, n, s)
+        return place, bool((full == full[:, :1]).all())
+    if op.axes is None:
+        return None
+    span = _axes_of(shape, place)
+    if span is None:
+        return None
+    images = [op.axes(a) for a in span]
+    if None in images or images != list(range(images[0] or 0, (images[0] or 0) + len(images))):
+        return None
+    stop = (images[-1] or 0) + 1
+    if any(expr.shape[i or 0] != shape[a] for i, a in zip(images, span, strict=True)):
+        return None
+    return (place[0], math.prod(expr.shape[stop:])), not op.data.get("varies", False)
+
+
+def _axes_of(shape: Sequence[int], place: Track) -> list[int] | None:
+    """Return the consecutive axes that make up a tracked axis, or ``None`` if it cuts through one."""
+    n, s = place
+    inner, axis = 1, len(shape)
+    while axis and inner < s:
+        axis -= 1
+        inner *= shape[axis]
+    while axis and shape[axis - 1] == 1:
+        axis -= 1
+    if inner != s:
+        return None
+    stop, size = axis, 1
+    while axis and size < n:
+        axis -= 1
+        size *= shape[axis]
+    return list(range(axis, stop)) if size == n and stop > axis else None

@@ -1,0 +1,241 @@
+"""Nonlinear operations: each turns bounds on its inputs into a Lipschitz constant and a range of its output."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from normscope.core.value import log_of, log_sum
+from normscope.operators.expression import Expr
+
+INF = math.inf
+
+
+@dataclass(frozen=True)
+class Lip:
+    """A Lipschitz constant with respect to each block of the network input, as natural logarithms.
+
+    ``||dz|| <= sum_i exp(log_i) ||dx_i||`` over the blocks x_i of the input.
+
+    Attributes:
+        certified: deterministic upper bounds.
+        probable: upper bounds that may use probabilistic spectral norms; never larger.
+        delta: the probability that any of those fails.
+    """
+
+    certified: tuple[float, ...]
+    probable: tuple[float, ...]
+    delta: float = 0.0
+
+    @classmethod
+    def constant(cls, log: float, blocks: int) -> Lip:
+        """Return the same bound for every block."""
+        return cls((log,) * blocks, (log,) * blocks)
+
+    def __add__(self, other: Lip) -> Lip:
+        """Return the constant of a sum."""
+        return self._join((other,), log_sum)
+
+    def scaled(self, log_certified: float, log_probable: float | None = None, delta: float = 0.0) -> Lip:
+        """Return the constant after a map of a given norm."""
+        probable = log_certified if log_probable is None else log_probable
+        return Lip(
+            tuple(_times(log, log_certified) for log in self.certified),
+            tuple(_times(log, probable) for log in self.probable),
+            min(1.0, self.delta + delta),
+        )
+
+    def _join(self, others: tuple[Lip, ...], combine: Callable[[list[float]], float]) -> Lip:
+        items = (self, *others)
+        return Lip(
+            tuple(combine(list(logs)) for logs in zip(*(i.certified for i in items), strict=True)),
+            tuple(combine(list(logs)) for logs in zip(*(i.probable for i in items), strict=True)),
+            min(1.0, sum(i.delta for i in items)),
+        )
+
+    def root_sum_square(self, *others: Lip) -> Lip:
+        """Return the constant of a concatenation."""
+        return self._join(others, lambda logs: log_sum(2 * log for log in logs) / 2)
+
+    def minimum(self, other: Lip) -> Lip:
+        """Return the better of two bounds on the same function, block by block."""
+        return self._join((other,), min)
+
+    def total(self) -> tuple[float, float]:
+        """Return (certified, probable) logs of the constant with respect to the whole input."""
+        return (
+            log_sum(2 * log for log in self.certified) / 2,
+            log_sum(2 * log for log in self.probable) / 2,
+        )
+
+
+def _times(a: float, b: float) -> float:
+    """Multiply in the log domain; a map that ignores its input stays at zero even after "no bound".
+
+    A zero constant is exact (nothing depends on the input), so it wins over an infinite factor.
+    """
+    return -INF if -INF in (a, b) else a + b
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a tensor lies: bounds on entries, on the norm of each slice along the last axis, and on the whole.
+
+    Attributes:
+        low: least entry.
+        high: largest entry.
+        row: largest l2 norm of a slice along the last axis.
+        norm: l2 norm of the whole tensor.
+    """
+
+    low: float = -INF
+    high: float = INF
+    row: float = INF
+    norm: float = INF
+
+    @property
+    def sup(self) -> float:
+        """Return the largest absolute entry."""
+        return max(abs(self.low), abs(self.high))
+
+    def tightened(self, shape: tuple[int, ...]) -> Range:
+        """Return the range with every bound that follows from the others."""
+        last = shape[-1] if shape else 1
+        rows = math.prod(shape[:-1]) if shape else 1
+        norm = min(self.norm, product(self.row, math.sqrt(rows)), product(self.sup, math.sqrt(rows * last)))
+        row = min(self.row, norm, product(self.sup, math.sqrt(last)))
+        return Range(max(self.low, -row), min(self.high, row), row, norm)
+
+    def meet(self, other: Range) -> Range:
+        """Return what holds if both hold."""
+        return Range(
+            max(self.low, other.low), min(self.high, other.high), min(self.row, other.row), min(self.norm, other.norm)
+        )
+
+
+def product(a: float, b: float) -> float:
+    """Multiply bounds, zero times infinity being zero (an empty or constant-zero tensor)."""
+    return 0.0 if 0.0 in (a, b) else a * b
+
+
+def _log(x: float) -> float:
+    """Return the logarithm of a bound."""
+    return INF if x == INF else log_of(x)
+
+
+class Context(Protocol):
+    """What a nonlinear rule may ask of the analysis: bounds on its inputs, on the domain at hand."""
+
+    blocks: int
+
+    def lipschitz(self, expr: Expr) -> Lip:
+        """Return the Lipschitz constant of an expression with respect to the network input."""
+
+    def range(self, expr: Expr) -> Range:
+        """Return the range of an expression."""
+
+    def centered_row(self, expr: Expr) -> float:
+        """Return the largest row norm of an expression, a shift common to all rows removed."""
+
+    def input_range(self, block: int) -> Range:
+        """Return the range the domain gives a block of the input."""
+
+    def floor(self, name: str) -> Tensor | float:
+        """Return the least standard deviation the domain allows before a normalizer (per group or channel)."""
+
+
+class Nonlinear(ABC):
+    """A nonlinear operation on expressions.
+
+    Attributes:
+        inputs: what it acts on.
+        name: its graph node.
+        owner: its module path.
+        op: its operation name.
+    """
+
+    inputs: tuple[Expr, ...]
+    name: str = ""
+    owner: str = ""
+    op: str = ""
+
+    @abstractmethod
+    def constant(self, context: Context) -> Lip:
+        """Return the Lipschitz constant with respect to the network input, on the context's domain."""
+
+    def image(self, context: Context) -> Range:
+        """Return the range of the output on the context's domain."""
+        return Range()
+
+
+class Opaque(Nonlinear):
+    """An operation no rule understands, or one that is not Lipschitz: every bound through it is infinite."""
+
+    def __init__(self, inputs: tuple[Expr, ...], reason: str, known: bool = False) -> None:
+        self.inputs, self.reason, self.known = inputs, reason, known
+
+    def constant(self, context: Context) -> Lip:
+        """Return infinity."""
+        return Lip.constant(INF, context.blocks)
+
+
+class Input(Nonlinear):
+    """A block of the network input."""
+
+    def __init__(self, block: int, kind: str) -> None:
+        self.inputs, self.block, self.kind = (), block, kind
+
+    def constant(self, context: Context) -> Lip:
+        """Return the constant one for its own block, zero for all others."""
+        logs = tuple(0.0 if i == self.block else -INF for i in range(context.blocks))
+        return Lip(logs, logs)
+
+    def image(self, context: Context) -> Range:
+        """Return the range the domain gives its block."""
+        return context.input_range(self.block)
+
+
+class Pointwise(Nonlinear):
+    """An entrywise function: ``||g(a) - g(b)|| <= sup|g'| ||a - b||`` over the interval the entries lie in.
+
+    Attributes:
+        slope: ``slope(low, high)``, a certified bound on the slope on an interval.
+        enclosure: ``enclosure(low, high)``, a certified enclosure of the values on an interval.
+    """
+
+    def __init__(
+        self,
+        x: Expr,
+        slope: Callable[[float, float], float],
+        enclosure: Callable[[float, float], tuple[float, float]],
+        *,
+        needs_range: bool,
+        vanishing: bool = False,
+    ) -> None:
+        self.inputs, self.slope, self.enclosure = (x,), slope, enclosure
+        self.needs_range, self.vanishing = needs_range, vanishing
+
+    def _slope(self, context: Context) -> float:
+        """Return the slope on the interval the entries lie in, or on the whole line where that is finite."""
+        if not self.needs_range:
+            return self.slope(-INF, INF)
+        inside = context.range(self.inputs[0])
+        return self.slope(inside.low, inside.high)
+
+    def constant(self, context: Context) -> Lip:
+        """Return slope times the constant of the input."""
+        return context.lipschitz(self.inputs[0]).scaled(_log(self._slope(context)))
+
+    def image(self, context: Context) -> Range:
+        """Return the image of the interval the entries lie in."""
+        inside = context.range(self.inputs[0])
+        low, high = self.enclosure(inside.low, inside.high)
+        if not self.vanishing:
+            return Range(low, high)
+        slope = self._slope(context)  # g(0) = 0, so |g(t)| <= slope |t|
+        return Range(low, high, product(slope, inside.row), product(slope, inside.norm))

@@ -1,0 +1,464 @@
+"""Walk a graph once and keep every tensor as an affine expression of atoms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import normscope.operators.rules  # noqa: F401  (registers the rules)
+from normscope.graph.interpreter import call as execute
+from normscope.graph.interpreter import last_uses
+from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
+from normscope.graph.recognise import Match, Recogniser, name_of
+from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.nonlinear import Input, Opaque
+from normscope.operators.registry import Call, bind, expressions, find_rule
+from normscope.operators.rules.normalization import Spread, normalizer
+from normscope.operators.rules.response import global_response
+
+#: Operations that normalize activations, or weights when their input does not depend on the network input.
+NORMALIZERS = {
+    "layer_norm": "layer_norm",
+    "native_layer_norm": "layer_norm",
+    "rms_norm": "rms_norm",
+    "_fused_rms_norm": "rms_norm",
+    "group_norm": "group_norm",
+    "native_group_norm": "group_norm",
+    "instance_norm": "instance_norm",
+    "batch_norm": "batch_norm",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "cudnn_batch_norm": "batch_norm",
+    "_batch_norm_no_update": "batch_norm",
+    "_batch_norm_with_update": "batch_norm",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A normalizer and where it stands.
+
+    Attributes:
+        node: the graph node that gives its result.
+        source: the graph node it normalizes.
+        owner: module path.
+        kind: ``batch_norm``, ``layer_norm``, ..., ``weight_norm``, ``spectral_norm``, ``weight_standardization``.
+        spread: groups and stabilizer, for those that use the statistics of their input.
+        gamma: scale, if it was found.
+        beta: shift, if it was found.
+        running: (mean, variance) for fixed statistics.
+        eps: the stabilizer.
+        shape: shape of what it normalizes.
+        written_out: recognized from elementary operations.
+    """
+
+    node: str
+    source: str
+    owner: str
+    kind: str
+    spread: Spread | None = None
+    gamma: Tensor | None = None
+    beta: Tensor | None = None
+    running: tuple[Tensor, Tensor] | None = None
+    eps: float = 0.0
+    shape: tuple[int, ...] = ()
+    written_out: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of the network input: a floating tensor, or the output of an embedding of integer tokens."""
+
+    name: str
+    shape: tuple[int, ...]
+    kind: str
+
+
+@dataclass(eq=False)
+class Program:
+    """What the walk found.
+
+    Attributes:
+        blocks: the network input.
+        outputs: (name, expression) of each output that depends on the input.
+        atoms: every atom, in order.
+        sites: the normalizers.
+        layers: linear operations with parameters, in order.
+        fixed: integer inputs that are held fixed (masks, positions).
+        understood: number of operations with a rule, and of all that depend on the input.
+        opaque: atoms without a finite constant that an output depends on.
+        total: all operations that depend on the input.
+    """
+
+    blocks: list[Block] = field(default_factory=list)
+    outputs: list[tuple[str, Expr]] = field(default_factory=list)
+    atoms: list[Expr] = field(default_factory=list)
+    sites: list[Site] = field(default_factory=list)
+    layers: list[Expr] = field(default_factory=list)
+    fixed: list[str] = field(default_factory=list)
+    used_weights: dict[str, set[str]] = field(default_factory=dict)
+    opaque: list[Expr] = field(default_factory=list)
+    total: int = 0
+
+
+class Walk:
+    """One pass over a graph.
+
+    Args:
+        graph: the model.
+        tensors: its parameters, buffers and constants.
+        inputs: reference inputs, one tensor per input node.
+        without: leave the normalizers out, each replaced by the identity.
+    """
+
+    def __init__(
+        self, graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any], *, without: bool = False
+    ) -> None:
+        self.graph, self.tensors, self.without = graph, tensors, without
+        self.values: dict[str, Any] = {}
+        self.exprs: dict[str, Any] = {}
+        self.discrete: set[str] = set()
+        self.names: dict[str, str] = {}
+        self.program = Program()
+        self.users = graph.users()
+        self.recogniser = Recogniser(graph, self._number)
+        self._inputs = iter(inputs)
+
+    def run(self) -> Program:
+        """Walk the graph and return what it found."""
+        dying = last_uses(self.graph)
+        kept = self._needed_later()
+        for node in self.graph:
+            if node.op == "output":
+                self._finish(node)
+                break
+            if node.op in SOURCES:
+                self._source(node)
+            else:
+                self._call(node)
+            for name in dying[node.name]:
+                if name not in kept:
+                    self.values.pop(name, None)
+        return self.program
+
+    def _needed_later(self) -> set[str]:
+        """Return nodes whose values a recognized normalizer may ask for after their last use."""
+        return {n.name for n in self.graph if name_of(n) in ("sub", "to", "_to_copy")} | {
+            a for n in self.graph if name_of(n) in ("sub", "to", "_to_copy", "pow", "mul") for a in n.inputs()
+        }
+
+    def _number(self, name: str) -> float | None:
+        """Return the value of a constant scalar."""
+        value = self.values.get(name)
+        if name in self.exprs or not isinstance(value, Tensor | int | float) or isinstance(value, bool):
+            return None
+        if isinstance(value, Tensor):
+            return float(value) if value.numel() == 1 else None
+        return float(value)
+
+    def _source(self, node: Node) -> None:
+        """Bind an input, parameter, buffer or constant."""
+        if node.op != "input":
+            self.values[node.name] = self.tensors[node.target].detach()
+            self.names[node.name] = node.target if node.op == "parameter" else ""
+            return
+        value = next(self._inputs)
+        self.values[node.name] = value
+        if isinstance(value, Tensor) and value.is_floating_point():
+            self.exprs[node.name] = self._block(node.name, tuple(value.shape), "input")
+        else:
+            self.discrete.add(node.name)
+            self.program.fixed.append(node.name)
+
+    def _block(self, name: str, shape: tuple[int, ...], kind: str) -> Expr:
+        """Add a block of the network input."""
+        rule = Input(len(self.program.blocks), kind)
+        rule.name = name
+        self.program.blocks.append(Block(name, shape, kind))
+        expr = atom_expr(rule, shape)
+        self.program.atoms.append(expr)
+        return expr
+
+    def _call(self, node: Node) -> None:
+        """Execute a node on the reference values, and if it depends on the input, apply its rule."""
+        with torch.no_grad():
+            value = execute(node, self.values)
+        self.values[node.name] = value
+        inputs = node.inputs()
+        if not any(name in self.exprs for name in inputs):
+            self._constant(node, value)
+            return
+        if node.op == "getitem":
+            parts = self.exprs[node.args[0].name]
+            part = parts[node.args[1]] if isinstance(parts, list) else parts
+            if part is not None:
+                self.exprs[node.name] = part
+            return
+        self.program.total += 1
+        result = self._apply(node, value)
+        if expressions(result):
+            self.exprs[node.name] = result
+            self._register(node, result)
+
+    def _constant(self, node: Node, value: Any) -> None:
+        """Keep track of tokens, parameters and weight normalizers where nothing depends on a floating input."""
+        inputs = node.inputs()
+        if any(name in self.discrete for name in inputs):
+            if name_of(node) == "embedding" and isinstance(value, Tensor):
+                self.program.total += 1
+                self.program.fixed = [f for f in self.program.fixed if f not in inputs]
+                self.exprs[node.name] = self._block(node.name, tuple(value.shape), "embedding output")
+                self._used(node)
+                return
+            self.discrete.add(node.name)
+        self.names[node.name] = next((self.names[n] for n in inputs if self.names.get(n)), "")
+        if isinstance(value, Tensor) and self.names[node.name]:
+            self._weight_site(node)
+
+    def _weight_site(self, node: Node) -> None:
+        """Note normalizers that act on weights."""
+        name = name_of(node)
+        kind = ""
+        if name in NORMALIZERS:
+            kind = "weight_standardization"
+        elif name in ("_weight_norm", "_weight_norm_interface"):
+            kind = "weight_norm"
+        elif name == "div" and len(node.args) > 1 and isinstance(node.args[1], Ref):
+            below = self.recogniser.through(node.args[1])
+            if below is not None and name_of(below) in ("vdot", "dot"):
+                kind = "spectral_norm"
+        if not kind:
+            match = self.recogniser.match(node)
+            if match is not None and self.names.get(match.source):
+                kind = "weight_standardization" if match.centered else "weight_norm"
+        if kind:
+            shape = tuple(self.values[node.name][0].shape if isinstance(self.values[node.name], tuple) else self.values[node.name].shape)  # noqa: E501
+            owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
+            self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
+
+    def _apply(self, node: Node, value: Any) -> Any:
+        """Return the expression(s) of a node by recognition, rule, or as opaque."""
+        args = map_refs(node.args, self._argument)
+        kwargs = {key: map_refs(v, self._argument) for key, v in node.kwargs}
+        weight = next((self.names[n] for n in node.inputs() if self.names.get(n)), "")
+        self._used(node)
+        call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
+        match = self.recogniser.match(node)
+        if match is not None:
+            found = self._written_out(call, match)
+            if found is not None:
+                return found
+        kind = NORMALIZERS.get(name_of(node))
+        if kind and find_rule(node.op):
+            return self._normalizer(call, kind)
+        rule = find_rule(node.op)
+        if rule is None:
+            return self._opaque(call, value)
+        return rule(call)
+
+    def _opaque(self, call: Call, value: Any) -> Any:
+        """Return an unknown operation as opaque, one atom for each tensor it gives."""
+        reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
+        if isinstance(value, tuple | list):
+            return [call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value]
+        if not isinstance(value, Tensor):
+            return call.atom(_opaque_rule(call, reason), ())
+        return call.opaque(reason)
+
+    def _argument(self, ref: Ref) -> Any:
+        """Return what a reference stands for: an expression, or a plain value."""
+        found = self.exprs.get(ref.name)
+        return self.values.get(ref.name) if found is None else found
+
+    def _used(self, node: Node) -> None:
+        """Note which parameters an operation uses, so that coverage can be told in parameters."""
+        names = {self.names[n] for n in node.inputs() if self.names.get(n)}
+        if names:
+            self.program.used_weights.setdefault(node.name, set()).update(names)
+
+    def _register(self, node: Node, result: Any) -> None:
+        """Note new atoms and layers."""
+        for expr in expressions(result):
+            self._collect(expr, node)
+
+    def _collect(self, expr: Expr, node: Node) -> None:
+        """Note the atoms and parametrized linear operations made for a node."""
+        stack, seen = [expr], set()
+        while stack:
+            item = stack.pop()
+            if item.id in seen or item.id in self._noted:
+                continue
+            seen.add(item.id)
+            self._noted.add(item.id)
+            if item.op is None and item.atom is not None:
+                self.program.atoms.append(item)
+                stack.extend(item.atom.inputs)
+            elif item.op is not None:
+                if item.op.kind in ("matrix", "convolution") and item.op.weight_name:
+                    self.program.layers.append(item)
+                stack.extend(item.inputs)
+
+    @property
+    def _noted(self) -> set[int]:
+        """Return ids of expressions already looked at."""
+        if not hasattr(self, "_noted_ids"):
+            self._noted_ids: set[int] = {a.id for a in self.program.atoms}
+        return self._noted_ids
+
+    def _written_out(self, call: Call, match: Match) -> Any:
+        """Return a hand-written normalizer as such, if the numbers agree that it is one."""
+        source = self.exprs.get(match.source)
+        value = self.values.get(match.source)
+        if not isinstance(source, Expr) or not isinstance(value, Tensor) or source.shape != call.shape:
+            return None
+        rank = len(source.shape)
+        axes = tuple(sorted(a % rank for a in match.axes))
+        if match.kind == "global_response_norm":
+            expr = global_response(call, source, axes, match.channel % rank, match.eps)
+            site = Site(call.node.name, match.source, call.node.owner, match.kind, None, eps=match.eps, shape=source.shape, written_out=True)  # noqa: E501
+            self.program.sites.append(site)
+            return source if self.without else expr
+        n = math.prod(source.shape[a] for a in axes)
+        factor = n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n)
+        spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
+        expected = spread.normalize(value.to(torch.float64))
+        actual = call.value.to(torch.float64)
+        if not torch.allclose(expected, actual, rtol=1e-2, atol=1e-3 * float(actual.abs().max().clamp_min(1e-30))):
+            return None
+        gamma, beta = self._affine_after(call.node)
+        kind = _kind_by_axes(match.kind, axes, rank)
+        self.program.sites.append(
+            Site(call.node.name, match.source, call.node.owner, kind, spread, gamma, beta, None, match.eps, source.shape, True)
+        )
+        return source if self.without else normalizer(call, source, spread, kind)
+
+    def _affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
+        """Return the scale and shift applied right after a hand-written normalizer, for the report."""
+        found: list[Tensor | None] = [None, None]
+        for index, wanted in enumerate(("mul", "add")):
+            while len(self.users[node.name]) == 1 and name_of(self.graph[self.users[node.name][0]]) in ("to", "_to_copy"):
+                node = self.graph[self.users[node.name][0]]
+            users = self.users[node.name]
+            if len(users) != 1 or name_of(self.graph[users[0]]) != wanted:
+                continue
+            user = self.graph[users[0]]
+            other = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != node.name]
+            if len(other) == 1 and other[0].name not in self.exprs:
+                found[index] = self._constant_value(other[0].name)
+                node = user
+        return found[0], found[1]
+
+    def _constant_value(self, name: str) -> Tensor | None:
+        """Return the value of a constant node that may not have been reached yet."""
+        value = self.values.get(name)
+        if isinstance(value, Tensor):
+            return value
+        node = self.graph[name]
+        if node.op in ("parameter", "buffer", "constant"):
+            return self.tensors[node.target].detach()
+        inputs = {n: self._constant_value(n) for n in node.inputs()}
+        if node.op in SOURCES or any(v is None for v in inputs.values()):
+            return None
+        result = execute(node, inputs)
+        return result if isinstance(result, Tensor) else None
+
+    def _normalizer(self, call: Call, kind: str) -> Any:
+        """Apply a normalizer's own operation and note it."""
+        rule = find_rule(call.node.op)
+        x = call.get("input", call.get("self"))
+        if rule is None or not isinstance(x, Expr):
+            return call.opaque("a normalizer whose parameters depend on the input has no rule")
+        result = rule(call)
+        out = result[0] if isinstance(result, list) else result
+        self.program.sites.append(_site(call, kind, x, out))
+        if self.without:
+            return [x, *result[1:]] if isinstance(result, list) else x
+        return result
+
+    def _finish(self, node: Node) -> None:
+        """Note the outputs and which opaque atoms they depend on."""
+        for ref, name in zip(node.args, self.graph.output_names or [r.name for r in node.args], strict=True):
+            expr = self.exprs.get(ref.name)
+            if isinstance(expr, Expr):
+                self.program.outputs.append((name, expr))
+        reached: dict[int, Expr] = {}
+        stack = [e for _, e in self.program.outputs]
+        while stack:
+            expr = stack.pop()
+            if expr.id in reached:
+                continue
+            reached[expr.id] = expr
+            stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
+        self.program.atoms = [a for a in sorted(self.program.atoms, key=lambda a: a.id) if a.id in reached]
+        self.program.layers = [e for e in sorted(self.program.layers, key=lambda e: e.id) if e.id in reached]
+        self.program.opaque = [a for a in self.program.atoms if isinstance(a.atom, Opaque)]
+
+
+def _opaque_rule(call: Call, reason: str) -> Opaque:
+    """Return the rule of an unknown operation on all its inputs."""
+    return Opaque(tuple(e for v in call.arguments.values() for e in expressions(v)), reason)
+
+
+def _kind_by_axes(kind: str, axes: tuple[int, ...], rank: int) -> str:
+    """Name a centred normalizer by the axes it reduces."""
+    if kind != "layer_norm" or rank < 3:
+        return "batch_norm" if kind == "layer_norm" and axes and axes[0] == 0 and rank > 1 else kind
+    if axes[0] == 0:
+        return "batch_norm"
+    return "instance_norm" if axes == tuple(range(2, rank)) and rank == 4 else kind
+
+
+def _site(call: Call, kind: str, x: Expr, out: Expr) -> Site:
+    """Describe a normalizer that is an operation of its own."""
+    division = _division_below(out)
+    running = None
+    mean, var = call.arguments.get("running_mean"), call.arguments.get("running_var")
+    if division is None and isinstance(mean, Tensor) and isinstance(var, Tensor):
+        running = (mean, var)
+    eps = call.arguments.get("eps")
+    if eps is None and division is not None:
+        eps = division.spread.eps
+    source = next(r for r in call.node.inputs())
+    return Site(
+        call.node.name,
+        source,
+        call.node.owner,
+        kind,
+        None if division is None else division.spread,
+        call.arguments.get("weight"),
+        call.arguments.get("bias"),
+        running,
+        float(eps or 0.0),
+        x.shape,
+    )
+
+
+def _division_below(expr: Expr) -> Any:
+    """Return the nonlinear core of a normalizer's result, or ``None`` if it is linear."""
+    from normscope.operators.rules.normalization import Division
+
+    while expr.op is not None:
+        if len(expr.inputs) != 1:
+            return None
+        expr = expr.inputs[0]
+    return expr.atom if isinstance(expr.atom, Division) else None
+
+
+def build_program(
+    graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any], *, without_normalizers: bool = False
+) -> Program:
+    """Return the affine program of a graph at the shapes of the given inputs.
+
+    Args:
+        graph: the model.
+        tensors: its parameters, buffers and constants.
+        inputs: reference inputs.
+        without_normalizers: replace every normalizer of activations by the identity.
+    """
+    return Walk(graph, tensors, inputs, without=without_normalizers).run()

@@ -1,0 +1,163 @@
+"""Rules: what is known of each operation. Users register their own with :func:`register_rule`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from normscope.core.errors import RuleError
+from normscope.graph.interpreter import resolve
+from normscope.graph.ir import Node
+from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
+from normscope.operators.nonlinear import Nonlinear, Opaque
+
+
+@dataclass(frozen=True)
+class Call:
+    """One operation of the graph at the moment its rule is asked.
+
+    Attributes:
+        node: the graph node.
+        arguments: every argument by its schema name; tensors that depend on the network input are :class:`Expr`,
+            all others are plain values.
+        value: what the operation returns at the reference input, for shapes.
+        weight_name: the first parameter among its inputs, for reports.
+    """
+
+    node: Node
+    arguments: dict[str, Any]
+    value: Any
+    weight_name: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an argument, or the default where the operation has none of that name or it is ``None``."""
+        value = self.arguments.get(name)
+        return default if value is None else value
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return the shape of the (first) result."""
+        first = self.value[0] if isinstance(self.value, tuple | list) else self.value
+        return tuple(first.shape)
+
+    def tainted(self) -> list[str]:
+        """Return the names of the arguments that depend on the network input."""
+        return [name for name, value in self.arguments.items() if _depends(value)]
+
+    def linear(
+        self,
+        kind: str,
+        apply: Callable[..., Tensor],
+        inputs: list[Expr],
+        *,
+        shape: tuple[int, ...] | None = None,
+        bias: Tensor | None = None,
+        **rest: Any,
+    ) -> Expr:
+        """Return the result as a linear operation on its inputs."""
+        axes = rest.pop("axes", None)
+        op = LinearOp(kind, apply, bias, rest, axes, self.node.owner, self.weight_name)
+        return linear(op, inputs, self.shape if shape is None else shape)
+
+    def atom(self, rule: Nonlinear, shape: tuple[int, ...] | None = None) -> Expr:
+        """Return the result as a new atom that obeys a nonlinear rule."""
+        rule.name, rule.owner, rule.op = self.node.name, self.node.owner, self.node.op
+        return atom_expr(rule, self.shape if shape is None else shape)
+
+    def opaque(self, reason: str, *, known: bool = False) -> Expr:
+        """Return the result as opaque: listed, and infinite for every bound that passes it.
+
+        Args:
+            reason: why.
+            known: the operation is understood and has no finite constant, rather than unknown.
+        """
+        inputs = [e for name in self.tainted() for e in expressions(self.arguments[name])]
+        return self.atom(Opaque(tuple(inputs), reason, known))
+
+
+Rule = Callable[[Call], Any]
+_RULES: dict[str, Rule] = {}
+
+
+def expressions(value: Any) -> list[Expr]:
+    """Return the expressions in an argument."""
+    if isinstance(value, Expr):
+        return [value]
+    if isinstance(value, tuple | list):
+        return [e for item in value for e in expressions(item)]
+    return []
+
+
+def _depends(value: Any) -> bool:
+    """Tell whether an argument depends on the network input."""
+    return bool(expressions(value))
+
+
+def rule(*ops: str) -> Callable[[Rule], Rule]:
+    """Make a function the rule of operations, given as ``conv2d`` (every overload) or ``mul.Tensor``."""
+
+    def register(function: Rule) -> Rule:
+        for op in ops:
+            _RULES[op if op.count(".") >= 2 or "." in op else f"{op}."] = function
+        return function
+
+    return register
+
+
+def register_rule(op: str, function: Rule) -> None:
+    """Register a rule for an operation that Normscope does not know.
+
+    Args:
+        op: the name shown in the coverage table, e.g. ``my_library.my_op.default``.
+        function: given a :class:`Call`, returns an expression made with ``call.linear(...)`` or ``call.atom(...)``.
+
+    Raises:
+        RuleError: if the name is not ``namespace.operator.overload`` or the rule is not callable.
+
+    >>> register_rule("my_library.double.default", lambda call: call.linear("generic", lambda x: 2 * x, [call["x"]]))
+    >>> find_rule("my_library.double.default") is not None
+    True
+    """
+    if op.count(".") != 2:
+        raise RuleError(f"a rule is registered for namespace.operator.overload, not {op!r}: see the coverage table")
+    if not callable(function):
+        raise RuleError(f"the rule for {op} must be a function of a Call, not {type(function).__name__}")
+    _RULES[op] = function
+
+
+def find_rule(op: str) -> Rule | None:
+    """Return the rule of an operation, the most specific one, or ``None``."""
+    if op in _RULES:
+        return _RULES[op]
+    if op.count(".") != 2:
+        return None
+    namespace, name, overload = op.split(".")
+    if namespace != "aten":
+        return None
+    return _RULES.get(f"{name}.{overload}") or _RULES.get(f"{name}.")
+
+
+@functools.cache
+def parameter_names(op: str) -> tuple[tuple[str, Any], ...]:
+    """Return names and defaults of an operation's arguments, from its schema."""
+    schema = getattr(resolve(op), "_schema", None)
+    if schema is None:
+        return ()
+    return tuple((a.name, a.default_value if a.has_default_value() else None) for a in schema.arguments)
+
+
+def bind(op: str, args: list[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call by name, defaults filled in."""
+    known = parameter_names(op)
+    names = [name for name, _ in known] + [f"arg{i}" for i in range(len(known), len(args))]
+    bound = dict(zip(names, args, strict=False))
+    for name, default in known:
+        bound.setdefault(name, kwargs.get(name, default))
+    return bound | {key: value for key, value in kwargs.items() if key not in bound}

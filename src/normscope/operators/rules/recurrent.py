@@ -1,0 +1,150 @@
+"""Recurrent layers, unrolled over time into the operations they are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.operators.expression import Expr, constant_expr
+from normscope.operators.registry import Call, rule
+from normscope.operators.rules.activation import function
+from normscope.operators.rules.arithmetic import Product
+from normscope.operators.rules.layout import _piece, add_terms, side_by_side
+from normscope.operators.rules.matrix import matrix
+
+#: Longest sequence that is unrolled; beyond it the graph of atoms would be larger than the answer is worth.
+LONGEST = 512
+
+
+def _times(call: Call, a: Expr, b: Expr) -> Expr:
+    """Return an entrywise product."""
+    return call.atom(Product(a, b), a.shape)
+
+
+def _plus(call: Call, *terms: Expr) -> Expr:
+    """Return a sum of expressions of one shape."""
+    result = add_terms(_shaped(call, terms[0].shape), terms)
+    return result
+
+
+def _shaped(call: Call, shape: tuple[int, ...]) -> Call:
+    """Return a call whose result has another shape, for parts of an unrolled cell."""
+    return Call(call.node, call.arguments, torch.empty(shape, device="meta"), call.weight_name)
+
+
+def _complement(call: Call, z: Expr) -> Expr:
+    """Return ``1 - z`` with its range kept: the sigmoid of the negated argument."""
+    from normscope.operators.rules.layout import scaled
+
+    gate = z.atom.inputs[0]
+    return function(call, scaled(_shaped(call, gate.shape), gate, torch.tensor(-1.0, dtype=torch.float64)), "sigmoid")
+
+
+def _gates(call: Call, x: Expr, count: int) -> list[Expr]:
+    """Cut the last axis into equal gates."""
+    size = x.shape[-1] // count
+    shape = (*x.shape[:-1], size)
+    return [_piece(call, x, len(x.shape) - 1, i * size, size, shape, False) for i in range(count)]
+
+
+def _lstm_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None) -> tuple[Expr, Expr]:
+    """One step: ``c' = f c + i g``, ``h' = o tanh(c')``."""
+    gates = _plus(call, pre, matrix(call, h, weight, bias=bias))
+    i, f, g, o = _gates(call, gates, 4)
+    i, f, o = (function(call, t, "sigmoid") for t in (i, f, o))
+    g = function(call, g, "tanh")
+    c = _plus(call, _times(call, f, c), _times(call, i, g))
+    return _times(call, o, function(call, c, "tanh")), c
+
+
+def _gru_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None) -> tuple[Expr, Expr]:
+    """One step: ``n = tanh(x_n + r h_n)``, ``h' = (1 - z) n + z h``."""
+    r_x, z_x, n_x = _gates(call, pre, 3)
+    r_h, z_h, n_h = _gates(call, matrix(call, h, weight, bias=bias), 3)
+    r = function(call, _plus(call, r_x, r_h), "sigmoid")
+    z = function(call, _plus(call, z_x, z_h), "sigmoid")
+    n = function(call, _plus(call, n_x, _times(call, r, n_h)), "tanh")
+    h = _plus(call, _times(call, _complement(call, z), n), _times(call, z, h))
+    return h, h
+
+
+def _rnn_step(name: str) -> Any:
+    """One step of a plain recurrent network: ``h' = g(x + W h)``."""
+
+    def step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None) -> tuple[Expr, Expr]:
+        h = function(call, _plus(call, pre, matrix(call, h, weight, bias=bias)), name)
+        return h, h
+
+    return step
+
+
+def _direction(call: Call, x: Expr, state: tuple[Any, Any], params: list[Any], step: Any, reverse: bool) -> Any:
+    """Run one direction of one layer over (time, batch, features); returns outputs and last states."""
+    w_in, w_h, b_in, b_h = params
+    pre = matrix(call, x, w_in, bias=b_in)
+    h, c = (s if isinstance(s, Expr) else constant_expr(s) for s in state)
+    outputs: list[Expr] = []
+    steps = range(x.shape[0])
+    for t in reversed(steps) if reverse else steps:
+        piece = _piece(call, pre, 0, t, 1, pre.shape[1:], True)
+        h, c = step(call, piece, h, c, w_h, b_h)
+        outputs.append(h)
+    return outputs[::-1] if reverse else outputs, h, c
+
+
+@rule("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
+def recurrent(call: Call) -> Any:
+    """A stack of recurrent layers."""
+    name = call.node.op.split(".")[1]
+    x = call["input"]
+    if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
+        return _give_up(call, f"{name} on a sequence longer than {LONGEST} steps is not unrolled")
+    hidden = call["hx"]
+    states = list(hidden) if isinstance(hidden, list | tuple) else [hidden, hidden]
+    if any(isinstance(s, Expr) for s in states):
+        return _give_up(call, f"{name} with an input-dependent initial state has no rule")
+    per_layer = 4 if call["has_biases"] else 2
+    params = list(call["params"])
+    directions = 2 if call["bidirectional"] else 1
+    if len(params) != per_layer * directions * call["num_layers"]:
+        return _give_up(call, f"{name} with projections has no rule")
+    step = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _rnn_step("tanh"), "rnn_relu": _rnn_step("relu")}[name]
+    if call["batch_first"]:
+        x = _swapped(call, x)
+    last_h, last_c = [], []
+    for layer in range(call["num_layers"]):
+        sides = []
+        for d in range(directions):
+            index = layer * directions + d
+            chosen = params[index * per_layer : (index + 1) * per_layer]
+            chosen += [None] * (4 - per_layer)
+            state = (states[0][index], states[1][index])
+            outputs, h, c = _direction(call, x, state, chosen, step, reverse=d == 1)
+            sides.append(_stack(call, outputs))
+            last_h.append(h)
+            last_c.append(c)
+        x = sides[0] if directions == 1 else side_by_side(sides, 2, call)
+    out = _swapped(call, x) if call["batch_first"] else x
+    results = [out, _stack(call, last_h)]
+    return [*results, _stack(call, last_c)] if name == "lstm" else results
+
+
+def _give_up(call: Call, reason: str) -> list[Expr]:
+    """Return an opaque result for each output."""
+    return [call.opaque(reason) for _ in call.value]
+
+
+def _swapped(call: Call, x: Expr) -> Expr:
+    """Exchange the batch and time axes."""
+    shape = (x.shape[1], x.shape[0], *x.shape[2:])
+    order = [1, 0, 2]
+    return call.linear("isometry", lambda z: z.transpose(0, 1), [x], shape=shape, axes=order.index)
+
+
+def _stack(call: Call, parts: list[Expr]) -> Expr:
+    """Stack expressions along a new first axis."""
+    shape = (1, *parts[0].shape)
+    rows = [call.linear("isometry", lambda z: z.reshape(shape), [p], shape=shape, reshape=True) for p in parts]
+    return rows[0] if len(rows) == 1 else side_by_side(rows, 0, call)
