@@ -13,11 +13,18 @@ from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.operators import gated, power, smooth
+from normscope.operators import elementary, gated, power, smooth
 from normscope.operators.curve import Curve, Piece, affine, points
 from normscope.operators.rounding import UNIT, product_up
 
 _INF = math.inf
+
+
+class UnknownActivationError(InputError, KeyError):
+    """No rule is known for an activation: its constant must not be guessed."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 @dataclass(frozen=True)
@@ -85,14 +92,18 @@ def _rrelu(lower: float, upper: float, training: bool) -> Curve:
 def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
     below = smooth.exponential_below_zero(scale * alpha, input_scale, product_up(scale, alpha))
     steepest = max(abs(scale), product_up(scale, alpha, input_scale)) if input_scale >= 0 else _INF
-    return Curve((below, affine(0.0, _INF, scale)), steepest=steepest)
+    bounded = scale >= 0 and alpha >= 0 and input_scale > 0
+    least = -product_up(scale, alpha) if bounded else -_INF
+    return Curve((below, affine(0.0, _INF, scale)), least=least, steepest=steepest)
 
 
 def _celu(alpha: float) -> Curve:
     if alpha == 0:
         raise InputError("celu needs alpha != 0")
     below = smooth.exponential_below_zero(alpha, 1.0 / alpha, abs(alpha))
-    return Curve((below, affine(0.0, _INF, 1.0)), steepest=1.0 if alpha > 0 else _INF)
+    if alpha < 0:
+        return Curve((below, affine(0.0, _INF, 1.0)))
+    return Curve((below, affine(0.0, _INF, 1.0)), least=-alpha, steepest=1.0)
 
 
 #: The constants of self-normalizing networks, as PyTorch has them.
@@ -219,16 +230,27 @@ def _table() -> dict[str, Activation]:
         "softshrink": (_softshrink, {"lambd": 0.5}),
         "hardshrink": (_hardshrink, {"lambd": 0.5}),
         "threshold": (_threshold, {"threshold": 0.0, "value": 0.0}),
-        "erf": (smooth.erf, {}),
-        "atan": (smooth.atan, {}),
-        "sin": (smooth.sin, {}),
-        "cos": (smooth.cos, {}),
+        "erf": (elementary.erf, {}),
+        "atan": (elementary.atan, {}),
+        "sin": (elementary.sin, {}),
+        "cos": (elementary.cos, {}),
         "abs": (_abs, {}),
         "neg": (_neg, {}),
-        "exp": (smooth.exp, {}),
-        "expm1": (smooth.expm1, {}),
-        "log": (smooth.log, {}),
-        "log1p": (smooth.log1p, {}),
+        "erfc": (elementary.erfc, {}),
+        "asin": (elementary.asin, {}),
+        "acos": (elementary.acos, {}),
+        "sinh": (elementary.sinh, {}),
+        "cosh": (elementary.cosh, {}),
+        "asinh": (elementary.asinh, {}),
+        "acosh": (elementary.acosh, {}),
+        "atanh": (elementary.atanh, {}),
+        "exp2": (elementary.exp2, {}),
+        "log2": (elementary.log2, {}),
+        "log10": (elementary.log10, {}),
+        "exp": (elementary.exp, {}),
+        "expm1": (elementary.expm1, {}),
+        "log": (elementary.log, {}),
+        "log1p": (elementary.log1p, {}),
         "sqrt": (_sqrt, {}),
         "rsqrt": (_rsqrt, {}),
         "square": (_square, {}),
@@ -250,7 +272,7 @@ ACTIVATIONS: dict[str, Activation] = _table()
 def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:
     """Return the curve of an activation by name."""
     if name not in ACTIVATIONS:
-        raise InputError(f"no rule for the activation {name!r}: known are {', '.join(sorted(ACTIVATIONS))}")
+        raise UnknownActivationError(f"no rule for the activation {name!r}: known are {', '.join(sorted(ACTIVATIONS))}")
     return ACTIVATIONS[name].curve(parameters)
 
 
@@ -271,7 +293,8 @@ def slope(name: str, params: Mapping[str, Any] | None = None, low: float = -_INF
         The constant; infinity across a discontinuity, where it is unbounded, or outside the domain.
 
     Raises:
-        InputError: if the name or a parameter is unknown, or the interval is not one.
+        UnknownActivationError: if there is no rule for the name.
+        InputError: if a parameter is unknown, or the interval is not one.
 
     >>> round(slope("gelu"), 6), round(slope("silu"), 6), slope("relu", None, -2.0, -1.0), slope("hardshrink")
     (1.128904, 1.099839, 0.0, inf)
@@ -295,7 +318,8 @@ def image(
         The enclosure, rounded outward; the whole line where the function is not defined on the interval.
 
     Raises:
-        InputError: if the name or a parameter is unknown, or the interval is not one.
+        UnknownActivationError: if there is no rule for the name.
+        InputError: if a parameter is unknown, or the interval is not one.
 
     >>> image("relu", None, -1.0, 2.0), image("sigmoid")
     ((0.0, 2.0), (0.0, 1.0))

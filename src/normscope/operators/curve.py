@@ -8,6 +8,7 @@ points. Every evaluation comes with a bound of its rounding error.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -194,6 +195,8 @@ class Curve:
             for x in (a, b, *piece.turns(a, b)):
                 value, error = piece.at(x)[0]
                 smallest, largest = min(smallest, value - error), max(largest, value + error)
+        # a computed infinity may stand for a finite number beyond the float range
+        smallest, largest = min(smallest, sys.float_info.max), max(largest, -sys.float_info.max)
         return max(smallest, self.least), min(largest, self.most)
 
     def _defined(self, low: float, high: float) -> bool:

@@ -12,7 +12,7 @@ from functools import cache
 
 from normscope.core.errors import InputError
 from normscope.operators.curve import Curve, Enclosed, Piece, bisect, points
-from normscope.operators.smooth import ERROR, logistic
+from normscope.operators.smooth import ERROR, FLOOR, logistic, near
 
 #: Value of the gate, value of its derivative, and how much their relative error grows with the argument.
 Gate = Callable[[float], tuple[float, float, float]]
@@ -23,11 +23,11 @@ def _gated(gate: Gate, bends: tuple[float, ...], turn: float) -> Curve:
 
     def value(x: float) -> Enclosed:
         w, _, condition = gate(x)
-        return x * w, ERROR * condition * abs(x) * w
+        return near(x * w, condition)
 
     def slope(x: float) -> Enclosed:
         w, derivative, condition = gate(x)
-        return w + x * derivative, ERROR * condition * (w + abs(x) * derivative)
+        return w + x * derivative, ERROR * condition * (w + abs(x) * derivative) + FLOOR
 
     piece = Piece(
         -math.inf,

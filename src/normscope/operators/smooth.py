@@ -15,8 +15,19 @@ from normscope.operators.rounding import UNIT
 _INF = math.inf
 #: Relative error allowed to a short formula of elementary functions.
 ERROR = 64.0 * UNIT
+#: Added to the error of every number that is not exactly zero: it may have underflowed.
+FLOOR = 1e-300
 #: The largest argument of exp that does not overflow.
 LARGE = 709.0
+
+
+def near(value: float, condition: float = 1.0) -> Enclosed:
+    """Return a computed number with its error; an exact zero has none, and nothing is added to infinity.
+
+    >>> near(0.0), near(1.0)[1] < 1e-14
+    ((0.0, 0.0), True)
+    """
+    return value, ERROR * condition * abs(value) + FLOOR if value and math.isfinite(value) else 0.0
 
 
 def logistic(x: float) -> float:
@@ -45,11 +56,10 @@ def sigmoid() -> Curve:
     """
 
     def value(x: float) -> Enclosed:
-        return logistic(x), ERROR * logistic(x)
+        return near(logistic(x))
 
     def slope(x: float) -> Enclosed:
-        product = logistic(x) * logistic(-x)
-        return product, ERROR * product
+        return near(logistic(x) * logistic(-x))
 
     piece = Piece(-_INF, _INF, value, slope, bends=points(0.0), left=(0.0, 0.0), right=(1.0, 0.0))
     return Curve((piece,), least=0.0, most=1.0, steepest=0.25)
@@ -64,8 +74,8 @@ def log_sigmoid() -> Curve:
     piece = Piece(
         -_INF,
         _INF,
-        lambda x: (-softplus_of(-x), ERROR * softplus_of(-x)),
-        lambda x: (logistic(-x), ERROR * logistic(-x)),
+        lambda x: near(-softplus_of(-x)),
+        lambda x: near(logistic(-x)),
         left=(-_INF, 1.0),
         right=(0.0, 0.0),
     )
@@ -82,12 +92,10 @@ def softplus(beta: float, threshold: float) -> Curve:
         raise InputError(f"softplus needs beta > 0, got {beta}")
 
     def value(x: float) -> Enclosed:
-        smooth = softplus_of(beta * x) / beta
-        return smooth, ERROR * (1.0 + abs(beta * x)) * smooth
+        return near(softplus_of(beta * x) / beta, 1.0 + min(abs(beta * x), 745.0))
 
     def slope(x: float) -> Enclosed:
-        share = logistic(beta * x)
-        return share, ERROR * (1.0 + abs(beta * x)) * share
+        return near(logistic(beta * x), 1.0 + min(abs(beta * x), 745.0))
 
     piece = Piece(-_INF, _INF, value, slope, left=(0.0, 0.0), right=(_INF, 1.0))
     start = threshold / beta - 4.0 * UNIT * abs(threshold / beta)
@@ -102,13 +110,12 @@ def tanh() -> Curve:
     """
 
     def slope(x: float) -> Enclosed:
-        square = 4.0 * logistic(2.0 * x) * logistic(-2.0 * x)
-        return square, ERROR * square
+        return near(4.0 * logistic(2.0 * x) * logistic(-2.0 * x))
 
     piece = Piece(
         -_INF,
         _INF,
-        lambda x: (math.tanh(x), ERROR * abs(math.tanh(x))),
+        lambda x: near(math.tanh(x)),
         slope,
         bends=points(0.0),
         left=(-1.0, 0.0),
@@ -127,7 +134,7 @@ def tanhshrink() -> Curve:
         -_INF,
         _INF,
         lambda x: (x - math.tanh(x), ERROR * abs(x)),
-        lambda x: (math.tanh(x) ** 2, ERROR * math.tanh(x) ** 2),
+        lambda x: near(math.tanh(x) ** 2),
         left=(-_INF, 1.0),
         right=(_INF, 1.0),
     )
@@ -142,13 +149,12 @@ def softsign() -> Curve:
     """
 
     def slope(x: float) -> Enclosed:
-        square = (1.0 / (1.0 + abs(x))) ** 2
-        return square, ERROR * square
+        return near((1.0 / (1.0 + abs(x))) ** 2)
 
     piece = Piece(
         -_INF,
         _INF,
-        lambda x: (x / (1.0 + abs(x)), ERROR * abs(x) / (1.0 + abs(x))),
+        lambda x: near(x / (1.0 + abs(x))),
         slope,
         bends=points(0.0),
         left=(-1.0, 0.0),
@@ -171,12 +177,12 @@ def exponential_below_zero(height: float, rate: float, limit: float) -> Piece:
 
     def value(x: float) -> Enclosed:
         inner = math.expm1(rate * x) if rate * x <= LARGE else _INF
-        size = abs(height * inner) if height else 0.0
-        return math.copysign(size, height * rate * x) if height else 0.0, ERROR * (1.0 + abs(rate * x)) * size
+        # expm1 is well conditioned on the left: |z e^z| <= |e^z - 1|
+        return near(height * inner if height else 0.0, 1.0 + max(rate * x, 0.0))
 
     def slope(x: float) -> Enclosed:
         steep = height * rate * bounded_exp(rate * x) if height * rate else 0.0
-        return steep, ERROR * (1.0 + abs(rate * x)) * abs(steep) if math.isfinite(steep) else 0.0
+        return near(steep, 1.0 + min(abs(rate * x), 745.0))
 
     if rate > 0 or height == 0:
         far = (-math.copysign(limit, height), 0.0)
