@@ -134,7 +134,7 @@ def tanhshrink() -> Curve:
         -_INF,
         _INF,
         lambda x: (x - math.tanh(x), ERROR * abs(x)),
-        lambda x: near(math.tanh(x) ** 2),
+        lambda x: (math.tanh(x) ** 2, ERROR * math.tanh(x) ** 2 + (FLOOR if x else 0.0)),
         left=(-_INF, 1.0),
         right=(_INF, 1.0),
     )
