@@ -38,7 +38,7 @@ def functional_of(func: Any) -> Any:
     if packet is None or (base == name and not any(a.is_out for a in func._schema.arguments)):
         return None
     wanted = [str(a.type) for a in func._schema.arguments if not a.is_out]
-    for overload in packet.overloads():
+    for overload in sorted(packet.overloads(), key=lambda name: name != func._overloadname):
         candidate = getattr(packet, overload)
         schema = candidate._schema
         if not schema.is_mutable and [str(a.type) for a in schema.arguments] == wanted:

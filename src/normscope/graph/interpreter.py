@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import CaptureError
+from normscope.graph.functional import normalizer_in_training
 from normscope.graph.ir import SOURCES, Graph, Named, Node, map_refs
 
-_PYTHON = {
+_PYTHON: dict[str, Callable[..., Any]] = {
     "sym_max": max,
     "sym_min": min,
     "sym_float": float,
@@ -22,6 +23,11 @@ _PYTHON = {
     "sym_not": operator.not_,
     "sym_ite": lambda b, t, f: t if b else f,
 }
+
+
+def _first(value: Any, *others: Any) -> Any:
+    """Return the first argument."""
+    return value
 
 
 @functools.cache
@@ -36,6 +42,8 @@ def resolve(op: str) -> Callable[..., Any]:
     """
     if op == "getitem":
         return operator.getitem
+    if op.startswith("normscope."):  # a value whose dependence on the other arguments was not followed
+        return _first
     if op.startswith("python."):
         name = op.removeprefix("python.")
         found = _PYTHON.get(name) or getattr(operator, name, None) or getattr(math, name, None)
@@ -49,25 +57,39 @@ def resolve(op: str) -> Callable[..., Any]:
     raise CaptureError(f"the graph uses {op}, which torch {torch.__version__} does not have: capture it again")
 
 
-def literal(value: Any) -> Any:
-    """Turn a :class:`Named` literal back into the torch object it stands for."""
-    if isinstance(value, Named):
-        return torch.device(value.name) if value.type == "device" else getattr(torch, value.name)
-    return value
+def literal(value: Any, dtype: torch.dtype | None = None) -> Any:
+    """Turn a :class:`Named` literal back into the torch object it stands for.
+
+    Args:
+        value: a literal of the graph.
+        dtype: what to put in the place of a floating dtype.
+
+    >>> literal(Named("dtype", "float32")), literal(Named("dtype", "float32"), torch.float64)
+    (torch.float32, torch.float64)
+    """
+    if not isinstance(value, Named):
+        return value
+    found = torch.device(value.name) if value.type == "device" else getattr(torch, value.name)
+    return dtype if dtype is not None and isinstance(found, torch.dtype) and found.is_floating_point else found
 
 
-def literals(tree: Any) -> Any:
+def literals(tree: Any, dtype: torch.dtype | None = None) -> Any:
     """Turn every :class:`Named` in a nested list into its torch object."""
     if isinstance(tree, list | tuple):
-        return [literals(item) for item in tree]
-    return literal(tree)
+        return [literals(item, dtype) for item in tree]
+    return literal(tree, dtype)
 
 
-def call(node: Node, values: Mapping[str, Any], op: str | None = None) -> Any:
-    """Execute one node on the values of its inputs."""
-    args = literals(map_refs(node.args, lambda r: values[r.name]))
-    kwargs = {key: literals(map_refs(value, lambda r: values[r.name])) for key, value in node.kwargs}
-    return resolve(op or node.op)(*args, **kwargs)
+def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
+    """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
+    args = literals(map_refs(node.args, lambda r: values[r.name]), dtype)
+    kwargs = {key: literals(map_refs(value, lambda r: values[r.name]), dtype) for key, value in node.kwargs}
+    function = resolve(node.op)
+    if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
+        # In training mode the running statistics are written but not read: a graph must not move them.
+        moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}
+        args = [None if id(value) in moved else value for value in args]
+    return function(*args, **kwargs)
 
 
 def last_uses(graph: Graph) -> dict[str, list[str]]:
@@ -87,6 +109,7 @@ def run(
     tensors: Mapping[str, Tensor],
     inputs: Sequence[Any],
     visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> list[Any]:
     """Run the graph and return its outputs.
 
@@ -96,6 +119,7 @@ def run(
         inputs: the values of the input nodes, in order.
         visit: called as ``visit(node, value, values)`` after each computed node; what it returns, unless ``None``,
             replaces the value.
+        dtype: run in this precision: takes the place of every floating dtype named in the graph.
 
     Returns:
         The output tensors in the order of ``graph.output_names``.
@@ -112,7 +136,7 @@ def run(
         elif node.op == "output":
             outputs = [values[ref.name] for ref in node.args]
         else:
-            values[node.name] = call(node, values)
+            values[node.name] = call(node, values, dtype)
         if visit is not None and node.op != "output":
             replaced = visit(node, values[node.name], values)
             if replaced is not None:

@@ -184,7 +184,9 @@ def _decode(tree: Any) -> Any:
 def _encode_node(node: Node) -> dict[str, Any]:
     """Return the JSON form of a node, without empty fields."""
     body = asdict(node) | {"args": _encode(node.args), "kwargs": _encode(node.kwargs), "shape": node.shape}
-    return {key: value for key, value in body.items() if value not in ("", [], ())}
+    shape = body.pop("shape")  # a scalar's is (), which is not the same as none
+    full = {key: value for key, value in body.items() if value not in ("", [], ())}
+    return full if shape is None else full | {"shape": list(shape)}
 
 
 def _decode_node(body: dict[str, Any]) -> Node:

@@ -7,8 +7,9 @@ through the chain into the base, and outdates every other handle, which is deriv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,13 @@ from normscope.core.errors import CaptureError
 from normscope.graph.alias import Geometry, place, write_back
 from normscope.graph.functional import functional_of, normalizer_in_training, written_arguments
 from normscope.graph.ir import Ref
+from normscope.graph.nested import flat, paths, substitute, tensors
 from normscope.graph.tape import UNKNOWN_ALIAS, Tape
 
 #: Lookups in a table: where token ids, which cannot be moved a little, become numbers, which can.
 _LOOKUPS = ("embedding", "index", "index_select", "gather")
+#: Operations whose result is true or false, whatever they are written to.
+_TRUTHS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not")
 
 
 @dataclass(eq=False)
@@ -77,7 +81,8 @@ class Recorder:
         self._nudge = nudge
         self._handles: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._memories: dict[int, list[_Memory]] = {}
-        self._state = {id(t): ("parameter", name, t) for name, t in model.named_parameters()}
+        self._state: dict[int, tuple[str, str, Tensor]] = {}
+        self._state |= {id(t): ("parameter", name, t) for name, t in model.named_parameters()}
         self._state |= {id(t): ("buffer", name, t) for name, t in model.named_buffers()}
         for value in inputs:
             name = self.tape.input(value)
@@ -94,7 +99,7 @@ class Recorder:
         written = written_arguments(func, args, kwargs)
         if written:
             return self._mutate(func, args, kwargs, refs, written)
-        tensors = list(_tensors((args, kwargs)))
+        given = list(tensors((args, kwargs)))
         moved = normalizer_in_training(func, args, kwargs)
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
         hidden = {self.read(tensor) for tensor in moved}
@@ -102,12 +107,12 @@ class Recorder:
         if self._nudge and func.overloadpacket.__name__ in _LOOKUPS:
             self._move(out, refs)
         op = str(func)
-        if op == "aten.view.default" and self._handle(tensors[0]).memory.version:
+        if op == "aten.view.default" and self._handle(given[0]).memory.version:
             op = "aten.reshape.default"  # in the functional form the strides may be others
         if op == "aten.as_strided.default":
             self._adopt(out)  # says where entries lie in memory, which the functional form does not have
         else:
-            self._bind(out, op, *_substitute(refs, lambda ref: None if ref.name in hidden else ref), tensors)
+            self._bind(out, op, substitute(refs, lambda ref: None if ref.name in hidden else ref), given)
         for tensor in moved:
             self._write(tensor, self._unknown(tensor, refs))
         return out
@@ -137,10 +142,9 @@ class Recorder:
     def _handle(self, tensor: Tensor) -> _Handle:
         """Return the handle of a tensor, made now if it was not seen before or became a view of something else."""
         handle = self._handles.get(tensor)
-        if handle is not None and handle.memory.storage.cdata == _address(tensor):
-            if handle.geometry == Geometry.of(tensor):
-                return handle
-        return self._adopt(tensor)
+        if handle is None or handle.memory.storage.cdata != _address(tensor) or handle.geometry != Geometry.of(tensor):
+            return self._adopt(tensor)
+        return handle
 
     def _adopt(self, tensor: Tensor) -> _Handle:
         """Make a handle of a tensor that no recorded operation returned: state, a constant, or ``x.data``."""
@@ -150,7 +154,7 @@ class Recorder:
                 return self._root(tensor, self.tape.source(kind, target, tensor))
         geometry = Geometry.of(tensor)
         memories = self._memories.get(_address(tensor), [])
-        for memory in memories:
+        for memory in (m for m in memories if m.outdated_by is None):
             chain = memory.chains.get(geometry)
             if chain is None:
                 index = place(geometry, memory.geometry)
@@ -170,7 +174,7 @@ class Recorder:
         geometry = Geometry.of(tensor)
         memory = _Memory(StorageWeakRef(tensor.untyped_storage()), geometry, node, {geometry: ()})
         pieces = self._memories.setdefault(_address(tensor), [])
-        pieces[:] = [m for m in pieces if m.outdated_by is None and m.geometry != geometry] + [memory]
+        pieces[:] = [m for m in pieces if m.outdated_by is None] + [memory]
         handle = _Handle(memory, (), geometry, node, 0)
         self._handles[tensor] = handle
         return handle
@@ -178,7 +182,7 @@ class Recorder:
     def _unknown(self, tensor: Tensor, sources: Any) -> str:
         """Return a node that holds the value a tensor has now and says that its origin was not followed."""
         value = self.tape.constant(tensor)
-        return self.tape.emit(UNKNOWN_ALIAS, (Ref(value), *_flat(sources)), like=tensor)
+        return self.tape.emit(UNKNOWN_ALIAS, (Ref(value), *flat(sources)), like=tensor)
 
     def _replay(self, memory: _Memory, chain: tuple[_View, ...]) -> str:
         """Derive a view from the memory's base as it is now."""
@@ -190,7 +194,7 @@ class Recorder:
             def moved(ref: Ref, parent: str = parent, node: str = node) -> Ref:
                 return Ref(node) if ref.name == parent else ref
 
-            args, kwargs = _substitute(view.args, moved), _substitute(dict(view.kwargs), moved)
+            args, kwargs = substitute(view.args, moved), substitute(dict(view.kwargs), moved)
             like = torch.empty(view.inner.shape, dtype=view.inner.dtype, device="meta")
             node = self.tape.emit(op, args, kwargs, like=like if not view.path else None)
             for depth, index in enumerate(view.path):
@@ -208,9 +212,13 @@ class Recorder:
         memory.node = value
         memory.version += 1
         handle.node, handle.version = node, memory.version
-        for other in self._memories.get(_address(tensor), []):
-            if other is not memory:
-                other.outdated_by = node
+        self._outdate(tensor, node, keep=memory)
+
+    def _outdate(self, tensor: Tensor, node: str, keep: _Memory | None = None) -> None:
+        """Note that what else lies in a tensor's memory was overwritten by a node."""
+        for memory in self._memories.get(_address(tensor), []):
+            if memory is not keep:
+                memory.outdated_by = node
 
     def _write_back(self, view: _View, parent: str, value: str, tensor: Tensor) -> str:
         """Return the node of a view's parent after ``value`` was written through the view."""
@@ -235,20 +243,20 @@ class Recorder:
             f"aten.{found.kind}_scatter.default", (Ref(parent), Ref(value), *found.numbers), like=like
         )
 
-    def _bind(self, out: Any, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: list[Tensor]) -> None:
+    def _bind(self, out: Any, op: str, refs: tuple[Any, Any], inputs: list[Tensor]) -> None:
         """Add an operation to the tape and tie every tensor it returned to its node."""
-        results = list(_paths(out))
+        results = list(paths(out))
         if not results:  # a number for Python: what it does there, the graph does not see
-            self.branched = self.branched or self.tape.depends((args, tuple(kwargs.values())))
+            self.branched = self.branched or self.tape.depends(flat(refs))
             return
-        node = self.tape.emit(op, args, kwargs, like=out)
+        node = self.tape.emit(op, *refs, like=out)
         for path, tensor in results:
             name = node
             for depth, index in enumerate(path):
                 name = self.tape.emit("getitem", (Ref(name), index), like=tensor if depth == len(path) - 1 else None)
-            self._tie(tensor, name, (op, args, tuple(kwargs.items()), path), inputs)
+            self._tie(tensor, name, partial(_View, op, refs[0], tuple(refs[1].items()), path), inputs)
 
-    def _tie(self, tensor: Tensor, node: str, step: tuple[Any, ...], inputs: list[Tensor]) -> None:
+    def _tie(self, tensor: Tensor, node: str, step: Callable[..., _View], inputs: list[Tensor]) -> None:
         """Tie one returned tensor to its node: it is an input itself, a view of one, or has memory of its own."""
         sharing = [t for t in inputs if _address(t) == _address(tensor)]
         for source in sharing:
@@ -261,7 +269,7 @@ class Recorder:
             return
         outer = self._handle(sharing[0])
         geometry = Geometry.of(tensor)
-        chain = (*outer.chain, _View(*step, outer.node, outer.geometry, geometry))
+        chain = (*outer.chain, step(outer.node, outer.geometry, geometry))
         outer.memory.chains.setdefault(geometry, chain)
         self._handles[tensor] = _Handle(outer.memory, chain, geometry, node, outer.memory.version)
 
@@ -278,7 +286,7 @@ class Recorder:
             clones = {self.read(t): self.tape.emit("aten.clone.default", (Ref(self.read(t)),), like=t) for t in written}
         out = func(*args, **kwargs)
         if twin is None:
-            refs = _substitute(refs, lambda ref: Ref(clones.get(ref.name, ref.name)))
+            refs = substitute(refs, lambda ref: Ref(clones.get(ref.name, ref.name)))
             nodes = self._replay_in_place(func, refs, out, written, clones)
         elif func.overloadpacket.__name__ in ("copy_", "fill_", "zero_"):
             nodes = [self._overwrite(func, refs[0], written[0])]
@@ -288,14 +296,16 @@ class Recorder:
             node = self.tape.emit(str(twin), refs[0], given, like=written[0] if len(written) == 1 else None)
             many = len(written) > 1
             nodes = [self.tape.emit("getitem", (Ref(node), i), like=t) if many else node for i, t in enumerate(written)]
-            mixed = any(t.dtype != written[0].dtype for t in _tensors((args, kwargs)))
-            if mixed:  # the twin promotes, the original keeps the dtype of what it writes to
+            kept = written[0].dtype
+            others = any(torch.promote_types(kept, t.dtype) != kept for t in tensors((args, kwargs)))
+            if others or twin.overloadpacket.__name__ in _TRUTHS:  # the original keeps the dtype of what it writes to
                 pairs = zip(nodes, written, strict=True)
                 nodes = [self.tape.emit("aten.to.dtype", (Ref(node), t.dtype), like=t) for node, t in pairs]
         for tensor, geometry, node in zip(written, before, nodes, strict=True):
             if Geometry.of(tensor) == geometry:
                 self._write(tensor, node)
             else:  # resized to hold the result
+                self._outdate(tensor, node)
                 self._root(tensor, node)
         return out
 
@@ -336,7 +346,7 @@ class Recorder:
         node = self.tape.emit(str(func), *refs, like=out)
         own = {id(tensor) for tensor in written}
         returned: dict[int, str] = {}
-        for path, tensor in _paths(out):
+        for path, tensor in paths(out):
             name = node
             for index in path:
                 name = self.tape.emit("getitem", (Ref(name), index), like=tensor)
@@ -347,13 +357,13 @@ class Recorder:
         results = []
         for tensor, clone in zip(written, clones.values(), strict=True):
             name = returned.get(id(tensor), "")
-            unseen = (Ref(clone), Ref(node), *_flat(refs))
+            unseen = (Ref(clone), Ref(node), *flat(refs))
             results.append(name or self.tape.emit(UNKNOWN_ALIAS, unseen, like=tensor))
         return results
 
     def _move(self, out: Any, refs: tuple[Any, Any]) -> None:
         """Move what a lookup by the input found, as if the input could be moved."""
-        table, *indices = _flat(refs)
+        table, *indices = flat(refs)
         if not (isinstance(out, Tensor) and out.is_floating_point()):
             return
         if not self.tape.depends(table) and self.tape.depends(tuple(indices)):
@@ -365,43 +375,3 @@ class Recorder:
 def _address(tensor: Tensor) -> int:
     """Return what identifies a tensor's memory."""
     return tensor.untyped_storage()._cdata
-
-
-def _tensors(tree: Any) -> Iterator[Tensor]:
-    """Yield the tensors of a nested argument."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, list | tuple | dict):
-        for item in tree.values() if isinstance(tree, dict) else tree:
-            yield from _tensors(item)
-
-
-def _paths(out: Any) -> Iterator[tuple[tuple[int, ...], Tensor]]:
-    """Yield the tensors of a nested result with the path of indices that leads to each."""
-    if isinstance(out, Tensor):
-        yield (), out
-    elif isinstance(out, list | tuple):
-        for index, item in enumerate(out):
-            yield from (((index, *path), tensor) for path, tensor in _paths(item))
-
-
-def _flat(tree: Any) -> list[Ref]:
-    """Return the references in a nested argument, each once."""
-    if isinstance(tree, dict):
-        tree = tuple(tree.values())
-    if isinstance(tree, Ref):
-        return [tree]
-    if not isinstance(tree, list | tuple):
-        return []
-    return list(dict.fromkeys(ref for item in tree for ref in _flat(item)))
-
-
-def _substitute(tree: Any, function: Callable[[Ref], Any]) -> Any:
-    """Return a nested argument with every reference replaced."""
-    if isinstance(tree, Ref):
-        return function(tree)
-    if isinstance(tree, dict):
-        return {key: _substitute(value, function) for key, value in tree.items()}
-    if isinstance(tree, list | tuple):
-        return tuple(_substitute(item, function) for item in tree)
-    return tree
