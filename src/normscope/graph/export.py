@@ -55,6 +55,8 @@ def _python_name(target: Any) -> str:
     """Return the name of a Python-level integer operation, or the empty string."""
     name = getattr(target, "__name__", "")
     module = getattr(target, "__module__", "") or ""
+    if hasattr(target, "_schema"):
+        return ""
     known = target is operator.getitem or module in ("_operator", "math", "builtins") or name.startswith("sym_")
     return name if known else ""
 

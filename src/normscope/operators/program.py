@@ -90,6 +90,7 @@ class Program:
         atoms: every atom, in order.
         sites: the normalizers.
         layers: linear operations with parameters, in order.
+        ends: for each normalizer of activations, the expressions before and after it.
         fixed: integer inputs that are held fixed (masks, positions).
         understood: number of operations with a rule, and of all that depend on the input.
         opaque: atoms without a finite constant that an output depends on.
@@ -102,6 +103,7 @@ class Program:
     sites: list[Site] = field(default_factory=list)
     layers: list[Expr] = field(default_factory=list)
     fixed: list[str] = field(default_factory=list)
+    ends: dict[str, tuple[Expr, Expr | None]] = field(default_factory=dict)
     used_weights: dict[str, set[str]] = field(default_factory=dict)
     opaque: list[Expr] = field(default_factory=list)
     total: int = 0
@@ -320,10 +322,12 @@ class Walk:
         rank = len(source.shape)
         axes = tuple(sorted(a % rank for a in match.axes))
         if match.kind == "global_response_norm":
-            expr = global_response(call, source, axes, match.channel % rank, match.eps)
-            site = Site(call.node.name, match.source, call.node.owner, match.kind, None, eps=match.eps, shape=source.shape, written_out=True)  # noqa: E501
-            self.program.sites.append(site)
-            return source if self.without else expr
+            channels = source.shape[match.channel % rank]
+            gamma = self._affine_after(call.node)[0]
+            if gamma is None or gamma.numel() != channels:
+                gamma = torch.ones(channels)
+            self._note(Site(call.node.name, match.source, call.node.owner, match.kind, None, gamma, None, None, match.eps, source.shape, True), source, None)  # noqa: E501
+            return source if self.without else global_response(call, source, channels)
         n = math.prod(source.shape[a] for a in axes)
         factor = n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n)
         spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
@@ -333,9 +337,10 @@ class Walk:
             return None
         gamma, beta = self._affine_after(call.node)
         kind = _kind_by_axes(match.kind, axes, rank)
-        self.program.sites.append(
-            Site(call.node.name, match.source, call.node.owner, kind, spread, gamma, beta, None, match.eps, source.shape, True)
+        site = Site(
+            call.node.name, match.source, call.node.owner, kind, spread, gamma, beta, None, match.eps, source.shape, True
         )
+        self._note(site, source, None)
         return source if self.without else normalizer(call, source, spread, kind)
 
     def _affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
@@ -376,10 +381,15 @@ class Walk:
             return call.opaque("a normalizer whose parameters depend on the input has no rule")
         result = rule(call)
         out = result[0] if isinstance(result, list) else result
-        self.program.sites.append(_site(call, kind, x, out))
+        self._note(_site(call, kind, x, out), x, out)
         if self.without:
             return [x, *result[1:]] if isinstance(result, list) else x
         return result
+
+    def _note(self, site: Site, source: Expr, out: Expr | None) -> None:
+        """Note a normalizer, and what goes in and comes out."""
+        self.program.sites.append(site)
+        self.program.ends[site.node] = (source, out)
 
     def _finish(self, node: Node) -> None:
         """Note the outputs and which opaque atoms they depend on."""

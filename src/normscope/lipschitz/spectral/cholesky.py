@@ -69,10 +69,10 @@ def certify_largest_eigenvalue(
     if gram.dtype not in (torch.float64, torch.complex128):
         raise InputError(f"a certificate needs float64 or complex128; {gram.dtype} came: convert the matrix first")
     batch_shape, n = gram.shape[:-2], gram.shape[-1]
+    if gram.numel() == 0:
+        return torch.zeros(batch_shape, dtype=torch.float64, device=gram.device)
     G = gram.reshape(-1, n, n)
     error = torch.as_tensor(gram_error, dtype=torch.float64, device=G.device).expand(batch_shape).reshape(-1)
-    if n == 0:
-        return torch.zeros(batch_shape, dtype=torch.float64, device=G.device)
     start = torch.as_tensor(guess, dtype=torch.float64, device=G.device).expand(batch_shape).reshape(-1)
     tau, margin = _raise_until_definite(G, start, slack, raises)
     bound = (tau + margin) * (1.0 + 2.0**-50) + error * (1.0 + 2.0**-50)
@@ -98,7 +98,7 @@ def _raise_until_definite(G: Tensor, guess: Tensor, slack: float, raises: int) -
         if not len(open_):
             break
         attempt += 1
-        step *= 16.0
+        step = 16.0 * max(step, 2.0**-50)
         if attempt == max(raises, 1):
             start[open_] = torch.maximum(start[open_], torch.linalg.eigvalsh(G[open_])[:, -1])
             step = slack

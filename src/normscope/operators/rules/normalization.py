@@ -33,6 +33,8 @@ class Spread:
         centered: m2 is the variance (biased), otherwise the mean square.
         factor: k; 1 for LayerNorm and RMSNorm, n/(n-1) for an unbiased variance, n for division by the l2 norm.
         where: ``inside``, ``outside`` or ``max``.
+        channel_axis: the axis of the view that holds channels or channel groups, if groups of different channels are
+            told apart; groups of different samples and tokens never are.
     """
 
     view: tuple[int, ...]
@@ -41,6 +43,7 @@ class Spread:
     centered: bool
     factor: float = 1.0
     where: str = "inside"
+    channel_axis: int | None = None
 
     @property
     def size(self) -> int:
@@ -215,7 +218,7 @@ def group_norm(call: Call) -> Any:
     x = call["input"]
     groups = int(call.get("num_groups", call.get("group")))
     view = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-    spread = Spread(view, (2,), float(call["eps"]), True)
+    spread = Spread(view, (2,), float(call["eps"]), True, channel_axis=1)
     gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
     return _first_of(call, normalizer(call, x, spread, "group_norm", gamma, beta))
 
@@ -227,7 +230,7 @@ def instance_norm(call: Call) -> Any:
     gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
     if not call["use_input_stats"]:
         return _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
-    spread = Spread(x.shape, tuple(range(2, len(x.shape))), float(call["eps"]), True)
+    spread = Spread(x.shape, tuple(range(2, len(x.shape))), float(call["eps"]), True, channel_axis=1)
     return normalizer(call, x, spread, "instance_norm", gamma, beta)
 
 
@@ -242,7 +245,7 @@ def batch_norm(call: Call) -> Any:
         uses_batch = False
     if uses_batch:
         axes = (0, *range(2, len(x.shape)))
-        spread = Spread(x.shape, axes, float(call["eps"]), True)
+        spread = Spread(x.shape, axes, float(call["eps"]), True, channel_axis=1)
         return _first_of(call, normalizer(call, x, spread, "batch_norm", gamma, beta))
     out = _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
     return _first_of(call, out)

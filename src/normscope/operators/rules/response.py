@@ -27,6 +27,6 @@ class GlobalResponse(Nonlinear):
         return Range(-product(c, inside.sup), product(c, inside.sup), product(c, inside.row), product(c, inside.norm))
 
 
-def global_response(call: Call, x: Expr, axes: tuple[int, ...], channel: int, eps: float) -> Expr:
+def global_response(call: Call, x: Expr, channels: int) -> Expr:
     """Return ``x * N(x)``."""
-    return call.atom(GlobalResponse(x, x.shape[channel]), x.shape)
+    return call.atom(GlobalResponse(x, channels), x.shape)

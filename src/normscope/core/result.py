@@ -1,0 +1,197 @@
+"""Results: what an analysis found, as plain objects with a versioned JSON form."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from normscope.core.value import Value, json_number
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class OpaqueOperation:
+    """An operation without a finite constant: unknown, or known not to be Lipschitz."""
+
+    name: str
+    op: str
+    module: str
+    reason: str
+    known: bool
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How much of the network was understood.
+
+    Attributes:
+        ops: operations that depend on the input.
+        understood: those with a rule.
+        parameters: share of the parameters whose every use was understood.
+        opaque: the others, each with its place and the reason.
+    """
+
+    ops: int
+    understood: int
+    parameters: float
+    parameters_total: int
+    opaque: tuple[OpaqueOperation, ...] = ()
+
+
+@dataclass(frozen=True)
+class NormalizerResult:
+    """One normalizer.
+
+    Attributes:
+        name: module path (with a call number if the module is called more than once).
+        kind: what it is.
+        printed: the constant the paper prints for it.
+        printed_is_bound: whether the printed number is at least the proved one.
+        proved: its Lipschitz constant, scale included, on the widest domain.
+        on_floor: the same where its input spread stays above the floor seen in the data.
+        floor: that floor (the least over channels).
+        details: eps, group size, statistics, drift.
+    """
+
+    name: str
+    kind: str
+    printed: Value | None
+    printed_is_bound: bool | None
+    proved: Value
+    on_floor: Value | None = None
+    floor: float | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class LayerResult:
+    """One linear layer.
+
+    Attributes:
+        name: module path.
+        kind: ``matrix`` or ``convolution``.
+        shape: shape of its weight.
+        upper: upper bound on its norm as it acts.
+        lower: attained value.
+        folded: norm together with the fixed normalization after it.
+        method: how it was found.
+    """
+
+    name: str
+    kind: str
+    shape: tuple[int, ...]
+    upper: Value
+    lower: Value
+    folded: Value | None = None
+    method: str = ""
+    probable: Value | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What ``analyze`` found.
+
+    Attributes:
+        model: name, front end, batch, notes.
+        input: blocks of the network input and what is held fixed.
+        coverage: how much was understood.
+        normalizers: every normalizer, in order.
+        layers: every linear layer, in order.
+        end_to_end: ``printed``, ``global``, ``variance_floor``, ``without_normalizers``, ``lower``, and more.
+        statistics: what the data showed, or nothing without data.
+        messages: what a reader must know.
+    """
+
+    model: dict[str, Any]
+    input: dict[str, Any]
+    coverage: Coverage
+    normalizers: tuple[NormalizerResult, ...]
+    layers: tuple[LayerResult, ...]
+    end_to_end: dict[str, Value | None]
+    statistics: dict[str, Any] = field(default_factory=dict)
+    effect: dict[str, Any] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+    blocks: tuple[dict[str, Any], ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"schema_version": SCHEMA_VERSION, "kind": "capacity", **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}  # noqa: E501
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Result:
+        """Read the JSON form back.
+
+        Raises:
+            ValueError: if it has another schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
+        coverage = dict(data["coverage"])
+        coverage["opaque"] = tuple(OpaqueOperation(**o) for o in coverage["opaque"])
+        return cls(
+            model=data["model"],
+            input=data["input"],
+            coverage=Coverage(**coverage),
+            normalizers=tuple(NormalizerResult(**_values(n)) for n in data["normalizers"]),
+            layers=tuple(LayerResult(**{**_values(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
+            end_to_end=_values(data["end_to_end"]),
+            statistics=data["statistics"],
+            effect=data["effect"],
+            messages=tuple(data["messages"]),
+            blocks=tuple(data["blocks"]),
+        )
+
+
+def _plain(value: Any) -> Any:
+    """Return plain JSON data."""
+    if isinstance(value, Value):
+        return value.to_dict()
+    if isinstance(value, float):
+        return json_number(value)
+    if isinstance(value, dict):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(v) for v in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+    return value
+
+
+def _values(data: dict[str, Any]) -> dict[str, Any]:
+    """Return a dictionary with every JSON value turned back into a :class:`Value`."""
+    return {k: Value.from_dict(v) if isinstance(v, dict) and "log10" in v else v for k, v in data.items()}
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a text file, whole or not at all.
+
+    >>> import tempfile, pathlib
+    >>> folder = pathlib.Path(tempfile.mkdtemp())
+    >>> write_text(folder / "a.txt", "b").read_text()
+    'b'
+    """
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(descriptor, "w") as stream:
+            stream.write(text)
+        Path(name).chmod(0o644)
+        Path(name).replace(target)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return target

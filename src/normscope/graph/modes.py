@@ -1,0 +1,33 @@
+"""What BatchNorm does: the same graph with batch statistics instead of running ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from normscope.graph.ir import Graph, Node
+
+_FIXED = {"aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default"}
+
+
+def with_batch_statistics(graph: Graph) -> Graph:
+    """Return the graph with every BatchNorm normalizing by the statistics of the batch it is given.
+
+    No running statistics are read, so none can be moved.
+    """
+    return replace(graph, nodes=tuple(_batch_mode(node) for node in graph.nodes), _index={})
+
+
+def _batch_mode(node: Node) -> Node:
+    """Rewrite one node."""
+    if node.op not in _FIXED:
+        return node
+    if node.op == "aten.batch_norm.default":
+        x, weight, bias, _, _, _, momentum, eps, *rest = node.args
+        return replace(node, args=(x, weight, bias, None, None, True, momentum, eps, *rest))
+    x, weight, bias, _, _, momentum, eps = node.args
+    return replace(node, op="aten._native_batch_norm_legit.no_stats", args=(x, weight, bias, True, momentum, eps))
+
+
+def has_batch_norm(graph: Graph) -> bool:
+    """Tell whether the graph holds a BatchNorm with running statistics."""
+    return any(node.op in _FIXED for node in graph)

@@ -1,0 +1,199 @@
+"""Lower bounds: what the network really does to some inputs.
+
+The spectral norm of the end-to-end Jacobian at a point is attained there; so is the quotient
+``||f(x + d) - f(x)|| / ||d||`` of a pair, which gradient ascent makes as large as it can.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.core.statement import statement
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.spectral.lanczos import lanczos_norm
+from normscope.operators.linear_map import LinearMap
+from normscope.operators.program import Program
+
+Function = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Attained:
+    """A lower bound and where it is attained.
+
+    Attributes:
+        log: natural logarithm of the quotient.
+        points: the input (Jacobian) or the two inputs (pair) that attain it, flattened over blocks.
+        method: ``jacobian`` or ``pair``.
+    """
+
+    log: float
+    points: tuple[Tensor, ...]
+    method: str
+
+
+class EndToEnd:
+    """The network as a function from its flattened input blocks to its flattened outputs.
+
+    For token models the blocks are embedding outputs: the function starts there.
+
+    Args:
+        captured: the model.
+        program: its program, which says what the blocks and outputs are.
+        inputs: one input of the model (batch as the program was walked), which fixes everything discrete.
+        dtype: precision to run in.
+    """
+
+    def __init__(
+        self, captured: Captured, program: Program, inputs: Sequence[Tensor], dtype: torch.dtype = torch.float64
+    ) -> None:
+        self.captured, self.program, self.dtype = captured, program, dtype
+        self.inputs = [self._cast(t) for t in inputs]
+        self.tensors = {k: self._cast(v.detach()) for k, v in captured.tensors.items()}
+        self.shapes = [b.shape for b in program.blocks]
+        self._place = {b.name: i for i, b in enumerate(program.blocks)}
+        names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
+        wanted = {name for name, _ in program.outputs}
+        self.keep = [i for i, name in enumerate(names) if name in wanted]
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        """Return a floating tensor in the working precision."""
+        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
+
+    def point(self) -> Tensor:
+        """Return the value of the blocks at the given input, flattened."""
+        blocks: list[Tensor | None] = [None] * len(self.shapes)
+
+        def visit(node: Node, value: Tensor, values: object) -> None:
+            if node.name in self._place:
+                blocks[self._place[node.name]] = value.detach().flatten()
+
+        with torch.no_grad():
+            run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+        return torch.cat([b for b in blocks if b is not None])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Run the network from its blocks."""
+        parts = torch.split(x, [math.prod(s) for s in self.shapes])
+        blocks = [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
+
+        def visit(node: Node, value: Tensor, values: object) -> Tensor | None:
+            index = self._place.get(node.name)
+            return None if index is None else blocks[index]
+
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs = run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+        return torch.cat([outputs[i].flatten() for i in self.keep])
+
+
+def jacobian_map(function: Function, x: Tensor) -> LinearMap:
+    """Return the Jacobian of a function at a point, matrix-free.
+
+    Both products reuse one recorded forward pass: ``J^T u`` is a gradient, and ``J v`` is the gradient of the linear
+    map ``u -> J^T u`` (no forward-mode rules are needed, and none can be silently wrong).
+    """
+    x = x.detach().requires_grad_(True)
+    with torch.enable_grad():
+        y = function(x)
+        seed = torch.zeros_like(y, requires_grad=True)
+        if y.requires_grad:
+            (pulled,) = torch.autograd.grad(y, x, seed, create_graph=True, allow_unused=True)
+        else:
+            pulled = None
+
+    def adjoint(u: Tensor) -> Tensor:
+        if pulled is None:
+            return torch.zeros_like(x)
+        (out,) = torch.autograd.grad(y, x, u, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(x) if out is None else out.detach()
+
+    def apply(v: Tensor) -> Tensor:
+        if pulled is None or not pulled.requires_grad:
+            return torch.zeros_like(y).detach()
+        (out,) = torch.autograd.grad(pulled, seed, v, retain_graph=True, allow_unused=True)
+        return torch.zeros_like(y).detach() if out is None else out.detach()
+
+    return LinearMap(apply, adjoint, tuple(x.shape), tuple(y.shape), dtype=x.dtype, device=x.device)
+
+
+@statement("normscope", "Jacobian", holds="at the point; a lower bound of the constant on any set that contains it")
+def jacobian_norm(function: Function, x: Tensor, *, steps: int = 30, seed: int = 0) -> tuple[float, Tensor]:
+    """Return an attained value of the spectral norm of the Jacobian at x, and the direction that attains it.
+
+    >>> value, _ = jacobian_norm(lambda x: x * torch.tensor([1.0, 3.0]), torch.zeros(2))
+    >>> round(value, 4)
+    3.0
+    """
+    mapping = jacobian_map(function, x)
+    found = lanczos_norm(mapping, tolerance=1e-6, max_steps=steps, seed=seed, apply_error=0.0)
+    vector = found.vector.reshape(-1)
+    if mapping.domain_dimension > mapping.range_dimension:  # the vector lives on the output side
+        vector = mapping.adjoint(vector.to(mapping.dtype)).to(vector)
+    norm = float(torch.linalg.vector_norm(vector))
+    return found.lower, vector / norm if norm > 0 else vector
+
+
+def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
+    """Return ``||f(x + d) - f(x)|| / ||d||`` for a pair of points."""
+    with torch.no_grad():
+        distance = float(torch.linalg.vector_norm(d))
+        if distance == 0.0:
+            return 0.0
+        change = function(x + d) - function(x)
+        return float(torch.linalg.vector_norm(change)) / distance
+
+
+def ascend(
+    function: Function,
+    x: Tensor,
+    direction: Tensor,
+    *,
+    steps: int,
+    radius: float,
+    rate: float,
+    project: Callable[[Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Make the quotient of a pair as large as gradient ascent can.
+
+    Args:
+        function: the network.
+        x: a starting point.
+        direction: a unit direction to start from, e.g. the leading singular vector of the Jacobian.
+        steps: number of Adam steps.
+        radius: distance of the two points, relative to the norm of x.
+        rate: step size, relative to the typical entry of x.
+        project: puts a point back into the set allowed, if any.
+
+    Returns:
+        The point and the difference of the best pair met.
+    """
+    scale = float(x.norm()) / math.sqrt(x.numel()) or 1.0
+    distance = radius * max(float(x.norm()), scale)
+    point = x.detach().clone().requires_grad_(True)
+    step = (direction.detach() * distance).clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([{"params": [point], "lr": rate * scale}, {"params": [step], "lr": 0.1 * distance / math.sqrt(x.numel())}])  # noqa: E501
+    best, pair = -math.inf, (x, step.detach().clone())
+    for _ in range(steps):
+        optimizer.zero_grad()
+        with torch.enable_grad():
+            change = function(point + step) - function(point)
+            value = change.square().sum().log() - step.square().sum().log()
+        quotient = float(value.detach())
+        if not math.isfinite(quotient):
+            break
+        if quotient > best:
+            best, pair = quotient, (point.detach().clone(), step.detach().clone())
+        point.grad, step.grad = torch.autograd.grad(-value, [point, step])
+        optimizer.step()
+        if project is not None:
+            with torch.no_grad():
+                point.copy_(project(point))
+    return pair

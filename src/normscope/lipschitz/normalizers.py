@@ -1,0 +1,154 @@
+"""The constant of each normalizer at its place: proved on several domains, and as the papers print it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.value import Kind, Value
+from normscope.operators.norms.batch import batch_norm_printed, batch_norm_running, batch_norm_slides
+from normscope.operators.norms.group import group_norm_printed
+from normscope.operators.norms.layer import centered_scale_norm, layer_norm_printed
+from normscope.operators.norms.response import response_norm_global
+from normscope.operators.program import Site
+from normscope.operators.rules.normalization import Spread, division_constant
+
+#: Normalizers that act on weights: they change the effective weight and have no constant of their own in the input.
+OF_WEIGHTS = ("weight_norm", "spectral_norm", "weight_standardization")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of one normalizer.
+
+    Attributes:
+        proved: on all inputs.
+        on_floor: where the spread before it stays above the floor, if there is one.
+        printed: what the paper prints for the same situation.
+        printed_is_bound: whether the printed number is at least the proved one there.
+        slides: what the slides print, scale included.
+    """
+
+    proved: Value
+    on_floor: Value | None
+    printed: Value | None
+    printed_is_bound: bool | None
+    slides: Value | None = None
+
+
+def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    """Return the constants of a normalizer.
+
+    Args:
+        site: the normalizer.
+        floor: least spread of each group seen before it, if data was given.
+        mode: what BatchNorm does: ``running``, ``batch`` or ``frozen-batch``.
+    """
+    if site.kind in OF_WEIGHTS:
+        one = Value(0.0, Kind.CERTIFIED, statement="acts on the weight: see the effective weight of its layer")
+        return Constants(one, None, None, None)
+    if site.running is not None:
+        return _fixed(site, mode)
+    if site.kind == "global_response_norm":
+        channels = site.shape[-1] if site.gamma is None else site.gamma.numel()
+        gamma = torch.ones(channels, dtype=torch.float64) if site.gamma is None else site.gamma.double().flatten()
+        proved = Value.of(response_norm_global(gamma), Kind.CERTIFIED, statement="normscope GRN")
+        return Constants(proved, None, None, None)
+    if site.spread is None:
+        return Constants(Value(math.inf, Kind.CERTIFIED), None, None, None)
+    return _spread(site, site.spread, floor, "batch" if site.kind == "batch_norm" else mode)
+
+
+def _fixed(site: Site, mode: str) -> Constants:
+    """Fixed statistics (F1): ``max |gamma| / sqrt(var + eps)``; Lemma 1 prints the l2 norm of the vector."""
+    variance = site.running[1].detach().double().flatten()  # type: ignore[index]
+    gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
+    proved = Value.of(batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1")
+    printed = Value.of(batch_norm_printed(variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025 Lemma 1")
+    scale = torch.ones_like(variance) if gamma is None else gamma
+    slides = Value.of(
+        batch_norm_slides(scale, variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025slides BN"
+    )
+    return Constants(proved, None, printed, printed.log >= proved.log, slides)
+
+
+def _spread(site: Site, spread: Spread, floor: Tensor | None, mode: str) -> Constants:
+    """Statistics of the input itself (F2-F6): ``||Gamma P|| / sqrt(s^2 + eps)`` with s = 0 on all inputs."""
+    batch = mode if site.kind == "batch_norm" else None
+    statement = {"rms_norm": "normscope F6", "group_norm": "normscope F4", "instance_norm": "normscope F5"}.get(
+        site.kind, "normscope F2" if site.kind == "batch_norm" else "normscope F3"
+    )
+    shape = [1 if i != spread.channel_axis else n for i, n in enumerate(spread.view)]
+    zero = torch.zeros(shape, dtype=torch.float64)
+    proved = Value.of(_scaled(site, spread, zero), Kind.CERTIFIED, mode=batch, statement=statement)
+    on_floor = None
+    if floor is not None:
+        name = f"std before it >= {float(floor.min()):.6g}"
+        on_floor = Value.of(_scaled(site, spread, floor), Kind.CERTIFIED, domain=name, mode=batch, statement=statement)
+    printed = _printed(site, zero if floor is None else floor, batch)
+    against = proved if on_floor is None else on_floor
+    bound = None if printed is None else printed.log >= against.log - 1e-12
+    return Constants(proved, on_floor, printed, bound)
+
+
+def _printed(site: Site, floor: Tensor, mode: str | None) -> Value | None:
+    """Return Lemma 2 (one group) or Lemma 3 (several) at the least spreads; there is none for RMSNorm and l2."""
+    if site.kind == "layer_norm":
+        number, where = layer_norm_printed(float(floor.min()), site.eps), "Lemma 2"
+    elif site.kind in ("group_norm", "instance_norm"):
+        number, where = group_norm_printed(floor.flatten(), site.eps), "Lemma 3"
+    elif site.kind == "batch_norm":
+        number, where = batch_norm_printed(floor.flatten().square(), site.eps), "Lemma 1"
+    else:
+        return None
+    return Value.of(number, Kind.PRINTED, mode=mode, statement=f"than2025 {where}")
+
+
+def _scaled(site: Site, spread: Spread, floor: Tensor) -> float:
+    """Return the constant of division and scale together, at the least spreads of the groups."""
+    constants = division_constant(spread, floor).flatten()
+    if bool(torch.isinf(constants).any()):
+        return math.inf
+    gamma = None if site.gamma is None else site.gamma.detach().double()
+    if gamma is None or gamma.numel() == 1:
+        scale = 1.0 if gamma is None else float(gamma.abs().max())
+        return float(constants.max()) * scale * (1 + 1e-14)
+    if spread.channel_axis is None:
+        scale = centered_scale_norm(gamma.flatten()) if _centres_over(gamma, spread) else float(gamma.abs().max())
+        return float(constants.max()) * scale * (1 + 1e-14)
+    groups = spread.view[spread.channel_axis]
+    per_group = gamma.flatten().reshape(groups, -1)
+    positions = spread.size // per_group.shape[1] if site.kind == "group_norm" else spread.size
+    repeated = per_group.repeat_interleave(min(positions, 3), dim=1) if site.kind == "group_norm" else None
+    norms = []
+    for g in range(groups):
+        if repeated is None:
+            norms.append(float(per_group[g].abs().max()))
+        else:
+            norms.append(centered_scale_norm(repeated[g]) if spread.size > 1 else 0.0)
+    weights = torch.tensor(norms, dtype=torch.float64) * constants.expand(groups)
+    return float(weights.max()) * (1 + 1e-14)
+
+
+def _centres_over(gamma: Tensor, spread: Spread) -> bool:
+    """Tell whether the scale has one entry per element of a centred group, so that the mean it removes is known."""
+    return spread.centered and gamma.numel() == spread.size
+
+
+def describe(site: Site) -> dict[str, Any]:
+    """Return facts about a normalizer for the report."""
+    details: dict[str, Any] = {"eps": site.eps, "module": site.owner, "written_out": site.written_out}
+    if site.spread is not None:
+        details["group_size"] = site.spread.size
+    if site.running is not None:
+        variance = site.running[1].detach().double()
+        details["std_min"] = float(variance.min().clamp_min(0).sqrt())
+        details["std_max"] = float(variance.max().clamp_min(0).sqrt())
+        details["channels"] = variance.numel()
+    if site.gamma is not None:
+        details["gamma_max"] = float(site.gamma.detach().abs().max())
+    return details

@@ -1,0 +1,155 @@
+"""Search for inputs on which the network changes fast, so that every upper bound has a partner below it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.value import log_of
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.lower import EndToEnd, ascend, jacobian_map, jacobian_norm, pair_quotient
+from normscope.operators.nonlinear import Range
+from normscope.operators.program import Program
+from normscope.statistics.survey import group_floor
+
+
+@dataclass(frozen=True)
+class Search:
+    """Logarithms of what was attained, or ``None`` where nothing was measured.
+
+    Attributes:
+        jacobian: largest Jacobian norm over the points given.
+        everywhere: the same, and the best pair found by ascent.
+        on_floor: the same, counting only inputs inside the variance-floor domain.
+    """
+
+    jacobian: float | None
+    everywhere: float | None
+    on_floor: float | None
+
+
+def search(
+    captured: Captured,
+    program: Program,
+    inputs: Sequence[list[Tensor]],
+    *,
+    floors: Mapping[str, Tensor | float],
+    ranges: Sequence[Range] = (),
+    points: int | None = None,
+    ascent: int | None = None,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Search:
+    """Measure Jacobian norms at given inputs and climb from the best.
+
+    Args:
+        captured: the model.
+        program: its program.
+        inputs: candidate inputs, one list of tensors each.
+        floors: the variance-floor domain, against which a pair found by ascent is checked.
+        ranges: ranges of the input blocks that domain asks for, if any.
+        points: how many inputs to use; ``None`` chooses by the cost of the network.
+        ascent: steps of ascent; ``None`` chooses by the cost.
+        seed: of the start vectors.
+        progress: called with a line of text.
+    """
+    if not program.outputs or not inputs:
+        return Search(None, None, None)
+    say = progress or (lambda text: None)
+    cost = _cost(captured, program)
+    heavy = cost > 2e8
+    points = (2 if heavy else 8 if cost > 2e6 else 12) if points is None else points
+    steps = 8 if heavy else 30
+    ascent = (0 if heavy else 30) if ascent is None else ascent
+    dtype = torch.float32 if heavy else torch.float64
+    best: tuple[float, Tensor, Tensor, list[Tensor]] | None = None
+    for index, given in enumerate(inputs[:points]):
+        say(f"Jacobian at point {index + 1} of {min(points, len(inputs))}")
+        function = EndToEnd(captured, program, given, dtype)
+        x = function.point()
+        value, direction = jacobian_norm(function, x, steps=steps, seed=seed)
+        if math.isfinite(value) and (best is None or value > best[0]):
+            best = (value, x, direction, given)
+    if best is None:
+        return Search(None, None, None)
+    precise = EndToEnd(captured, program, best[3], torch.float64)
+    x, direction = best[1].double(), best[2].double()
+    jacobian = _attained(precise, x, direction)
+    everywhere = on_floor = jacobian
+    if ascent:
+        say("ascent from the best point")
+        point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
+        quotient = _careful(precise, point, step)
+        everywhere = max(everywhere, quotient)
+        if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
+            on_floor = max(on_floor, quotient)
+    return Search(log_of(jacobian), log_of(everywhere), log_of(on_floor))
+
+
+def _attained(function: EndToEnd, x: Tensor, direction: Tensor) -> float:
+    """Return ``||J v||`` for a unit direction, in float64, with room for rounding."""
+    norm = float(direction.norm())
+    if norm == 0.0:
+        return 0.0
+    image = jacobian_map(function, x).apply(direction / norm)
+    return float(torch.linalg.vector_norm(image)) * (1 - 1e-9)
+
+
+def _careful(function: EndToEnd, x: Tensor, d: Tensor) -> float:
+    """Return the quotient of a pair less what rounding in float64 may have added."""
+    with torch.no_grad():
+        size = float(torch.linalg.vector_norm(function(x)))
+    noise = 1e-13 * size / max(float(d.norm()), 1e-300)
+    quotient = pair_quotient(function, x, d)
+    return max(0.0, quotient * (1 - 1e-9) - noise) if math.isfinite(quotient) else 0.0
+
+
+def _cost(captured: Captured, program: Program) -> float:
+    """Estimate the multiplications of one forward pass."""
+    total = float(sum(e.numel for e in program.atoms))
+    for expr in program.layers:
+        op = expr.op
+        if op is not None:
+            weight = op.data["weight"]
+            places = math.prod(expr.shape[-(weight.ndim - 2) :]) if op.kind == "convolution" and weight.ndim > 2 else (
+                expr.numel / max(1, expr.shape[-1])
+            )
+            total += weight.numel() * places
+    return total
+
+
+def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Sequence[Range]) -> bool:
+    """Tell whether an input lies in the variance-floor domain."""
+    sites = {s.node: s for s in function.program.sites if s.node in floors and s.spread is not None}
+    sources: dict[str, list[str]] = {}
+    for node, site in sites.items():
+        sources.setdefault(site.source, []).append(node)
+    fine = True
+
+    def visit(node: Node, value: Tensor, values: object) -> Tensor | None:
+        nonlocal fine
+        index = function._place.get(node.name)
+        if index is not None:
+            value = blocks[index]
+        for name in sources.get(node.name, ()):
+            spread = sites[name].spread
+            if spread is not None and bool((group_floor(value, spread, 1.0) < floors[name]).any()):
+                fine = False
+        return None if index is None else value
+
+    parts = torch.split(x, [math.prod(s) for s in function.shapes])
+    blocks = [p.reshape(s) for p, s in zip(parts, function.shapes, strict=True)]
+    for block, inside in zip(blocks, ranges, strict=False):
+        low, high, norm = float(block.min()), float(block.max()), float(block.norm())
+        row = float(block.norm(dim=-1).max()) if block.ndim else norm
+        fine = fine and inside.low <= low and high <= inside.high and norm <= inside.norm and row <= inside.row
+    with torch.no_grad():
+        run(function.captured.graph, function.tensors, function.inputs, visit, torch.float64)
+    return fine
