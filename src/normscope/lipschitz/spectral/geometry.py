@@ -55,8 +55,10 @@ class Axis:
         Outputs that read no input at all are zero and do not count; so a padding beyond the reach of the kernel
         costs nothing. A torus of ``m`` positions works when ``m >= n + max(left, right padding)``.
         """
-        left = min(self.padding, self.reach)
-        right = min(self.right_padding, self.reach)
+        first = max(0, -(-(self.padding - self.reach) // self.stride))
+        last = min(self.output_size - 1, (self.size - 1 + self.padding) // self.stride)
+        left = self.padding - self.stride * first
+        right = self.stride * last - self.padding + self.reach - (self.size - 1)
         return self.size + max(left, right, 0)
 
 
