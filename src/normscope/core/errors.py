@@ -27,6 +27,10 @@ class NonFiniteError(NormscopeError):
     """A weight or an input holds NaN or infinity."""
 
 
+class NonFiniteInputError(NonFiniteError, InputError):
+    """The data holds NaN or infinity."""
+
+
 class CaptureError(NormscopeError):
     """The model could not be run or recorded as a graph."""
 

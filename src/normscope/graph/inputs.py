@@ -1,0 +1,339 @@
+"""Data as a model takes it: from tensors, arrays, batches and loaders, or guessed from the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from normscope.core.environment import restore_rng, rng_state
+from normscope.core.errors import InputError, NonFiniteInputError
+from normscope.core.guard import untouched
+from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape
+from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
+
+_ADVICE = "pass a shape (--input 3,224,224, without the batch axis) or data (data=...)"
+_LABELS = ("labels", "label", "targets", "target", "y")
+#: Number of axes, with the batch axis, that a convolution takes.
+_AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}
+
+
+@dataclass(frozen=True)
+class ModelInputs:
+    """The arguments of one call of a model, batched along axis 0.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: keyword arguments.
+        labels: what the batch is labelled with, if the data said so; not an argument.
+    """
+
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    labels: Tensor | None = None
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors among the arguments, in order."""
+        return [value for value in (*self.args, *self.kwargs.values()) if isinstance(value, Tensor)]
+
+    @property
+    def batch(self) -> int:
+        """Return the size of the batch."""
+        return next((t.shape[0] for t in self.tensors() if t.ndim), 0)
+
+
+def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
+    """Return one batch of data as the arguments of a model.
+
+    Numbers are brought to the dtype and device of the model's parameters.
+
+    Args:
+        data: a tensor or array; a tuple or list of them, of which the leading ones go to the required arguments of
+            ``model.forward`` and the next one is the labels; or a mapping from argument names.
+        model: the model that will take it.
+
+    Returns:
+        The arguments.
+
+    Raises:
+        InputError: if the data is empty, of a type or dtype the model cannot take, or lacks the batch axis.
+
+    >>> inputs = as_inputs((torch.zeros(4, 3), torch.tensor([0, 1, 0, 1])), nn.Linear(3, 2))
+    >>> [tuple(a.shape) for a in inputs.args], inputs.labels.tolist()
+    ([(4, 3)], [0, 1, 0, 1])
+    """
+    if isinstance(data, ModelInputs):
+        inputs = data
+    elif isinstance(data, Mapping):
+        inputs = _from_mapping(data, model, None)
+    elif isinstance(data, tuple | list):
+        inputs = _from_sequence(data, model)
+    else:
+        inputs = ModelInputs((_tensor(data, model),))
+    _check(inputs, model)
+    return inputs
+
+
+def iterate(data: Any, model: nn.Module, *, batch: int = 64) -> Iterator[ModelInputs]:
+    """Yield data batch by batch as the arguments of a model; the random generators are left as they were.
+
+    Args:
+        data: what :func:`as_inputs` takes, cut along axis 0; a dataset; or a loader or other iterable of batches.
+            A list or tuple of tensors is one batch, not several.
+        model: the model that will take it.
+        batch: the size of the pieces that tensors and datasets are cut into.
+
+    Yields:
+        One :class:`ModelInputs` per batch.
+
+    Raises:
+        InputError: if there is no batch, or one of them is not what the model takes.
+
+    >>> [inputs.batch for inputs in iterate(torch.zeros(5, 3), nn.Linear(3, 2), batch=2)]
+    [2, 2, 1]
+    """
+    state = rng_state()
+    empty = True
+    try:
+        for item in _batches(data, model, batch):
+            empty = False
+            yield as_inputs(item, model)
+    finally:
+        restore_rng(state)
+    if empty:
+        raise InputError("data holds at least one batch; this holds none")
+
+
+def guess_inputs(
+    model: nn.Module, shape: Sequence[int] | str | None = None, dtype: torch.dtype | None = None, batch: int = 2
+) -> ModelInputs:
+    """Return example inputs for a model without data: the first guess that the model runs on.
+
+    Args:
+        model: the model; it is run, and left as it was.
+        shape: the shape of its input without the batch axis, as numbers or as text like ``"3,224,224"``.
+        dtype: the dtype of its input.
+        batch: the size of the batch.
+
+    Returns:
+        Random numbers or token ids, the same ones every time.
+
+    Raises:
+        InputError: if the model does not run on the given shape, or on any that was guessed.
+
+    >>> guess_inputs(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())).args[0].shape
+    torch.Size([2, 3, 224, 224])
+    """
+    sampler = Sampler(model, batch)
+    if shape is not None:
+        return check_runs(model, _assign(from_shape(model, sampler, parse_shape(shape), dtype), model))
+    tried: list[str] = []
+    for source in (from_configuration, from_layers):
+        for named in source(model, sampler):
+            if dtype is not None:
+                named = {name: value.to(dtype) for name, value in named.items()}
+            try:
+                return check_runs(model, _assign(named, model))
+            except InputError as error:
+                tried.append(f"{_shapes(named.values())}: {error.__cause__ or error}".splitlines()[0])
+    found = f"tried {'; '.join(tried[:3])}" if tried else "no layer tells the size of its input"
+    raise InputError(f"the shape of the model's input could not be guessed ({found}): {_ADVICE}")
+
+
+def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
+    """Return a shape given as numbers or as text.
+
+    Raises:
+        InputError: if it is not a list of positive integers.
+
+    >>> parse_shape("3,224,224")
+    (3, 224, 224)
+    """
+    parts = shape.replace("x", ",").split(",") if isinstance(shape, str) else shape
+    try:
+        sizes = tuple(int(part) for part in parts)
+    except (TypeError, ValueError):
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise InputError(f"a shape is positive integers without the batch axis, such as 3,224,224; this is {shape!r}")
+    return sizes
+
+
+def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
+    """Yield the batches of any kind of data."""
+    if isinstance(data, ModelInputs):
+        yield data
+    elif isinstance(data, Tensor | np.ndarray):
+        yield from _cut(data, batch)
+    elif isinstance(data, Mapping):
+        yield from _cut_together(data, list(data), batch)
+    elif isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data):
+        yield from (tuple(piece.values()) for piece in _cut_together(dict(enumerate(data)), range(len(data)), batch))
+    elif isinstance(data, Dataset):
+        yield from DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(0))
+    elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
+        yield from data
+    else:
+        raise InputError(f"data is a tensor, an array, a batch, a dataset or a loader, not {type(data).__name__}")
+
+
+def _cut(data: Any, batch: int) -> Iterator[Any]:
+    """Yield pieces of a tensor or array along axis 0."""
+    if data.ndim == 0:
+        yield data
+        return
+    yield from (data[start : start + batch] for start in range(0, len(data), batch))
+
+
+def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> Iterator[dict[Any, Any]]:
+    """Yield pieces of several tensors along axis 0, if they have one length; otherwise all at once."""
+    lengths = {len(v) for v in data.values() if isinstance(v, Tensor | np.ndarray) and v.ndim}
+    if len(lengths) != 1:
+        yield dict(data)
+        return
+    for start in range(0, lengths.pop(), batch):
+        piece = slice(start, start + batch)
+        yield {key: data[key][piece] if getattr(data[key], "ndim", 0) else data[key] for key in keys}
+
+
+def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
+    """Share a sequence out between the required arguments and the labels."""
+    if not data:
+        raise InputError("a batch holds at least one tensor; this one is empty")
+    if isinstance(data[0], Mapping):
+        return _from_mapping(data[0], model, data[1] if len(data) > 1 else None)
+    signature = signature_of(model)
+    count = len(data) if signature.any_positional else max(1, len(signature.required))
+    if len(data) < count:
+        names = ", ".join(signature.required)
+        raise InputError(f"the model's forward needs {count} inputs ({names}), the batch holds {len(data)}")
+    labels = _tensor(data[count], model, cast=False) if len(data) > count else None
+    return ModelInputs(tuple(_value(item, model) for item in data[:count]), {}, labels)
+
+
+def _from_mapping(data: Mapping[str, Any], model: nn.Module, labels: Any) -> ModelInputs:
+    """Take the labels out of a mapping and the arguments by name."""
+    signature = signature_of(model)
+    named = {str(key): value for key, value in data.items()}
+    for key in _LABELS:
+        if key in named and key not in signature.required:
+            found = named.pop(key)
+            labels = found if labels is None else labels
+    unknown = [] if signature.any_keyword else [key for key in named if key not in signature.keywords]
+    tensors = [key for key in unknown if isinstance(named[key], Tensor | np.ndarray)]
+    kept = {key: _value(value, model) for key, value in named.items() if key not in unknown}
+    if tensors or not kept:
+        given = ", ".join(tensors or named) or "nothing"
+        raise InputError(f"the model's forward takes {', '.join(signature.keywords)}; the batch holds {given}")
+    return ModelInputs((), kept, None if labels is None else _tensor(labels, model, cast=False))
+
+
+def _value(value: Any, model: nn.Module) -> Any:
+    """Return an argument: arrays and tensors converted, anything else as it is."""
+    return _tensor(value, model) if isinstance(value, Tensor | np.ndarray) else value
+
+
+def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
+    """Return a tensor on the model's device and, if it holds numbers and ``cast``, in the model's dtype."""
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biufc":
+            raise InputError(f"data is numbers; this array holds {value.dtype}")
+        value = torch.from_numpy(np.array(value))  # a copy: the model may overwrite its input
+    elif isinstance(value, list | int | float) and not cast:
+        value = torch.as_tensor(value)
+    if not isinstance(value, Tensor):
+        raise InputError(
+            f"data is a tensor, an array, a tuple or mapping of them, or a loader that yields such; "
+            f"this is {type(value).__name__}"
+        )
+    dtype = input_dtype(model) if cast and value.is_floating_point() else value.dtype
+    return value.detach().to(input_device(model), dtype)
+
+
+def _check(inputs: ModelInputs, model: nn.Module) -> None:
+    """Raise if a batch cannot be what the model takes."""
+    tensors = inputs.tensors()
+    if not tensors or any(t.numel() == 0 for t in tensors):
+        raise InputError("a batch holds at least one entry; this one is empty")
+    names = [str(i) for i in range(len(inputs.args))] + list(inputs.kwargs)
+    for name, value in zip(names, (*inputs.args, *inputs.kwargs.values()), strict=True):
+        if not isinstance(value, Tensor):
+            continue
+        if value.is_complex():
+            raise InputError(f"inputs are real; input {name} is {value.dtype}: pass its real and imaginary parts")
+        _check_finite(name, value)
+    first = next((pair for pair in sized_layers(model)), None)
+    if first is not None:
+        _check_first(tensors[0], *first, others=len(tensors) > 1)
+
+
+def _check_finite(name: str, value: Tensor) -> None:
+    """Raise if an input holds NaN or infinity; a mask may say "never" by minus infinity."""
+    if not value.is_floating_point() or value.is_meta or "mask" in name:
+        return
+    nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
+    if nan or infinite:
+        raise NonFiniteInputError(
+            f"inputs are finite; input {name} holds {nan} NaN and {infinite} infinite entries of {value.numel()}: "
+            "remove those samples, or mend what computes them"
+        )
+
+
+def _check_first(value: Tensor, path: str, layer: nn.Module, *, others: bool) -> None:
+    """Raise if the first input has a dtype or number of axes that the model's first layer cannot take."""
+    where = f"the model's first layer, {path or type(layer).__name__}, is {layer}"
+    if isinstance(layer, nn.Embedding) and not others:
+        if value.is_floating_point():
+            raise InputError(f"{where}, which takes integer ids; the input is {value.dtype}: pass token ids")
+        if not value.is_meta and not 0 <= int(value.min()) <= int(value.max()) < layer.num_embeddings:
+            raise InputError(f"{where}; the ids run from {int(value.min())} to {int(value.max())}")
+    if isinstance(layer, nn.Linear) and value.is_floating_point() and value.ndim < 2:
+        raise InputError(f"{where}; the input {tuple(value.shape)} lacks the batch axis: pass x.unsqueeze(0)")
+    axes = _AXES.get(type(layer))
+    if axes is not None and isinstance(layer, nn.modules.conv._ConvNd) and not others:
+        if not value.is_floating_point():
+            raise InputError(f"{where}, which takes numbers; the input is {value.dtype}: pass e.g. x.float() / 255")
+        if value.ndim == axes - 1 and value.shape[0] == layer.in_channels:
+            raise InputError(f"{where}; the input {tuple(value.shape)} lacks the batch axis: pass x.unsqueeze(0)")
+
+
+def _assign(named: Mapping[str, Tensor], model: nn.Module) -> ModelInputs:
+    """Return the arguments of a guess; the empty name stands for every required argument."""
+    if "" not in named:
+        return ModelInputs((), dict(named))
+    return ModelInputs((named[""],) * max(1, len(signature_of(model).required)))
+
+
+def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
+    """Return the inputs if the model runs on them; it is left as it was.
+
+    Args:
+        model: the model, run in evaluation mode.
+        inputs: its arguments.
+
+    Raises:
+        InputError: if it does not run, saying in which layer and on what shape.
+    """
+    where = InnermostModule(model)
+    try:
+        with untouched(model, *inputs.tensors()), torch.no_grad():
+            model.eval()
+            with where:
+                model(*inputs.args, **inputs.kwargs)
+    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as error:
+        at = f" in {where.text}" if where.text else ""
+        shape = _shapes(inputs.tensors())
+        raise InputError(
+            f"the model does not run on an input of shape {shape}{at}: {error}. {_ADVICE.capitalize()}"
+        ) from error
+    return inputs
+
+
+def _shapes(tensors: Iterable[Tensor]) -> str:
+    """Return the shapes of tensors for a message."""
+    return ", ".join(str(tuple(t.shape)) for t in tensors)
