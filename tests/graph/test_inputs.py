@@ -1,0 +1,323 @@
+"""Data in every form a user may bring, and what is said when it does not fit."""
+
+from __future__ import annotations
+
+import random
+from collections import UserDict
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from normscope.core.errors import InputError, NonFiniteError, StateChangedError
+from normscope.graph.inputs import ModelInputs, as_inputs, check_runs, guess_inputs, iterate, parse_shape
+from normscope.testing.state import fingerprint
+
+
+class Two(nn.Module):
+    """A model of two required inputs and an optional one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor, y: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Return a combination of the inputs."""
+        return self.linear(x - y) * (1 if scale is None else scale)
+
+
+class Optional(nn.Module):
+    """A model all of whose inputs have defaults, as in transformers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None) -> Tensor:
+        """Look up the ids."""
+        return self.table(input_ids)
+
+
+LINEAR = nn.Linear(3, 2)
+X = torch.arange(12.0).view(4, 3)
+Y = torch.tensor([0, 1, 1, 0])
+
+
+def test_a_tensor_is_the_one_argument() -> None:
+    """A tensor is the one argument."""
+    inputs = as_inputs(X, LINEAR)
+    assert inputs.args[0] is not None
+    assert torch.equal(inputs.args[0], X)
+    assert (inputs.kwargs, inputs.labels, inputs.batch) == ({}, None, 4)
+
+
+def test_numbers_come_in_the_models_dtype_and_a_copy_of_arrays() -> None:
+    """Numbers come in the models dtype and a copy of arrays."""
+    array = X.double().numpy()
+    inputs = as_inputs(array, LINEAR)
+    assert inputs.args[0].dtype == torch.float32
+    array[:] = -1
+    assert torch.equal(inputs.args[0], X)
+    read_only = np.ones((2, 3), dtype=np.float32)
+    read_only.setflags(write=False)
+    assert as_inputs(read_only[::-1], LINEAR).batch == 2
+    assert as_inputs(X.half(), LINEAR.to(torch.float32)).args[0].dtype == torch.float32
+    assert as_inputs(np.array([[1, 2]]), Optional()).args[0].dtype == torch.int64
+
+
+@pytest.mark.parametrize("batch", [(X, Y), [X, Y], (X.numpy(), Y.numpy()), (X, [0, 1, 1, 0]), (X, Y, ["a"])])
+def test_the_signature_tells_inputs_from_labels(batch: Any) -> None:
+    """The signature tells inputs from labels."""
+    inputs = as_inputs(batch, LINEAR)
+    assert len(inputs.args) == 1
+    assert inputs.labels is not None
+    assert inputs.labels.tolist() == [0, 1, 1, 0]
+
+
+def test_two_required_inputs_take_two_tensors() -> None:
+    """Two required inputs take two tensors."""
+    inputs = as_inputs((X, X + 1, Y), Two())
+    assert [a.sum().item() for a in inputs.args] == [66, 78]
+    assert inputs.labels is not None
+    assert as_inputs((X, X), Two()).labels is None
+    with pytest.raises(InputError, match=r"needs 2 inputs \(x, y\), the batch holds 1"):
+        as_inputs((X,), Two())
+
+
+def test_a_forward_of_defaults_or_of_any_arguments() -> None:
+    """A forward of defaults or of any arguments."""
+    ids = torch.tensor([[1, 2]])
+    inputs = as_inputs((ids, Y), Optional())
+    assert len(inputs.args) == 1
+    assert inputs.labels is Y or torch.equal(inputs.labels, Y)  # type: ignore[arg-type]
+
+    class Variadic(nn.Module):
+        def forward(self, *values: Tensor) -> Tensor:
+            """Run the model."""
+            return sum(values)  # type: ignore[return-value]
+
+    assert len(as_inputs((X, X, X), Variadic()).args) == 3
+
+
+def test_mappings_are_keyword_arguments() -> None:
+    """Mappings are keyword arguments."""
+    ids = torch.tensor([[1, 2]])
+    batch = UserDict(input_ids=ids, attention_mask=torch.ones(1, 2), labels=torch.tensor([1]), text=["hello"])
+    inputs = as_inputs(batch, Optional())
+    assert list(inputs.kwargs) == ["input_ids", "attention_mask"]
+    assert inputs.labels is not None
+    assert inputs.labels.tolist() == [1]
+    pair = as_inputs(({"input_ids": ids}, torch.tensor([3])), Optional())
+    assert pair.labels is not None
+    assert pair.labels.tolist() == [3]
+    with pytest.raises(InputError, match=r"takes input_ids, attention_mask; the batch holds atention_mask"):
+        as_inputs({"input_ids": ids, "atention_mask": ids}, Optional())
+    with pytest.raises(InputError, match="takes input; the batch holds x"):
+        as_inputs({"x": X}, LINEAR)
+
+
+def test_masks_may_be_infinite_and_nothing_else() -> None:
+    """Masks may be infinite and nothing else."""
+    mask = torch.tensor([[0.0, -torch.inf]])
+    ids = torch.tensor([[1, 2]])
+    assert as_inputs({"input_ids": ids, "attention_mask": mask}, Optional()).kwargs["attention_mask"].isinf().any()
+    bad = X.clone()
+    bad[0, 0], bad[1, 1] = torch.nan, torch.inf
+    with pytest.raises(InputError, match="1 NaN and 1 infinite entries of 12") as caught:
+        as_inputs(bad, LINEAR)
+    assert isinstance(caught.value, NonFiniteError)
+
+
+CONV = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
+WRONG: dict[str, tuple[Any, nn.Module, str]] = {
+    "empty tensor": (torch.zeros(0, 3), LINEAR, "at least one entry"),
+    "empty tuple": ((), LINEAR, "at least one tensor"),
+    "complex": (X.to(torch.complex64), LINEAR, "inputs are real"),
+    "string": ("3,224,224", LINEAR, "this is str"),
+    "none": (None, LINEAR, "this is NoneType"),
+    "array of words": (np.array(["a"]), LINEAR, "this array holds"),
+    "numbers for an embedding": (X, Optional(), "takes integer ids; the input is torch.float32"),
+    "ids out of range": (torch.tensor([[10]]), Optional(), "ids run from 10 to 10"),
+    "negative ids": (torch.tensor([[-1, 3]]), Optional(), "ids run from -1 to 3"),
+    "bytes for a convolution": (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), CONV, r"x\.float\(\) / 255"),
+    "image without batch axis": (torch.zeros(3, 8, 8), CONV, r"lacks the batch axis: pass x\.unsqueeze\(0\)"),
+    "vector without batch axis": (torch.zeros(3), LINEAR, "lacks the batch axis"),
+    "labels of objects": ((X, {"a": 1}), LINEAR, "this is dict"),
+}
+
+
+@pytest.mark.parametrize(("data", "model", "message"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_data_is_named(data: Any, model: nn.Module, message: str) -> None:
+    """Wrong data is named."""
+    with pytest.raises(InputError, match=message):
+        as_inputs(data, model)
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "tensor": lambda: X,
+    "array": lambda: X.numpy(),
+    "pair": lambda: (X, Y),
+    "mapping": lambda: {"input": X, "labels": Y},
+    "dataset": lambda: TensorDataset(X, Y),
+    "loader": lambda: DataLoader(TensorDataset(X, Y), batch_size=3),
+    "shuffling loader": lambda: DataLoader(TensorDataset(X, Y), batch_size=3, shuffle=True),
+    "generator": lambda: ((X[i : i + 3], Y[i : i + 3]) for i in (0, 3)),
+    "list of batches": lambda: [(X[:3], Y[:3]), (X[3:], Y[3:])],
+    "one batch": lambda: [X, Y],
+    "inputs": lambda: ModelInputs((X,)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES.keys())
+def test_every_source_yields_every_row_once(source: Callable[[], Any]) -> None:
+    """Every source yields every row once."""
+    data = source()
+    before = fingerprint(LINEAR)
+    batches = list(iterate(data, LINEAR, batch=3))
+    assert fingerprint(LINEAR) == before  # the random generators too
+    rows = torch.cat([(*b.args, *b.kwargs.values())[0] for b in batches])
+    assert rows.sort(0).values.tolist() == X.tolist()
+    for batch in batches:
+        if batch.labels is not None:
+            first = (*batch.args, *batch.kwargs.values())[0][:, 0]
+            assert batch.labels.tolist() == [Y[int(v) // 3].item() for v in first]
+
+
+def test_generators_are_put_back_even_if_the_loop_is_left() -> None:
+    """Generators are put back even if the loop is left."""
+    loader = DataLoader(TensorDataset(X, Y), batch_size=1, shuffle=True)
+    before = fingerprint(LINEAR)
+    batches = iterate(loader, LINEAR)
+    next(batches)
+    random.random()
+    batches.close()  # type: ignore[attr-defined]
+    assert fingerprint(LINEAR) == before
+
+
+@pytest.mark.parametrize("data", [[], iter(()), DataLoader(TensorDataset(X[:0], Y[:0]))])
+def test_no_batch_is_an_error(data: Any) -> None:
+    """No batch is an error."""
+    with pytest.raises(InputError, match="at least one batch"):
+        list(iterate(data, LINEAR))
+
+
+def test_what_is_not_data_is_an_error() -> None:
+    """What is not data is an error."""
+    with pytest.raises(InputError, match="not int"):
+        list(iterate(3, LINEAR))
+
+
+def _flattening(size: int) -> nn.Module:
+    """Return an image model that runs on one size only."""
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * (size - 2) ** 2, 4))
+
+
+GUESSES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "linear": (lambda: nn.Linear(5, 2), (2, 5)),
+    "flattened image": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 2)), (2, 784)),
+    "convolution": (lambda: nn.Conv2d(3, 2, 3), (2, 3, 224, 224)),
+    "cifar": (lambda: _flattening(32), (2, 1, 32, 32)),
+    "mnist": (lambda: _flattening(28), (2, 1, 28, 28)),
+    "signal": (lambda: nn.Conv1d(2, 2, 3), (2, 2, 128)),
+    "volume": (lambda: nn.Conv3d(1, 1, 3), (2, 1, 16, 112, 112)),
+    "embedding": (lambda: nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 2)), (2, 16)),
+    "recurrent": (lambda: nn.LSTM(3, 4, batch_first=True), (2, 16, 3)),
+    "encoder": (lambda: nn.TransformerEncoderLayer(8, 2, batch_first=True), (2, 16, 8)),
+    "layer norm": (lambda: nn.LayerNorm([3, 4]), (2, 3, 4)),
+    "batch norm": (lambda: nn.Sequential(nn.BatchNorm2d(3), nn.Conv2d(3, 2, 1)), (2, 3, 224, 224)),
+    "group norm": (lambda: nn.GroupNorm(1, 3), (2, 3, 224, 224)),
+    "two inputs": (Two, (2, 3)),
+}
+
+
+@pytest.mark.parametrize(("factory", "shape"), GUESSES.values(), ids=GUESSES.keys())
+def test_guesses_from_the_first_layers(factory: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+    """Guesses from the first layers."""
+    model = factory()
+    before = fingerprint(model)
+    inputs = guess_inputs(model)
+    assert fingerprint(model) == before
+    assert tuple(inputs.args[0].shape) == shape
+    assert torch.equal(inputs.args[0], guess_inputs(model).args[0])
+    model(*inputs.args)
+
+
+def test_guesses_from_configurations() -> None:
+    """Guesses from configurations."""
+    timm_like = nn.Sequential(nn.Conv2d(3, 2, 3))
+    timm_like.pretrained_cfg = {"input_size": (3, 96, 80)}  # type: ignore[assignment]
+    assert tuple(guess_inputs(timm_like).args[0].shape) == (2, 3, 96, 80)
+    text = Optional()
+    text.main_input_name = "input_ids"  # type: ignore[assignment]
+    text.config = SimpleNamespace(vocab_size=10, max_position_embeddings=12)  # type: ignore[assignment]
+    ids = guess_inputs(text, batch=3).kwargs["input_ids"]
+    assert tuple(ids.shape) == (3, 12)
+    assert int(ids.max()) < 10
+
+
+@pytest.mark.parametrize(
+    ("name", "config", "shapes"),
+    [
+        ("BertModel", {}, {"input_ids": (2, 16)}),
+        ("ViTModel", {"image_size": 16, "patch_size": 8}, {"pixel_values": (2, 3, 16, 16)}),
+        ("T5Model", {"d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 1, "num_heads": 2}, None),
+    ],
+)
+def test_guesses_for_transformers(name: str, config: dict[str, int], shapes: dict[str, tuple[int, ...]] | None) -> None:
+    """Guesses for transformers."""
+    import transformers
+    small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    options = {"vocab_size": 11, **(small if shapes else {}), **config}
+    model = getattr(transformers, name)(getattr(transformers, name.replace("Model", "Config"))(**options))
+    inputs = guess_inputs(model)
+    found = {key: tuple(value.shape) for key, value in inputs.kwargs.items()}
+    assert found == (shapes or {"input_ids": (2, 16), "decoder_input_ids": (2, 16)})
+
+
+def test_a_given_shape_is_taken_or_refused_with_the_layer() -> None:
+    """A given shape is taken or refused with the layer."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(784, 2))
+    assert tuple(guess_inputs(model, "1,28,28", batch=5).args[0].shape) == (5, 1, 28, 28)
+    assert tuple(guess_inputs(model, (28, 28)).args[0].shape) == (2, 28, 28)
+    assert guess_inputs(nn.Embedding(7, 3), (4,)).args[0].dtype == torch.int64
+    assert guess_inputs(nn.Identity(), (4,), torch.float64).args[0].dtype == torch.float64
+    with pytest.raises(InputError, match=r"layer 1, Linear\(in_features=784.*got \(2, 1024\).*--input 3,224,224"):
+        guess_inputs(model, "1,32,32")
+
+
+@pytest.mark.parametrize("shape", ["3,a", "", "0,3", (-1,), "3;4", ("a",)])
+def test_malformed_shapes(shape: Any) -> None:
+    """Malformed shapes."""
+    with pytest.raises(InputError, match="positive integers"):
+        parse_shape(shape)
+
+
+def test_when_nothing_can_be_guessed_the_error_says_what_to_pass() -> None:
+    """When nothing can be guessed the error says what to pass."""
+    with pytest.raises(InputError, match=r"no layer tells.*--input 3,224,224.*data="):
+        guess_inputs(nn.ReLU())
+
+    class Odd(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            """Run the model."""
+            raise RuntimeError("not today")
+
+    with pytest.raises(InputError, match=r"tried \(2, 3\): not today"):
+        guess_inputs(Odd(3, 3))
+    with pytest.raises(StateChangedError, match="lazy"):
+        guess_inputs(nn.Sequential(nn.Linear(3, 3), nn.LazyLinear(2)))
+
+
+def test_a_run_that_fails_names_the_layer_and_leaves_no_trace() -> None:
+    """A run that fails names the layer and leaves no trace."""
+    model = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(4, 2)).train()
+    before = fingerprint(model)
+    with pytest.raises(InputError, match=r"shape \(4, 3\) in layer 1, Linear\(in_features=4"):
+        check_runs(model, ModelInputs((X,)))
+    assert fingerprint(model) == before
+    assert check_runs(LINEAR, ModelInputs((X,))).args[0] is X
