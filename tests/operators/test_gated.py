@@ -62,7 +62,6 @@ def test_the_zeros_are_where_they_are_said_to_be(name: str) -> None:
 def test_values_and_slopes_lie_within_their_error(x: float) -> None:
     """Every evaluation encloses the fifty-digit value, also far in the tails."""
     mpmath.mp.dps = 50
-    root = mpmath.sqrt(2 / mpmath.pi)
     exact = {
         "gelu": lambda t: t * mpmath.ncdf(t),
         "gelu-tanh": lambda t: (

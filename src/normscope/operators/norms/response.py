@@ -110,7 +110,7 @@ def response_norm_at(x: Tensor, gamma: Tensor, eps: float = 1e-6, *, identity: b
     radial = scale[:, None] * (2.0 * torch.diag(share) - (share**2 / channels)[:, None])
     # entrywise rounding, in the Frobenius norm; relative to the sum of magnitudes in each entry
     size = scale.abs()[:, None] * (2.0 * torch.diag(share) + (share**2 / channels)[:, None])
-    slack = 4.0 * units * UNIT * float(torch.linalg.matrix_norm(size) + math.sqrt(channels))
+    slack = 4.0 * units * UNIT * (float(torch.linalg.matrix_norm(size)) + one * math.sqrt(channels))
     norm = up(matrix_norm_sandwich(radial + one * torch.eye(channels, dtype=torch.float64))[1] + slack)
     if x.numel() == channels:
         return norm
