@@ -46,7 +46,7 @@ class Role(Enum):
 _STATISTICS = re.compile(r"(running_(mean|var)|num_batches_tracked|moving_(mean|variance))$")
 _BIAS = re.compile(r"(^|_)(bias|beta)(_[ih]h_l\d+(_reverse)?)?$")
 _NORM = re.compile(r"norm|(^|[._])(bn|ln|gn|rms)(\d|_|\.|$)")
-_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|positions?|tokens?|cls)([._]|$)")
+_EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|positions?|tokens?)(\.|$)")
 _WEIGHT = re.compile(r"^(weight(_v)?|kernel|original1?|v)$")
 _MAGNITUDE = re.compile(r"^(weight_g|original0)$")
 
@@ -137,7 +137,7 @@ def _is_archive(path: Path) -> bool:
 def _refused(path: Path, error: Exception) -> WeightsError:
     """Return the error for a file that ``torch.load(weights_only=True)`` would not read."""
     text = str(error)
-    asked = re.search(r"(?:GLOBAL|global) (\S*\.\S*?)\.?(?:\s|$)", text)
+    asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
     if isinstance(error, pickle.UnpicklingError) and asked:
         return WeightsError(
             f"a checkpoint must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was "

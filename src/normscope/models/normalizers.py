@@ -56,15 +56,15 @@ def known_norm(norm: str, among: tuple[str, ...] = NORMS) -> str:
     return norm
 
 
-def group_count(channels: int, most: int = 32) -> int:
-    """Return the largest divisor of ``channels`` that is at most ``most`` and leaves two channels or more in a group.
+def group_count(channels: int, most: int = 32, least: int = 2) -> int:
+    """Return the largest divisor of ``channels`` that is at most ``most`` and leaves ``least`` channels in a group.
 
-    Groups of one channel would make GroupNorm an InstanceNorm, and a constant where there is a single pixel.
+    Groups of one channel would make GroupNorm an InstanceNorm, and in a vector groups of two would leave only signs.
 
     >>> [group_count(c) for c in (1, 16, 24, 64, 512)]
     [1, 8, 12, 32, 32]
     """
-    limit = min(most, max(channels // 2, 1))
+    limit = min(most, max(channels // least, 1))
     return max(divisor for divisor in range(1, limit + 1) if channels % divisor == 0)
 
 
@@ -96,7 +96,7 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
     if norm in (*WEIGHT_NORMS, "none"):
         return nn.Identity()
     if norm == "gn":
-        return nn.GroupNorm(group_count(features), features)
+        return nn.GroupNorm(group_count(features, least=8 if dimensions == 1 else 2), features)
     if dimensions == 1:
         if norm == "in":
             raise ValueError(

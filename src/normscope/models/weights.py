@@ -52,12 +52,12 @@ def refused(path: Path, error: Exception) -> WeightsError:
     'm.pt cannot be read as a checkpoint (EOF'
     """
     text = str(error)
-    asked = re.search(r"(?:GLOBAL|global) (\S+?)(?:\s|$)", text)
-    if isinstance(error, pickle.UnpicklingError) and asked and "." in asked.group(1):
-        what = asked.group(1).rstrip(".")
+    asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
+    if isinstance(error, pickle.UnpicklingError) and asked:
         return WeightsError(
-            f"a checkpoint must hold tensors and plain containers only; {path} asks for {what} and was refused, "
-            "because unpickling it could run code; save a state dict instead: torch.save(model.state_dict(), FILE)"
+            f"a checkpoint must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was "
+            "refused, because unpickling it could run code; save a state dict instead: "
+            "torch.save(model.state_dict(), FILE)"
         )
     if "TorchScript" in text:
         return WeightsError(
@@ -81,8 +81,8 @@ def _read_pickled(path: Path) -> Any:
             with path.open("rb") as file:
                 archive = file.read(2) == b"PK"
             return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
-        except OSError as error:
-            raise WeightsError(f"{path} cannot be opened: {error}; check its permissions") from error
+        except PermissionError as error:
+            raise WeightsError(f"{path} must be readable; {error}; check its permissions") from error
         except Exception as error:
             # Damaged pickles raise almost anything, KeyError and struct.error among them.
             raise refused(path, error) from error

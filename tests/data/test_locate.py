@@ -1,0 +1,45 @@
+"""Where data are looked for, and what is said if they are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from normscope.core.errors import InputError
+from normscope.data.locate import checked_split, first_folder, roots
+
+
+def test_a_given_root_is_the_only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the variable comes before the usual places."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("NORMSCOPE_DATA", raising=False)
+    assert roots("here") == [Path("here")]
+    assert roots("~/here") == [Path("/home/someone/here")]
+    assert roots(None) == [Path("data"), Path("/home/someone/.cache/normscope")]
+    monkeypatch.setenv("NORMSCOPE_DATA", "/sets")
+    assert roots(None)[0] == Path("/sets")
+
+
+def test_the_first_complete_folder_is_taken(tmp_path: Path) -> None:
+    """A folder with some of the files is passed over, and named if there is none."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "one").touch()
+    folders = [tmp_path / "none", tmp_path / "a", tmp_path / "b"]
+    with pytest.raises(InputError) as caught:
+        first_folder("set", folders, [["one", "two"]], "get it")
+    assert f"looked in {folders[0]}, {folders[1]}, {folders[2]}; incomplete: {folders[1]} lacks two; " in str(
+        caught.value
+    )
+    assert "get it; then name its folder as the root, or set NORMSCOPE_DATA" in str(caught.value)
+    (tmp_path / "b" / "two").touch()
+    assert first_folder("set", folders, [["one", "two"]], "get it") == tmp_path / "b"
+    assert first_folder("set", folders, [["three"], ["one"]], "get it") == tmp_path / "a"
+
+
+def test_splits_are_known() -> None:
+    """The message lists them."""
+    assert checked_split("train", ("train", "test")) == "train"
+    with pytest.raises(InputError, match="train, test; got 'valid'"):
+        checked_split("valid", ("train", "test"))

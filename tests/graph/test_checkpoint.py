@@ -1,0 +1,224 @@
+"""Checkpoints without their model: headers, streams, roles, and files that are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from normscope.core.errors import WeightsError
+from normscope.graph.checkpoint import Role, TensorEntry, guess_role, iterate_tensors, read_header
+
+STATE = {
+    "conv.weight": torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0)),
+    "norm.weight": torch.ones(4, dtype=torch.bfloat16),
+    "head.weight": torch.randn(2, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64),
+    "steps": torch.tensor(7),
+}
+
+
+def save(folder: Path, kind: str) -> Path:
+    """Write the same tensors in one of the formats."""
+    if kind == "safetensors":
+        save_file(STATE, folder / "m.safetensors")
+        return folder / "m.safetensors"
+    if kind == "sharded":
+        names = sorted(STATE)
+        shards = {"a.safetensors": names[:1], "b.safetensors": names[1:]}
+        for file, keys in shards.items():
+            save_file({key: STATE[key] for key in keys}, folder / file)
+        index = folder / "model.safetensors.index.json"
+        index.write_text(json.dumps({"weight_map": {key: file for file, keys in shards.items() for key in keys}}))
+        return index
+    content = {"state_dict": STATE, "epoch": 3} if kind == "wrapped" else STATE
+    torch.save(content, folder / "m.pt", _use_new_zipfile_serialization=kind != "old")
+    return folder / "m.pt"
+
+
+KINDS = ["safetensors", "sharded", "zip", "wrapped", "old"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_header_and_stream_agree_with_what_was_saved(tmp_path: Path, kind: str) -> None:
+    """Names, shapes, dtypes, sizes and every bit, in the header's order."""
+    path = save(tmp_path, kind)
+    header = read_header(path)
+    assert {entry.name for entry in header} == set(STATE)
+    for entry in header:
+        tensor = STATE[entry.name]
+        assert entry.shape == tuple(tensor.shape)
+        assert f"torch.{entry.dtype}" == str(tensor.dtype)
+        assert entry.nbytes == tensor.numel() * tensor.element_size()
+    streamed = [(entry, tensor.clone()) for entry, tensor in iterate_tensors(path)]
+    assert [entry for entry, _ in streamed] == header
+    assert all(torch.equal(tensor, STATE[entry.name]) for entry, tensor in streamed)
+
+
+def resident() -> float:
+    """Return the mebibytes of this process that are in memory, mapped files included."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from Linux's /proc")
+@pytest.mark.parametrize("ending", ["safetensors", "pt"])
+def test_peak_memory_is_near_the_largest_tensor(tmp_path: Path, ending: str) -> None:
+    """A file of 128 MiB in tensors of 8 MiB: streaming needs a window of 16 MiB and a little, keeping all needs all."""
+    path = tmp_path / f"m.{ending}"
+    state = {f"{index}.weight": torch.ones(2 << 20) for index in range(16)}
+    save_file(state, path) if ending == "safetensors" else torch.save(state, path)
+    del state
+    grown = {}
+    for how in ("streamed", "kept"):
+        kept = []
+        before, peak = resident(), 0.0
+        for _, tensor in iterate_tensors(path):
+            assert float(tensor.sum()) == 2 << 20
+            peak = max(peak, resident() - before)
+            if how == "kept":
+                kept.append(tensor)
+            del tensor
+        grown[how] = peak
+    assert grown["kept"] > 110
+    assert grown["streamed"] < 30
+
+
+def true_roles(model: nn.Module) -> dict[str, Role]:
+    """Return what each tensor of a network is, by the class of the layer that owns it."""
+    roles: dict[str, Role] = {}
+    norms = (nn.BatchNorm1d, nn.BatchNorm2d, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.InstanceNorm2d)
+    kinds: list[tuple[tuple[type, ...], Role]] = [
+        (norms, Role.NORM_SCALE),
+        ((nn.Conv2d, nn.ConvTranspose2d, nn.Conv1d), Role.CONVOLUTION),
+        ((nn.Linear, nn.LSTM, nn.MultiheadAttention), Role.MATRIX),
+        ((nn.Embedding,), Role.EMBEDDING),
+    ]
+    for owner, module in model.named_modules():
+        for classes, role in kinds:
+            if isinstance(module, classes):
+                for name, _ in module.named_parameters(recurse=False):
+                    roles[f"{owner}.{name}"] = Role.BIAS if "bias" in name else role
+                for name, _ in module.named_buffers(recurse=False):
+                    roles[f"{owner}.{name}"] = Role.RUNNING_STATISTICS
+    return roles
+
+
+class Sample(nn.Module):
+    """Layers of every kind under common names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.GroupNorm(2, 8))
+        self.patch_embed = nn.Conv2d(3, 8, 4)
+        self.wte = nn.Embedding(50, 8)
+        self.embed_tokens = nn.Embedding(50, 8)
+        self.position_embeddings = nn.Embedding(9, 8)
+        self.ln_f = nn.LayerNorm(8)
+        self.input_layernorm = nn.RMSNorm(8)
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.q_proj = nn.Linear(8, 8)
+        self.up = nn.ConvTranspose2d(8, 4, 2)
+        self.audio = nn.Conv1d(4, 4, 3)
+        self.rnn = nn.LSTM(8, 4, bidirectional=True)
+        self.fc = nn.Linear(8, 3)
+
+
+def test_roles_are_guessed_from_names_and_shapes() -> None:
+    """Every tensor of a model with common names."""
+    model = Sample()
+    roles = true_roles(model)
+    assert set(roles) == set(model.state_dict())
+    guesses = {name: guess_role(name, tuple(tensor.shape)) for name, tensor in model.state_dict().items()}
+    assert guesses == roles
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "role"),
+    [
+        ("vit.embeddings.cls_token", (1, 1, 8), Role.EMBEDDING),
+        ("pos_embed", (1, 197, 192), Role.EMBEDDING),
+        ("embeddings.LayerNorm.gamma", (768,), Role.NORM_SCALE),
+        ("embeddings.LayerNorm.beta", (768,), Role.BIAS),
+        ("conv.parametrizations.weight.original0", (8, 1, 1, 1), Role.OTHER),
+        ("conv.parametrizations.weight.original1", (8, 3, 3, 3), Role.CONVOLUTION),
+        ("fc.parametrizations.weight.0._u", (8,), Role.OTHER),
+        ("cls.predictions.transform.dense.weight", (768, 768), Role.MATRIX),
+        ("blocks.0.token_mixing.fc1.weight", (384, 196), Role.MATRIX),
+        ("logit_scale", (), Role.OTHER),
+        ("layer_scale", (8,), Role.OTHER),
+        ("", (3, 3), Role.MATRIX),
+    ],
+)
+def test_special_names(name: str, shape: tuple[int, ...], role: Role) -> None:
+    """Names of public checkpoints."""
+    assert TensorEntry(name, shape, "float32", 0).role is role
+
+
+class Evil:
+    """An object whose pickle creates a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
+    """The message names what was asked for."""
+    torch.save({"w": torch.ones(1), "x": Evil(tmp_path / "ran")}, tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match=r"asks for \S*mkdir and was refused"):
+        read_header(tmp_path / "m.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "zip", "old"])
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.6, 0.98])
+def test_cut_files_are_refused(tmp_path: Path, kind: str, keep: float) -> None:
+    """Wherever the copy stopped."""
+    path = save(tmp_path, kind)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(WeightsError, match="cut short" if keep else r"is empty \(0 bytes\)"):
+        list(iterate_tensors(path))
+
+
+def test_indices_that_lie_are_refused(tmp_path: Path) -> None:
+    """Missing files, missing tensors, files elsewhere, no map at all."""
+    index = save(tmp_path, "sharded")
+    good = json.loads(index.read_text())["weight_map"]
+    cases = {
+        "lacks c.safetensors": {"weight_map": good | {"x": "c.safetensors"}},
+        "which lacks them": {"weight_map": good | {"x": "a.safetensors"}},
+        "must name files beside it": {"weight_map": {"x": "../a.safetensors"}},
+        "names no file": {"weight_map": {}},
+        "must be JSON with a weight_map": {"weights": good},
+    }
+    for message, content in cases.items():
+        index.write_text(json.dumps(content))
+        with pytest.raises(WeightsError, match=message):
+            read_header(index)
+    index.write_text("{")
+    with pytest.raises(WeightsError, match="must be JSON"):
+        read_header(index)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    """Directories, unknown endings, absent files, contents that are no tensors."""
+    (tmp_path / "m.h5").write_text("x")
+    torch.save([torch.ones(1)], tmp_path / "list.pt")
+    torch.save({"epoch": 3}, tmp_path / "epoch.pt")
+    cases = {
+        "": "is a directory",
+        "none.pt": "there is no",
+        "m.h5": r"must end in \.safetensors",
+        "list.pt": "holds list",
+        "epoch.pt": "holds epoch",
+    }
+    for name, message in cases.items():
+        with pytest.raises(WeightsError, match=message):
+            read_header(tmp_path / name)
