@@ -17,7 +17,7 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.operators.activations import ACTIVATIONS, Activation, UnknownActivationError, image, slope
 
-mpmath.mp.dps = 40
+mpmath.mp.dps = 50
 Function = Callable[[Tensor], Tensor]
 
 #: Activation, parameters, the same function in PyTorch, and the interval its arguments are drawn from.
@@ -135,7 +135,7 @@ def test_difference_quotients(name: str, params: dict[str, Any], function: Funct
 
 
 def steepest(derivative: Callable[[Any], Any], start: float) -> Any:
-    """Return the value of the derivative at the stationary point near ``start``, with forty digits."""
+    """Return the value of the derivative at the stationary point near ``start``, with fifty digits."""
     where = mpmath.findroot(lambda x: mpmath.diff(derivative, x), start)
     return abs(derivative(where))
 
@@ -156,7 +156,7 @@ GATED = {
 
 @pytest.mark.parametrize("key", GATED)
 def test_the_optimum_has_all_digits(key: str) -> None:
-    """The largest slope and the smallest value agree with forty-digit optima and lie on the safe side."""
+    """The largest slope and the smallest value agree with fifty-digit optima and lie on the safe side."""
     function, params, bend, turn = GATED[key]
     name = key.split("-")[0]
     truth = steepest(lambda x: mpmath.diff(function, x), bend)

@@ -46,13 +46,12 @@ ARGUMENTS = [-1000.0, -745.5, -40.0, -3.0, -1e-9, 0.0, 1e-300, 0.4, 2.0, 37.0, 7
 @pytest.mark.parametrize("x", ARGUMENTS)
 def test_evaluations_enclose_the_truth(name: str, x: float) -> None:
     """Value and slope lie within their stated error at all scales."""
-    mpmath.mp.dps = 400
-    curve, exact = EXACT[name]
-    value, error = curve.pieces[0].value(x)
-    assert abs(exact(mpmath.mpf(x)) - mpmath.mpf(value)) <= error
-    slope, error = curve.pieces[0].slope(x)
-    assert abs(SLOPES[name](mpmath.mpf(x)) - mpmath.mpf(slope)) <= error
-    mpmath.mp.dps = 50
+    with mpmath.workdps(400):
+        curve, exact = EXACT[name]
+        value, error = curve.pieces[0].value(x)
+        assert abs(exact(mpmath.mpf(x)) - mpmath.mpf(value)) <= error
+        slope, error = curve.pieces[0].slope(x)
+        assert abs(SLOPES[name](mpmath.mpf(x)) - mpmath.mpf(slope)) <= error
 
 
 @pytest.mark.parametrize(("height", "rate"), [(1.0, 1.0), (1.5, 0.3), (-2.0, 1.0), (3.0, 1 / 3), (-3.0, -1 / 3)])

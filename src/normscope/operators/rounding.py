@@ -173,6 +173,7 @@ def matrix_norm_sandwich(matrix: Tensor) -> tuple[float, float]:
     skew = [float(torch.linalg.matrix_norm(gram - eye)) + slack * S.numel() for gram in (U.mT @ U, Vh @ Vh.mT)]
     residual = float(torch.linalg.matrix_norm(A - (U * S) @ Vh))
     residual += slack * float(torch.linalg.vector_norm(S)) * math.sqrt(S.numel())
-    factor = math.sqrt((1.0 + up(skew[0])) * (1.0 + up(skew[1])))
-    upper = up(top * factor + residual * (1.0 + slack))
+    # a thousandth more covers the rounding of these Frobenius norms for up to 1e12 entries
+    factor = math.sqrt((1.0 + 1.001 * skew[0]) * (1.0 + 1.001 * skew[1]))
+    upper = up(top * factor + 1.001 * residual)
     return scale * max(0.0, down(2.0 * top - upper)), scale * upper

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
+from normscope.core.statement import statements
+from normscope.operators.norms import batch, group
 from normscope.operators.norms.layer import (
     centered_scale_norm,
     layer_norm_at,
@@ -295,6 +297,31 @@ def test_printed_constants_and_where_they_are_bounds() -> None:
     wide = layer_norm_slides(torch.ones(1), 0.0, 1e-5, n=100)
     assert wide == pytest.approx(9.9 * layer_norm_global(torch.ones(100), 1e-5), rel=1e-9)
     assert layer_norm_printed(0.0, 0.0) == math.inf
+
+
+def test_printed_formulas_are_registered_as_printed() -> None:
+    """What the paper and the slides print is never registered as a plain statement."""
+    assert batch.batch_norm_printed
+    assert group.group_norm_printed
+    printed = {(s.paper, s.number): s for s in statements() if s.function.startswith("normscope.operators.norms")}
+    for key in (
+        ("than2025", "Lemma 1"),
+        ("than2025", "Lemma 2"),
+        ("than2025", "Lemma 3"),
+        ("than2025slides", "BN"),
+        ("than2025slides", "LN"),
+        ("than2025slides", "GN"),
+    ):
+        assert printed[key].holds.startswith("printed")
+
+
+def test_range_of_one_scale_for_all() -> None:
+    """A single scale stands for all elements."""
+    one, all_of_them = (layer_norm_range(torch.full((k,), 2.0), None, 9) for k in (1, 9))
+    assert one.radius == all_of_them.radius == pytest.approx(6.0, rel=1e-14)
+    assert torch.equal(one.high, all_of_them.high)
+    with pytest.raises(InputError, match="one for all"):
+        layer_norm_range(torch.ones(3), None, 9)
 
 
 def test_errors() -> None:

@@ -63,7 +63,10 @@ def batch_norm_running(gamma: Tensor | None, running_var: Tensor, eps: float) ->
     >>> round(batch_norm_running(torch.tensor([0.3, -2, 1, 5, 0.1]), torch.tensor([0.01, 0.25, 1, 4, 9]), 1e-5), 7)
     3.99992
     """
-    return up(float(batch_norm_scale(gamma, running_var, eps).abs().max()))
+    scale = batch_norm_scale(gamma, running_var, eps)
+    if gamma is not None and not bool(gamma.any()):
+        return 0.0
+    return max(up(float(scale.abs().max())), TINIEST)
 
 
 @statement("normscope", "Proposition BN-2", holds="running statistics")

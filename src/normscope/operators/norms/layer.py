@@ -108,7 +108,7 @@ def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
 
     Args:
         x: the inputs; the last axes are those of ``gamma``.
-        gamma: the scale, of the normalized shape; with leading axes of ``x`` too if it differs between vectors.
+        gamma: the scale, of the normalized shape.
         eps: the stabilizer, ``>= 0``.
 
     Returns:
@@ -298,19 +298,26 @@ def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -
     vector is centred and no longer than ``sqrt(n)``; its largest entry is that of ``sqrt(n) P e_i``.
 
     Args:
-        gamma: the scale, ``n`` elements.
-        beta: the shift, or ``None``.
+        gamma: the scale, ``n`` elements, or one for all.
+        beta: the shift, likewise, or ``None``.
         n: number of normalized elements, ``gamma.numel()`` by default.
 
     Returns:
         The :class:`OutputRange`, rounded outward.
+
+    Raises:
+        InputError: if the sizes do not fit.
 
     >>> round(layer_norm_range(torch.ones(4), None).radius, 9), layer_norm_range(torch.ones(5), None).high[0] >= 2.0
     (2.0, tensor(True))
     """
     scale = as_float64(gamma, "gamma")
     count = scale.numel() if n is None else n
-    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(scale.shape)
+    if scale.numel() == 1:
+        scale = scale.reshape(1).expand(count)
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").expand(scale.shape)
+    if scale.numel() != count:
+        raise InputError(f"gamma must have {count} elements, or one for all, got {scale.numel()}")
     reach = scale.abs() * math.sqrt(count - 1) * (1.0 + 8.0 * UNIT)
     slack = UNIT * 4.0 * (shift.abs() + reach)
     norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)

@@ -7,8 +7,10 @@ from torch import Tensor
 
 from normscope.operators.rounding import UNIT, sum_units, tree_sum
 
-#: Bisection steps; the bracket is at most one wide and float64 resolves 2^-53 of it.
-_STEPS = 56
+#: Bits of the bracket to resolve; it is at most one wide and float64 resolves 2^-53 of it.
+_BITS = 56
+#: Below this many entries several points of the bracket are tested at once, as the work is all overhead.
+_SMALL = 20_000
 
 
 def shrunk_scale_norm(scale: Tensor, directions: tuple[Tensor, ...], error: Tensor | None = None) -> Tensor:
@@ -68,11 +70,19 @@ def _largest_drop(gap: Tensor, u: Tensor, near: Tensor, index: Tensor, limit: Te
     gap_rest = gap[rest].reshape(rows, keep)
     u_rest = u[rest[:, None, :].expand(rows, count, n)].reshape(rows, count, keep)
     products = u_rest[:, :, None, :] * u_rest[:, None, :, :]
+    bits = 5 if rows * n < _SMALL else 1
+    cuts = 2**bits
+    share = torch.arange(1, cuts, dtype=limit.dtype) / cuts
+    repeated = [v.repeat_interleave(cuts - 1, dim=0) for v in (near, chosen, gap_rest, products)] if bits > 1 else []
     low, high = torch.zeros_like(limit), limit.clone()
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        proved = _is_above(middle, near, chosen, gap_rest, products) & (middle < limit)
-        low, high = torch.where(proved, middle, low), torch.where(proved, high, middle)
+    for _ in range(-(-_BITS // bits)):
+        t = low[:, None] + (high - low)[:, None] * share
+        proved = _is_above(t.flatten(), *(repeated or (near, chosen, gap_rest, products))).reshape(t.shape)
+        proved = proved & (t < limit[:, None])
+        # every proved point is a bound; the next cut above the largest one is where the search goes on
+        last = torch.where(proved, torch.arange(1, cuts), 0).amax(dim=1, keepdim=True)
+        edges = torch.cat([low[:, None], t, high[:, None]], dim=1)
+        low, high = edges.gather(1, last)[:, 0], edges.gather(1, last + 1)[:, 0]
     return low
 
 
