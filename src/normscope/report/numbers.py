@@ -1,0 +1,141 @@
+"""Numbers as people read them: four digits, powers of ten where they are large, and words for what is not a number."""
+
+from __future__ import annotations
+
+import math
+
+from normscope.core.value import Kind, Value
+
+#: Decimal logarithm from which on (and below whose negative) a number is written as a power of ten.
+PLAIN = 6.0
+NOTHING = "-"
+
+
+def number_text(log10: float) -> str:
+    """Return a non-negative number, given by its decimal logarithm, with four significant digits.
+
+    Args:
+        log10: decimal logarithm; ``inf`` is "no bound" and ``-inf`` is zero.
+
+    >>> number_text(0.5), number_text(8.4561), number_text(-25.31), number_text(math.inf), number_text(-math.inf)
+    ('3.162', '10^8.456', '10^-25.31', 'no bound', '0')
+    """
+    if math.isinf(log10):
+        return "no bound" if log10 > 0 else "0"
+    return f"10^{digits(log10)}" if abs(log10) >= PLAIN else digits(10.0**log10)
+
+
+def digits(x: float) -> str:
+    """Return a number with four significant digits.
+
+    >>> digits(0.333333), digits(1234.5678), digits(0.0)
+    ('0.3333', '1235', '0')
+    """
+    return f"{x:.4g}"
+
+
+def float_text(x: float | None) -> str:
+    """Return a float with four significant digits, or a dash for none.
+
+    >>> float_text(1e-5), float_text(None)
+    ('1e-05', '-')
+    """
+    return NOTHING if x is None else digits(x)
+
+
+def value_text(value: Value | None) -> str:
+    """Return a value as text, or a dash for none.
+
+    >>> value_text(Value.of(2.0, Kind.CERTIFIED)), value_text(None)
+    ('2', '-')
+    """
+    return NOTHING if value is None else number_text(value.log10)
+
+
+def plain_number_text(value: Value | None) -> str:
+    """Return a value as an ordinary number where it is one between 1e-6 and 1e6, otherwise a dash or a word.
+
+    >>> plain_number_text(Value(100.0, Kind.PRINTED)), plain_number_text(Value(math.inf, Kind.CERTIFIED))
+    ('-', 'no bound')
+    """
+    if value is None:
+        return NOTHING
+    return NOTHING if math.isfinite(value.log10) and abs(value.log10) >= PLAIN else number_text(value.log10)
+
+
+def log10_text(value: Value | None) -> str:
+    """Return the decimal logarithm of a value with four significant digits, or a dash.
+
+    >>> log10_text(Value.of(1000.0, Kind.CERTIFIED))
+    '3'
+    """
+    if value is None:
+        return NOTHING
+    return digits(value.log10)
+
+
+def kind_text(value: Value | None) -> str:
+    """Return the short word for what a value guarantees.
+
+    >>> kind_text(Value.of(1.0, Kind.PROBABILISTIC, delta=1e-9)), kind_text(Value.of(1.0, Kind.LOWER))
+    ('prob. 1-1e-9', 'lower')
+    """
+    if value is None:
+        return NOTHING
+    if value.kind is Kind.PROBABILISTIC:
+        mantissa, _, exponent = f"{value.delta:.3g}".partition("e")
+        return f"prob. 1-{mantissa}e{int(exponent)}" if exponent else f"prob. 1-{mantissa}"
+    return value.kind.value
+
+
+def factor_text(above: Value | None, below: Value | None) -> str:
+    """Return how many times larger one value is than another; a dash where that says nothing.
+
+    Args:
+        above: an upper bound, or a printed number.
+        below: an attained value.
+
+    >>> factor_text(Value.of(6.0, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER))
+    'x 3'
+    """
+    if above is None or below is None or math.isinf(above.log) or math.isinf(below.log):
+        return NOTHING
+    return f"x {number_text(above.log10 - below.log10)}"
+
+
+def count_text(n: int) -> str:
+    """Return a count with thousands apart.
+
+    >>> count_text(11689512)
+    '11,689,512'
+    """
+    return f"{n:,}"
+
+
+def span_text(texts: list[str]) -> str:
+    """Return several cells of one column as one: equal ones once, numbers as least and most, words one by one.
+
+    >>> span_text(["1.2", "1.2"]), span_text(["1.2", "0.9", "10^7"]), span_text(["-", "2"]), span_text(["yes", "no"])
+    ('1.2', '0.9 .. 10^7', '2', 'yes, no')
+    """
+    shown = [t for t in dict.fromkeys(texts) if t != NOTHING] or [NOTHING]
+    sizes = [_log10(t) for t in shown]
+    if len(shown) == 1 or None in sizes:
+        return ", ".join(shown)
+    ordered = sorted(zip((s for s in sizes if s is not None), shown, strict=True))
+    return f"{ordered[0][1]} .. {ordered[-1][1]}"
+
+
+def _log10(text: str) -> float | None:
+    """Return the decimal logarithm of a cell, or ``None`` if it is not a non-negative number."""
+    if text == "no bound":
+        return math.inf
+    try:
+        if text.startswith("10^"):
+            return float(text[3:])
+        number = float(text)
+    except ValueError:
+        return None
+    if number < 0:
+        return None
+    return math.log10(number) if number > 0 else -math.inf

@@ -1,0 +1,143 @@
+"""Sections of a report as data: a title, lines of text, a table; and their plain form, one row to a line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normscope.report.numbers import span_text
+
+#: Rows beyond which a table is folded by repeated blocks, and cut if that does not help.
+ROWS = 30
+_RUN = re.compile(r"^(?P<base>.*?)(?P<first>\d+)\.\.(?P<last>\d+)$")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under column titles.
+
+    Attributes:
+        columns: titles.
+        rows: cells, one tuple per row.
+        left: columns of words, flush left; all others hold numbers, flush right.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Section:
+    """One part of a report.
+
+    Attributes:
+        title: what it is about.
+        lines: text before the table.
+        table: the table, if there is one.
+        after: text after it.
+    """
+
+    title: str
+    lines: tuple[str, ...] = ()
+    table: Table | None = None
+    after: tuple[str, ...] = ()
+
+
+def plain_text(sections: Iterable[Section]) -> str:
+    """Return sections as plain text: as wide as they are, no boxes, no colour, one row to a line.
+
+    >>> print(plain_text([Section("layers", table=Table(("name", "norm"), (("fc", "2.5"),), frozenset({"name"})))]))
+    layers
+      name  norm
+      fc     2.5
+    """
+    blocks = []
+    for section in sections:
+        lines = [section.title, *(f"  {line}" for line in section.lines)]
+        if section.table is not None:
+            lines += _table_lines(section.table)
+        blocks.append("\n".join([*lines, *(f"  {line}" for line in section.after)]))
+    return "\n\n".join(blocks)
+
+
+def _table_lines(table: Table) -> list[str]:
+    """Return the lines of a table, columns padded to their widest cell."""
+    grid = [table.columns, *table.rows]
+    widths = [max(len(row[i]) for row in grid) for i in range(len(table.columns))]
+    left = [title in table.left for title in table.columns]
+    lines = []
+    for row in grid:
+        cells = [c.ljust(w) if flush else c.rjust(w) for c, w, flush in zip(row, widths, left, strict=True)]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return lines
+
+
+def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: bool) -> tuple[Table, tuple[str, ...]]:
+    """Return a table short enough to read, and lines that say what was left out.
+
+    A long table is folded first: rows at the same place of equal blocks become one, its numbers as ``least .. most``.
+    What is still too long is cut.
+
+    Args:
+        table: the first column holds module paths.
+        blocks: the module tree with runs of equal blocks, as in a result.
+        everything: leave it as it is.
+
+    >>> rows = tuple((str(i), "1") for i in range(40))
+    >>> short, said = shortened(Table(("name", "norm"), rows), (), everything=False)
+    >>> len(short.rows), said
+    (30, ('... 10 more rows, all of them in result.json (or with --all)',))
+    """
+    if everything or len(table.rows) <= ROWS:
+        return table, ()
+    runs = tuple(_runs(blocks))
+    groups: dict[str, list[tuple[str, ...]]] = {}
+    for row in table.rows:
+        groups.setdefault(_folded_name(row[0], runs), []).append(row)
+    rows = tuple(_merged(name, group) for name, group in groups.items())
+    said: tuple[str, ...] = ()
+    if len(rows) < len(table.rows):
+        said = (f"equal blocks are folded, {len(table.rows)} rows into {len(rows)}: least .. most (--all shows each)",)
+    if len(rows) > ROWS:
+        said = (f"... {len(rows) - ROWS} more rows, all of them in result.json (or with --all)", *said)
+        rows = rows[:ROWS]
+    return Table(table.columns, rows, table.left), said
+
+
+def _runs(blocks: Sequence[Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], int, int]]:
+    """Yield every run of equal blocks, outer ones first: path before its number, first and last number."""
+    for block in blocks:
+        match = _RUN.match(str(block["name"]))
+        if match and int(block["repeat"]) > 1:
+            base = tuple(part for part in match["base"].split(".") if part)
+            yield base, int(match["first"]), int(match["last"])
+        yield from _runs(block["children"])
+
+
+def _folded_name(name: str, runs: Sequence[tuple[tuple[str, ...], int, int]]) -> str:
+    """Return a module path with the numbers of equal blocks replaced by their range.
+
+    >>> _folded_name("layers.3.norm", [(("layers",), 0, 11)])
+    'layers.0..11.norm'
+    """
+    path = name.split(".")
+    shown = list(path)
+    for base, first, last in runs:
+        at = len(base)
+        if len(path) <= at or tuple(path[:at]) != base:
+            continue
+        number, mark, call = path[at].partition("#")
+        if number.isdigit() and first <= int(number) <= last:
+            path[at] = f"{first}{mark}{call}"
+            shown[at] = f"{first}..{last}{mark}{call}"
+    return ".".join(shown)
+
+
+def _merged(name: str, rows: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the rows of equal blocks as one."""
+    if len(rows) == 1:
+        return rows[0]
+    return (f"{name} (x{len(rows)})", *(span_text([row[i] for row in rows]) for i in range(1, len(rows[0]))))

@@ -1,0 +1,273 @@
+"""A result as text: pure functions from results to sections, coverage first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
+from normscope.core.value import Kind, Value
+from normscope.report.numbers import (
+    NOTHING,
+    count_text,
+    digits,
+    factor_text,
+    float_text,
+    kind_text,
+    log10_text,
+    number_text,
+    plain_number_text,
+    value_text,
+)
+from normscope.report.table import Section, Table, plain_text, shortened
+
+#: Rows of the end-to-end table: key in the result, words, key of the attained value it is compared with.
+END_TO_END: tuple[tuple[str, str, str | None], ...] = (
+    ("printed", "printed (Theorem 9)", "lower"),
+    ("printed_weights", "product of weight norms (Lemma 5)", None),
+    ("global", "proved, all inputs", "lower"),
+    ("global_probabilistic", "proved, all inputs", "lower"),
+    ("variance_floor", "proved, variance floor", "lower_on_floor"),
+    ("variance_floor_probabilistic", "proved, variance floor", "lower_on_floor"),
+    ("without_normalizers", "without normalizers", None),
+    ("stacked_batch", "proved, stacked batch", "stacked_batch_lower"),
+    ("lower", "attained", None),
+    ("lower_on_floor", "attained on the floor", None),
+    ("jacobian", "largest Jacobian", None),
+    ("stacked_batch_lower", "attained, stacked batch", None),
+)
+_EFFECTS = {
+    "printed_product": "printed product of the normalizers' constants",
+    "folded_product": "product of folded layers ||diag(gamma/sigma) W||",
+    "change_of_bound": "bound with normalizers over bound without",
+}
+Facts = Mapping[str, Sequence[str]]
+
+
+def result_text(result: Result, *, everything: bool = False) -> str:
+    """Return the report of a result as plain text.
+
+    Args:
+        result: what ``analyze`` returned.
+        everything: show every row of every table.
+
+    >>> coverage = Coverage(ops=2, understood=2, parameters=1.0, parameters_total=6)
+    >>> values = {"global": Value.of(2.0, Kind.CERTIFIED), "lower": Value.of(1.0, Kind.LOWER)}
+    >>> print(result_text(Result({"name": "tiny"}, {}, coverage, (), (), values)).splitlines()[0])
+    model: tiny
+    """
+    return plain_text(result_sections(result, everything=everything))
+
+
+def result_sections(result: Result, *, everything: bool = False) -> list[Section]:
+    """Return the report of a result as sections: coverage, messages, end to end, then the details.
+
+    Args:
+        result: what ``analyze`` returned.
+        everything: show every row of every table.
+
+    Returns:
+        The sections; those without content are left out.
+    """
+    sections = [_model(result), _coverage(result.coverage)]
+    if result.messages:
+        sections.append(Section("messages", lines=result.messages))
+    sections.append(_end_to_end(result.end_to_end))
+    if result.normalizers:
+        sections.append(_normalizers(result, everything))
+    if result.layers:
+        sections.append(_layers(result, everything))
+    if result.effect:
+        sections.append(_effect(result.effect))
+    if result.statistics:
+        sections.append(_statistics(result, everything))
+    return sections
+
+
+def _model(result: Result) -> Section:
+    """Return what was looked at."""
+    facts = result.model
+    lines = []
+    if "parameters" in facts:
+        lines.append(f"{facts.get('class', '')}, {count_text(int(facts['parameters']))} parameters")
+    blocks = [f"{b['name']} {'x'.join(map(str, b['shape']))} ({b['kind']})" for b in result.input.get("blocks", ())]
+    if blocks:
+        lines.append(f"input: {', '.join(blocks)}")
+    seen = [f"{key.replace('_', ' ')} {facts[key]}" for key in ("mode", "norm", "front_end") if facts.get(key)]
+    if seen:
+        lines.append(", ".join(seen))
+    return Section(f"model: {facts.get('name', '')}", lines=tuple(lines))
+
+
+def _coverage(coverage: Coverage) -> Section:
+    """Return how much was understood, what was not, and what to do about it."""
+    lines = [
+        f"{coverage.understood} of {coverage.ops} operations understood, "
+        f"{100 * coverage.parameters:.4g} % of {count_text(coverage.parameters_total)} parameters"
+    ]
+    if not coverage.opaque:
+        return Section("coverage", lines=tuple(lines))
+    rows = tuple(
+        (o.op, o.module or o.name, "no finite constant" if o.known else "unknown", o.reason) for o in coverage.opaque
+    )
+    columns = ("operation", "where", "what", "why")
+    table, said = shortened(Table(columns, rows, frozenset(columns)), (), everything=False)
+    unknown = [o for o in coverage.opaque if not o.known]
+    after = list(said)
+    if unknown:
+        after.append(
+            f'an unknown operation gets a rule with normscope.register_rule("{unknown[0].op}", rule): see docs/rules.md'
+        )
+    return Section("coverage", lines=tuple(lines), table=table, after=tuple(after))
+
+
+def _end_to_end(values: Mapping[str, Value | None]) -> Section:
+    """Return the end-to-end constants, each with what it guarantees."""
+    rows = []
+    for key, words, below in END_TO_END:
+        value = values.get(key)
+        if value is None:
+            continue
+        gap = _gap(value, values.get(below)) if below is not None else NOTHING
+        rows.append(
+            (
+                words,
+                log10_text(value),
+                plain_number_text(value),
+                kind_text(value),
+                gap,
+                value.mode or NOTHING,
+                value.domain,
+            )
+        )
+    columns = ("constant", "log10", "value", "kind", "over attained", "mode", "domain")
+    return Section("end to end", table=Table(columns, tuple(rows), frozenset({"constant", "kind", "mode", "domain"})))
+
+
+def _gap(value: Value, attained: Value | None) -> str:
+    """Return an upper number over the attained one; a printed number below it is no bound."""
+    if attained is not None and value.kind is Kind.PRINTED and value.log < attained.log:
+        return "not a bound"
+    return factor_text(value, attained)
+
+
+def _normalizers(result: Result, everything: bool) -> Section:
+    """Return every normalizer: printed, proved, on the floor."""
+    columns = ("normalizer", "kind", "printed", "a bound", "proved", "on floor", "least std", "eps")
+    rows = tuple(_normalizer_row(n) for n in result.normalizers)
+    table = Table(columns, rows, frozenset({"normalizer", "kind", "a bound"}))
+    table, said = shortened(table, result.blocks, everything=everything)
+    explain = "least std: before it in the data; with running statistics, of the running variance"
+    return Section("normalizers", table=table, after=(*said, explain))
+
+
+def _normalizer_row(n: NormalizerResult) -> tuple[str, ...]:
+    """Return the cells of one normalizer."""
+    bound = NOTHING if n.printed_is_bound is None else ("yes" if n.printed_is_bound else "no")
+    least = n.details.get("std_min") if n.floor is None else n.floor
+    cells = (value_text(n.printed), bound, value_text(n.proved), value_text(n.on_floor))
+    return (n.name, n.kind, *cells, float_text(least), float_text(n.details.get("eps")))
+
+
+def _layers(result: Result, everything: bool) -> Section:
+    """Return every linear layer, from below and above, alone and folded with the normalizer after it."""
+    columns = ("layer", "kind", "shape", "lower", "upper", "width", "folded")
+    rows = tuple(_layer_row(x) for x in result.layers)
+    table = Table(columns, rows, frozenset({"layer", "kind", "shape"}))
+    table, said = shortened(table, result.blocks, everything=everything)
+    after = list(said)
+    if any(x.folded is not None for x in result.layers):
+        after.append("folded: the norm together with the fixed normalization after it, ||diag(gamma/sigma) W||")
+    return Section("layers", table=table, after=tuple(after))
+
+
+def _layer_row(x: LayerResult) -> tuple[str, ...]:
+    """Return the cells of one layer; width is upper over lower, less one."""
+    gap = x.upper.log - x.lower.log
+    width = digits(math.expm1(gap)) if math.isfinite(gap) and gap < 20 else NOTHING
+    shape = "x".join(map(str, x.shape))
+    return (x.name, x.kind, shape, value_text(x.lower), value_text(x.upper), width, value_text(x.folded))
+
+
+def _effect(effect: Mapping[str, Any]) -> Section:
+    """Return what the normalizers change, each number with its caveat."""
+    rows, after = [], []
+    for key, words in _EFFECTS.items():
+        item = effect.get(key)
+        if item is None:
+            continue
+        rows.append((words, number_text(float(item["log10"])), item["kind"]))
+        if "weights_log10" in item:
+            rows.append(
+                ("  the same layers without them, prod ||W||", number_text(float(item["weights_log10"])), "certified")
+            )
+        after.append(f"{key.replace('_', ' ')}: {item['note']}")
+    table = Table(("quantity", "value", "kind"), tuple(rows), frozenset({"quantity", "kind"}))
+    return Section("what normalizers change", table=table, after=tuple(after))
+
+
+def _statistics(result: Result, everything: bool) -> Section:
+    """Return what the data showed."""
+    facts = result.statistics
+    lines = [f"{count_text(int(facts['samples']))} samples"] if "samples" in facts else []
+    for i, item in enumerate(facts.get("inputs", ())):
+        low, high, norm = (float(item[key]) for key in ("low", "high", "largest_norm"))
+        lines.append(f"input {i}: entries from {digits(low)} to {digits(high)}, largest norm {digits(norm)}")
+    columns = ("before activation", "variance mean", "least", "most", "largest norm")
+    keys = ("variance_mean", "variance_min", "variance_max", "largest_norm")
+    rows = tuple(
+        (str(item["name"]), *(float_text(float(item[key])) for key in keys))
+        for item in facts.get("before_activations", ())
+    )
+    if not rows:
+        return Section("statistics of the data", lines=tuple(lines))
+    table = Table(columns, rows, frozenset({"before activation"}))
+    table, said = shortened(table, result.blocks, everything=everything)
+    return Section("statistics of the data", lines=tuple(lines), table=table, after=said)
+
+
+def compare_text(results: Mapping[str, Result], facts: Facts | None = None) -> str:
+    """Return results side by side as plain text, one column per result.
+
+    Args:
+        results: results by the name of their column.
+        facts: more rows, each a name and one cell per result, shown first.
+
+    Returns:
+        The table.
+
+    Raises:
+        ValueError: if a row of facts does not have one cell per result.
+
+    >>> coverage = Coverage(ops=1, understood=1, parameters=1.0, parameters_total=6)
+    >>> one = Result({}, {}, coverage, (), (), {"global": Value.of(2.0, Kind.CERTIFIED)})
+    >>> print(compare_text({"a": one, "b": one}, {"accuracy": ["97 %", "98 %"]}))
+    side by side
+      constant               a     b  kind
+      accuracy            97 %  98 %  -
+      proved, all inputs     2     2  certified
+    """
+    return plain_text([compare_section(results, facts)])
+
+
+def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -> Section:
+    """Return results side by side as a section, one column per result."""
+    rows: list[tuple[str, ...]] = []
+    for name, cells in (facts or {}).items():
+        if len(cells) != len(results):
+            raise ValueError(f"{name} needs one cell for each of {len(results)} results; {len(cells)} came")
+        rows.append((name, *cells, NOTHING))
+    for key, words, _ in END_TO_END:
+        values = [result.end_to_end.get(key) for result in results.values()]
+        present = [v for v in values if v is not None]
+        if present:
+            rows.append((words, *(value_text(v) for v in values), kind_text(present[0])))
+    for key, words in _EFFECTS.items():
+        items = [result.effect.get(key) for result in results.values()]
+        kinds = [item["kind"] for item in items if item is not None]
+        if kinds:
+            cells = [NOTHING if item is None else number_text(float(item["log10"])) for item in items]
+            rows.append((words, *cells, kinds[0]))
+    columns = ("constant", *results, "kind")
+    return Section("side by side", table=Table(columns, tuple(rows), frozenset({"constant", "kind"})))
