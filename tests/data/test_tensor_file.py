@@ -72,6 +72,12 @@ def test_other_byte_orders_are_read(tmp_path: Path, kind: str) -> None:
     assert torch.equal(next(tensor_file(path).blocks(10))[0], X)
 
 
+def test_parameters_come_without_gradients(tmp_path: Path) -> None:
+    """A saved parameter is data like any other."""
+    torch.save(torch.nn.Parameter(X), tmp_path / "x.pt")
+    assert not next(tensor_file(tmp_path / "x.pt").blocks(3))[0].requires_grad
+
+
 def test_an_only_tensor_may_have_any_name(tmp_path: Path) -> None:
     """Several must be recognizable."""
     save_file({"whatever": X}, tmp_path / "x.safetensors")
@@ -134,6 +140,7 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "scalar.pt": (torch.tensor(3.0), r"first axis must count examples"),
         "empty.pt": (torch.ones(0, 3), r"first axis must count examples"),
         "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
+        "sparse.pt": ({"x": X.to_sparse()}, "x in .* are sparse or quantized"),
         "number.pt": (3, "it holds int"),
         "labels.pt": ((X, Y[:4]), r"10 examples and labels of shape \(4,\)"),
         "nothing.pt": ({"x": 3}, "it holds no tensor"),

@@ -158,11 +158,16 @@ def _torch_columns(path: Path) -> dict[str, Column]:
             f"{type(content).__name__}; save one of these"
         )
     tensors = {str(key): value for key, value in content.items() if isinstance(value, torch.Tensor)}
+    odd = [key for key, value in tensors.items() if value.layout != torch.strided or value.is_quantized]
+    if odd:
+        raise InputError(
+            f"data must be dense numbers; {', '.join(odd)} in {path} are sparse or quantized; save x.to_dense()"
+        )
     return {key: _tensor_column(value) for key, value in tensors.items()}
 
 
 def _tensor_column(tensor: torch.Tensor) -> Column:
-    shape = tuple(tensor.shape)
+    tensor, shape = tensor.detach(), tuple(tensor.shape)
     read = _sliced(lambda start, stop: tensor[start:stop].clone(), shape[0] if shape else 0)
     return Column(shape, tensor.dtype, read)
 

@@ -69,7 +69,7 @@ def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
         ModelNotFoundError: if it has no such model.
         FactoryError: if ``pretrained`` is asked for, or building raises.
     """
-    timm = optional("timm", "pip install 'normscope[vision]'")
+    timm = optional("timm", "pip install 'normscope[vision]', with torchvision from the same index as torch")
     if arguments.get("pretrained"):
         raise FactoryError("models are never downloaded; got pretrained=True; save the weights and give them as a file")
     if not timm.is_model(name):

@@ -17,7 +17,7 @@ def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch inside the block, and restore their states after it.
 
     Args:
-        seed: any non-negative integer below 2^32.
+        seed: any integer of 64 bits.
 
     Yields:
         Nothing.
@@ -33,7 +33,7 @@ def seeded(seed: int) -> Iterator[None]:
     state = rng_state()
     try:
         random.seed(seed)
-        np.random.seed(seed)
+        np.random.seed(seed % 2**32)  # numpy takes no more bits
         torch.manual_seed(seed)
         yield
     finally:
