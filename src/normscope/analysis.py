@@ -123,7 +123,7 @@ def analyze(
 def _example(model: nn.Module, data: Any, shape: tuple[int, ...] | None, options: Options) -> Any:
     """Return example inputs: the first of the data, or guessed ones."""
     if data is None:
-        return guess_inputs(model, shape, batch=2, seed=options.seed)
+        return guess_inputs(model, shape, batch=2)
     return next(iter(iterate(data, model)))
 
 

@@ -8,7 +8,7 @@ same tensor; that is what is matched here. The caller checks a match on numbers 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from normscope.graph.ir import Graph, Node, Ref
@@ -32,6 +32,7 @@ class Match:
         root_of: ``mean`` or ``sum`` of squares.
         where: ``inside`` the root, ``outside`` it, or ``max`` of root and eps.
         channel: for global response normalization, the axis that is averaged.
+        scale: a constant the reduced square is multiplied by.
     """
 
     node: str
@@ -44,6 +45,7 @@ class Match:
     root_of: str = "mean"
     where: str = "inside"
     channel: int = -1
+    scale: float = 1.0
 
 
 def name_of(node: Node) -> str:
@@ -105,7 +107,17 @@ class Recogniser:
         if spread is None:
             return None
         reduced, eps, where = spread
-        return self._finish(node, numerator, reduced, eps, where)
+        reduced, scale = self._unscaled(reduced)
+        found = self._finish(node, numerator, reduced, eps, where)
+        return None if found is None else replace(found, scale=scale)
+
+    def _unscaled(self, node: Node) -> tuple[Node, float]:
+        """Look through a constant factor, as in ``n * var``."""
+        if name_of(node) in ("mul", "div") and len(node.args) > 1:
+            factor, inner = self._scalar(node.args[1]), self.through(node.args[0])
+            if factor and factor > 0 and inner is not None:
+                return inner, factor if name_of(node) == "mul" else 1.0 / factor
+        return node, 1.0
 
     def _inverse_root(self, root: Node) -> tuple[Node, float, str] | None:
         """Match ``rsqrt(q)``, ``q^-0.5``, ``1/sqrt(q)``."""

@@ -134,11 +134,8 @@ class Composition:
         whole = self._join(junction)
         if not path:
             return whole
-        after = self.norms.norm(junction, expr) if _is_cut(junction, expr) else None
-        if after is not None:
-            whole = whole.scaled(after.log_upper, after.log_probable, after.delta)
-        else:
-            whole = Lip.constant(INF, self.blocks)
+        after = self.norms.norm(junction, expr)
+        whole = whole.scaled(after.log_upper, after.log_probable, after.delta)
         if len(junction.inputs) <= BRANCHES:
             whole = whole.minimum(self._distributed(junction, path))
         return whole
@@ -177,17 +174,17 @@ class Composition:
         the chain's own norm.
         """
         concat = junction.op is not None and junction.op.kind == "concat"
+        after = self.norms.norm(junction, path[-1])
         lips: list[Lip] = []
         groups = [[i] for i in junction.inputs] if concat else _by_atom(junction.inputs)
         for group in groups:
             branch = _summed(group)
             placed = _placed(junction, branch) if concat else branch
-            if len(branch.atoms) == 1:
-                lips.append(self._through(self._atom_of(branch), _replayed(path, placed)))
+            whole = _replayed(path, placed) if len(branch.atoms) == 1 else None
+            if whole is not None and self.norms.has_closed_form(self._atom_of(branch), whole):
+                lips.append(self._through(self._atom_of(branch), whole))
             elif branch.atoms:
-                after = self.norms.norm(junction, path[-1]) if _is_cut(junction, path[-1]) else None
-                factor = (INF, INF, 0.0) if after is None else (after.log_upper, after.log_probable, after.delta)
-                lips.append(self.lipschitz(branch).scaled(*factor))
+                lips.append(self.lipschitz(branch).scaled(after.log_upper, after.log_probable, after.delta))
         total = Lip.constant(-INF, self.blocks)
         for lip in lips:
             total = total + lip
@@ -207,8 +204,8 @@ class Composition:
         """Compute a range from those of the operands, and by token where the map allows it."""
         if expr.op is None:
             return self.image(expr)
-        if not expr.inputs:
-            return _range_of(expr.op.bias)
+        if not expr.atoms:
+            return _range_of(offset(expr, self._offsets))
         below = [self._ranges[i.id] for i in expr.inputs]
         shift = _range_of(expr.op.bias) if expr.op.bias is not None else Range(0.0, 0.0, 0.0, 0.0)
         out = _shifted(self._linear_range(expr, below), shift, expr)
@@ -348,15 +345,6 @@ def _junction(expr: Expr) -> tuple[Expr, list[Expr]]:
         path.append(expr)
         expr = expr.inputs[0]
     return expr, path[::-1]
-
-
-def _is_cut(junction: Expr, expr: Expr) -> bool:
-    """Tell whether the chain from junction to expr is a plain one."""
-    while expr.id != junction.id:
-        if len(expr.inputs) != 1:
-            return False
-        expr = expr.inputs[0]
-    return True
 
 
 def _by_atom(inputs: tuple[Expr, ...]) -> list[list[Expr]]:

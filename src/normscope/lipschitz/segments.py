@@ -63,11 +63,16 @@ class SegmentNorms:
             self._memo[key] = self._measure(source, target)
         return self._memo[key]
 
+    def has_closed_form(self, source: Expr, target: Expr) -> bool:
+        """Tell whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
+        chain = dominators(source, target)
+        return _small(chain) or _convolution_in(chain) is not None or _token_axis(source, target) is not None
+
     def _measure(self, source: Expr, target: Expr) -> NormBounds:
         """Choose a method and measure."""
         if source.id == target.id:
             return _unit("identity")
-        chain = _cut(source, target)
+        chain = dominators(source, target)
         while len(chain) > 1 and _is_unit(chain[-2], chain[-1]):  # isometries at the end change nothing
             chain.pop()
         while len(chain) > 1 and _is_isometry(chain[0], chain[1]):  # nor at the beginning, if they are onto
@@ -258,13 +263,11 @@ def token_matrix(source: Expr, target: Expr) -> Tensor | None:
 
 
 def _token_axis(source: Expr, target: Expr) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the longest leading axis along which the map is the same at every index, and where it ends up."""
+    """Return the longest axis along which the map is the same at every index, and where it ends up."""
     shape = source.shape
-    for last in range(len(shape) - 1, 0, -1):
-        for first in range(last):
-            n, s = math.prod(shape[first:last]), math.prod(shape[last:])
-            if n < 2:
-                continue
+    spans = {(math.prod(shape[a:b]), math.prod(shape[b:])) for b in range(1, len(shape) + 1) for a in range(b)}
+    for n, s in sorted(spans, reverse=True):
+        if n > 1:
             found = track(source, target, (n, s))
             if found is not None and found[1]:
                 return (n, s), found[0]
@@ -296,13 +299,6 @@ def _per_index(source: Expr, target: Expr) -> NormBounds | None:
     top = float(values.max())
     slack = 1e-13 * math.sqrt(s * t) * float(torch.linalg.matrix_norm(distinct).max())
     return _interval(max(top - slack, 0.0), top + slack, "index by index")
-
-
-def _cut(source: Expr, target: Expr) -> list[Expr]:
-    """Return the dominators between two expressions, both included."""
-    chain = dominators(target)
-    ids = [e.id for e in chain]
-    return chain[ids.index(source.id) :]
 
 
 def _single(below: Expr, above: Expr) -> Any:

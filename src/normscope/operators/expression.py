@@ -173,28 +173,22 @@ def _ancestors(target: Expr) -> list[Expr]:
     return [seen[key] for key in sorted(seen)]
 
 
-def dominators(target: Expr) -> list[Expr]:
-    """Return the nodes every path from the target down to its single atom passes, atom first, target last.
+def dominators(source: Expr, target: Expr) -> list[Expr]:
+    """Return the nodes every path from the target down to the source passes, source first, target last.
 
     Between two neighbours of the list the map is one block; a plain chain has a dominator at every operation.
     """
-    order = _ancestors(target)
-    users: dict[int, int] = dict.fromkeys((e.id for e in order), 0)
-    for expr in order:
-        for item in set(expr.inputs):
-            users[item.id] += 1
-    # Walk down from the target keeping the set of nodes whose users were all visited; one open node dominates.
-    found, open_nodes = [target], {target.id: target}
-    remaining = dict(users)
+    order = [source, *(e for e in between(source, target) if e.atoms)]
+    # Walk down from the target; whenever a single node is open, every path passes it.
+    found, open_nodes = [], {target.id}
     for expr in reversed(order):
         if expr.id not in open_nodes:
             continue
-        if len(open_nodes) == 1 and expr is not target:
+        if len(open_nodes) == 1:
             found.append(expr)
-        del open_nodes[expr.id]
-        for item in set(expr.inputs):
-            remaining[item.id] -= 1
-            open_nodes[item.id] = item
+        open_nodes.discard(expr.id)
+        if expr.id != source.id:
+            open_nodes.update(item.id for item in expr.inputs if item.atoms)
     return found[::-1]
 
 
@@ -208,7 +202,9 @@ def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None
     """
     places: dict[int, tuple[Track, bool]] = {source.id: (start, True)}
     for expr in between(source, target):
-        below = [places[i.id] for i in expr.inputs]
+        below = [places[i.id] for i in expr.inputs if i.id in places]
+        if not below:
+            continue  # a constant: its linear part is zero, whatever the index
         step = _track_op(expr, below[0][0])
         if step is None or any(b[0] != below[0][0] for b in below):
             return None
@@ -253,7 +249,7 @@ def _axes_of(shape: Sequence[int], place: Track) -> list[int] | None:
         inner *= shape[axis]
     while axis and shape[axis - 1] == 1:
         axis -= 1
-    if inner != s:
+    if inner != s or n == 1:
         return None
     stop, size = axis, 1
     while axis and size < n:

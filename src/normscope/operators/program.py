@@ -237,12 +237,16 @@ class Walk:
                 kind = "spectral_norm"
         if not kind:
             match = self.recogniser.match(node)
-            if match is not None and self.names.get(match.source):
+            if match is not None and self._is_parameter(match.source):
                 kind = "weight_standardization" if match.centered else "weight_norm"
         if kind:
             shape = tuple(self.values[node.name][0].shape if isinstance(self.values[node.name], tuple) else self.values[node.name].shape)  # noqa: E501
             owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
             self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
+
+    def _is_parameter(self, name: str) -> bool:
+        """Tell whether a node is computed from parameters."""
+        return bool(self.names.get(name))
 
     def _apply(self, node: Node, value: Any) -> Any:
         """Return the expression(s) of a node by recognition, rule, or as opaque."""
@@ -329,7 +333,7 @@ class Walk:
             self._note(Site(call.node.name, match.source, call.node.owner, match.kind, None, gamma, None, None, match.eps, source.shape, True), source, None)  # noqa: E501
             return source if self.without else global_response(call, source, channels)
         n = math.prod(source.shape[a] for a in axes)
-        factor = n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n)
+        factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
         spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
         expected = spread.normalize(value.to(torch.float64))
         actual = call.value.to(torch.float64)

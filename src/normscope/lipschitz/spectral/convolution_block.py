@@ -179,11 +179,20 @@ def _torus_will_be_loose(block: Block, tolerance: float) -> bool:
 
 def _attained_bounds(block: Block, seed: int, target: float) -> NormBounds:
     """Return an attained value alone: iterated in float32, recomputed in float64."""
-    run = lanczos_norm(block.map(torch.float32), tolerance=1e-4, max_steps=48, seed=seed, target=target)
+    run = lanczos_norm(
+        block.map(torch.float32), tolerance=1e-4, max_steps=48, seed=seed, target=target, reorthogonalise=False
+    )
     map = block.map()
     vector = run.vector.to(torch.float64)
     if target < math.inf and run.ritz < target:  # go on from the best vector so far
-        again = lanczos_norm(block.map(torch.float32), tolerance=1e-4, max_steps=64, start=run.vector, target=target)
+        again = lanczos_norm(
+            block.map(torch.float32),
+            tolerance=1e-4,
+            max_steps=64,
+            start=run.vector,
+            target=target,
+            reorthogonalise=False,
+        )
         vector = again.vector.to(torch.float64)
     lower = _minus(attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0), block.apply_error)
     return NormBounds.certified(_log(lower), math.inf, "lanczos")
@@ -192,7 +201,7 @@ def _attained_bounds(block: Block, seed: int, target: float) -> NormBounds:
 def _krylov_bounds(block: Block, tolerance: float, delta: float, seed: int, max_steps: int) -> NormBounds:
     """Return attained value and probabilistic upper bound of a float64 Lanczos run."""
     map, error = block.map(), block.apply_error
-    run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed)
+    run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
     lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
     bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
     return bounds.with_probable(_log(run.probable + error), delta, "lanczos")
@@ -204,18 +213,25 @@ def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, seed: i
     if relaxed.form.side <= SMALL_SIDE:
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.tori]
         return certificate_log(min(squares), relaxed.log_factor, block)
-    estimates: list[tuple[float, Torus]] = []
     enough = bounds.lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
-    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
-    for torus in relaxed.tori:
-        run = lanczos_norm(torus_map(single, torus), tolerance=5e-3, max_steps=32, seed=seed)
-        estimates.append((run.ritz, torus))
-        if run.ritz <= enough:
-            break
-    estimate, torus = min(estimates, key=lambda pair: pair[0])
+    estimate, torus = _most_promising(relaxed, enough, seed)
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
     guess = torch.tensor([(max(estimate, enough) * (1.0 + 2e-4)) ** 2], dtype=torch.float64)
     return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
+
+
+def _most_promising(relaxed: Relaxation, enough: float, seed: int) -> tuple[float, Torus]:
+    """Return the least estimated norm and its torus; the first one that is small enough ends the search."""
+    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
+    maps = [torus_map(single, torus) for torus in relaxed.tori]
+    best = (math.inf, relaxed.tori[0])
+    for map, torus in zip(maps, relaxed.tori, strict=True):
+        # Ritz values only rise: a torus that has passed the best one so far is out of the race.
+        run = lanczos_norm(map, tolerance=5e-3, max_steps=32, seed=seed, target=best[0], reorthogonalise=False)
+        best = min(best, (run.ritz, torus), key=lambda entry: entry[0])
+        if run.ritz <= enough:
+            break
+    return best
 
 
 def certificate_log(square: float, log_factor: float, block: Block) -> float:

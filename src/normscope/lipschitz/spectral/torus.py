@@ -24,8 +24,8 @@ from normscope.lipschitz.spectral.geometry import Axis
 from normscope.lipschitz.spectral.rounding import gamma
 from normscope.operators.linear_map import LinearMap
 
-#: Complex numbers held at once in a batch of symbols (64 MiB).
-CHUNK_NUMBERS = 2**22
+#: Complex numbers held at once in a batch of symbols (16 MiB, about what a cache holds).
+CHUNK_NUMBERS = 2**20
 #: Error of one computed phase factor exp(i angle) of up to three axes: argument, cosine, sine and two products.
 PHASE_ERROR = 2.0**-46
 
@@ -178,16 +178,21 @@ def _autocorrelation(offsets: np.ndarray, taps: Tensor) -> tuple[np.ndarray, Ten
 
     The Gram symbol is :math:`\sum_d R_d e^{i \theta d} = R_0 + \sum_{d > 0} (R_d + R_d^T) \cos + i (R_d - R_d^T) \sin`.
     """
-    found: dict[tuple[int, ...], Tensor] = {}
+    pairs: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for i, j in itertools.product(range(len(offsets)), repeat=2):
         lag = tuple(int(x) for x in offsets[i] - offsets[j])
         if lag >= (0,) * len(lag):
-            product = taps[i] @ taps[j].mT
-            found[lag] = found[lag].add_(product) if lag in found else product
+            pairs.setdefault(lag, []).append((i, j))
+    groups, side = taps.shape[1:3]
+    even, odd = taps.new_empty(2, len(pairs), groups, side, side)
     zero = (0,) * offsets.shape[1]
-    even = torch.stack([r if lag == zero else r + r.mT for lag, r in found.items()])
-    odd = torch.stack([r - r.mT for r in found.values()])
-    return np.array(list(found), dtype=np.int64), even.flatten(1), odd.flatten(1)
+    for t, (lag, members) in enumerate(pairs.items()):
+        product = torch.zeros(groups, side, side, dtype=taps.dtype, device=taps.device)
+        for i, j in members:
+            product.baddbmm_(taps[i], taps[j].mT)
+        even[t] = product if lag == zero else product + product.mT
+        odd[t] = product - product.mT
+    return np.array(list(pairs), dtype=np.int64), even.flatten(1), odd.flatten(1)
 
 
 def gram_error(form: Polyphase) -> Tensor:

@@ -50,10 +50,14 @@ def convolution(call: Call) -> Expr:
     }
     if bias is not None:
         bias = bias.detach().reshape(-1, *(1,) * dims)
-    lead = len(x.shape) - dims - 1  # a batch axis, or none
-    return call.linear(
-        "convolution", apply_convolution(data), [x], bias=bias, axes=lambda a: a if a < lead else None, **data
-    )
+    channel = len(x.shape) - dims - 1
+    settings = (*weight.shape[2:], *stride)
+    pointwise = all(v == 1 for v in settings) and all(p == (0, 0) for p in pads) and not any(data["output_padding"])
+
+    def axes(a: int) -> int | None:
+        return a if a < channel or (pointwise and a > channel) else None
+
+    return call.linear("convolution", apply_convolution(data), [x], bias=bias, axes=axes, **data)
 
 
 def apply_convolution(data: dict[str, Any]) -> Any:

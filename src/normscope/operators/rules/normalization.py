@@ -17,9 +17,10 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.core.value import log_of
 from normscope.operators.expression import Expr, LinearOp, linear
+from normscope.operators.norms.rms import rms_norm_eps
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call, rule
-from normscope.operators.rules.layout import scaled
+from normscope.operators.rules.layout import add_terms, scaled
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,22 @@ def division_constant(spread: Spread, s: Tensor) -> Tensor:
 
 
 class Division(Nonlinear):
-    """The nonlinear core of a normalizer: each group divided by its spread, kept above the floor of the domain."""
+    """The nonlinear core of a normalizer: each group divided by its spread, kept above the floor of the domain.
 
-    def __init__(self, x: Expr, spread: Spread, kind: str) -> None:
-        self.inputs, self.spread, self.kind = (x,), spread, kind
+    Where a group lies within one channel (BatchNorm on the batch, InstanceNorm), the channel's scale belongs to the
+    core: each channel is then ``|gamma_c| / s_c``-Lipschitz, and all of them fold into the linear map before.
+    """
+
+    def __init__(self, x: Expr, spread: Spread, kind: str, gain: Tensor | None = None) -> None:
+        self.inputs, self.spread, self.kind, self.gain = (x,), spread, kind, gain
 
     def constant(self, context: Context) -> Lip:
         """Return the constant on the domain's floors, folded into the linear map before it."""
         x, spread = self.inputs[0], self.spread
         floor = torch.as_tensor(context.floor(self.name), dtype=torch.float64)
         constants = division_constant(spread, floor)
+        if self.gain is not None:
+            constants = constants * self.gain.abs()
         if constants.numel() == 1 or bool((constants == constants.flatten()[0]).all()):
             largest = float(constants.flatten()[0])
             return context.lipschitz(x).scaled(log_of(largest) if largest < INF else INF)
@@ -111,8 +118,9 @@ class Division(Nonlinear):
         """Return the range: a group of n entries has norm at most ``sqrt(n/k)``."""
         x = self.inputs[0]
         n, k = self.spread.size, self.spread.factor
-        group = math.sqrt(n / k) * (1 + 1e-14)
-        entry = math.sqrt(max(n - 1, 0) / k) * (1 + 1e-14) if self.spread.centered else group
+        largest = (1 + 1e-14) * (1.0 if self.gain is None else float(self.gain.abs().max()))
+        group = math.sqrt(n / k) * largest
+        entry = math.sqrt(max(n - 1, 0) / k) * largest if self.spread.centered else group
         groups = math.prod(self.spread.view) // n
         row = group if self._group_holds_row(x) else INF
         return Range(-entry, entry, row, group * math.sqrt(groups))
@@ -177,12 +185,21 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
         beta: shift, likewise.
     """
     inner = centered(call, x, spread) if spread.centered else x
+    if gamma is not None and spread.channel_axis is not None and spread.view == x.shape:
+        out = call.atom(Division(inner, spread, kind, _as_groups(gamma, spread)), x.shape)
+        return out if beta is None else add_terms(call, [out], beta.detach())
     out = call.atom(Division(inner, spread, kind), x.shape)
     if spread.centered:
         out = centered(call, out, spread)  # nothing changes, but the next operator sees that the mean is zero
     if gamma is not None:
         out = scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
     return out
+
+
+def _as_groups(gamma: Tensor, spread: Spread) -> Tensor:
+    """Return a scale per channel in the shape the groups of a view have."""
+    shape = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
+    return gamma.detach().to(torch.float64).flatten().reshape(shape)
 
 
 def _per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:
@@ -201,13 +218,11 @@ def layer_norm(call: Call) -> Any:
 
 @rule("rms_norm", "_fused_rms_norm")
 def rms_norm(call: Call) -> Any:
-    """RMSNorm over the trailing axes; without eps torch takes the machine epsilon of the input's dtype."""
+    """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
     x = call["input"]
     count = len(call["normalized_shape"])
-    eps = call.arguments.get("eps")
-    if eps is None:
-        value = call.value[0] if isinstance(call.value, tuple | list) else call.value
-        eps = torch.finfo(value.dtype).eps
+    value = call.value[0] if isinstance(call.value, tuple | list) else call.value
+    eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)
     spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(eps), False)
     return _first_of(call, normalizer(call, x, spread, "rms_norm", call["weight"]))
 
