@@ -55,16 +55,17 @@ def model_key(model: nn.Module, inputs: Any, **settings: Any) -> str | None:
     (True, False)
     """
     try:
-        known = {id(part): name for name, part in (*model.named_modules(), *model.named_parameters())}
-        describer = _Describer(known | {id(buffer): name for name, buffer in model.named_buffers()})
+        parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
+        known = {id(part): name for name, part in parts}
+        describer = _Describer(known)
         content = {
             "format": FORMAT,
             "python": sys.version,
             "installed": installed(),
             "code": [*loaded_files(), *reachable_files(model), *own_files()],
             "modules": [describer.module(path, m) for path, m in model.named_modules(remove_duplicate=False)],
-            "parameters": [_shape(*pair) for pair in model.named_parameters(remove_duplicate=False)],
-            "buffers": [_shape(*pair) for pair in model.named_buffers(remove_duplicate=False)],
+            "parameters": [_shape(name, p, known[id(p)]) for name, p in model.named_parameters(remove_duplicate=False)],
+            "buffers": [_shape(name, b, known[id(b)]) for name, b in model.named_buffers(remove_duplicate=False)],
             "inputs": _Describer({}, shapes_only=True).describe(inputs),
             "settings": describer.describe(settings),
         }
@@ -100,7 +101,8 @@ class _Describer:
         plain = {
             k: list(v.values()) if k.endswith("_hooks") and isinstance(v, dict) else v for k, v in attributes.items()
         }
-        return [path, self.kind(type(module)), self.describe(plain), list(module._modules)]
+        names = [path, self.paths[id(module)], *module._modules]
+        return [names, self.kind(type(module)), self.describe(plain)]
 
     def describe(self, value: Any, depth: int = 0) -> Any:
         """Describe any value.
@@ -164,9 +166,9 @@ class _Describer:
         return self.describe(held, depth) if held else []
 
 
-def _shape(name: str, tensor: Tensor) -> list[Any]:
-    """Describe a tensor without its content."""
-    return [name, list(tensor.shape), str(tensor.dtype), str(tensor.device), type(tensor).__qualname__]
+def _shape(name: str, tensor: Tensor, first_name: str = "") -> list[Any]:
+    """Describe a tensor without its content; a shared one has the name it was first met under."""
+    return [name, first_name, list(tensor.shape), str(tensor.dtype), str(tensor.device), type(tensor).__qualname__]
 
 
 def _content(tensor: Tensor) -> str:

@@ -104,13 +104,11 @@ def is_users(file: str) -> bool:
 
 def _functions(holder: Any, depth: int = 0) -> Iterator[types.FunctionType]:
     """Yield the functions in a class, module or dictionary, and those of classes and modules in it."""
-    names = dict(holder) if isinstance(holder, dict) else {}
     if isinstance(holder, type):
-        for base in holder.__mro__:
-            names |= vars(base)
-    elif isinstance(holder, types.ModuleType):
-        names = dict(vars(holder))
-    for value in list(names.values()):
+        values = [value for base in holder.__mro__ for value in vars(base).values()]
+    else:
+        values = list((holder if isinstance(holder, dict) else vars(holder)).values())
+    for value in values:
         inner = getattr(value, "__func__", value)  # methods, class methods and static methods
         inner = getattr(inner, "fget", inner)  # properties
         if isinstance(inner, types.FunctionType):
