@@ -104,9 +104,8 @@ def train(
 ) -> TrainingRun:
     """Train a classifier in place with Adam and cross-entropy; the same ``seed`` and ``epochs`` give the same weights.
 
-    With ``seconds`` the number of steps depends on the machine, and so do the weights. Batches are drawn in an order
-    that depends on ``seed`` alone; a last batch smaller than ``batch`` is left out of its epoch if there are others.
-    The global generators are as before afterwards, and the model is in evaluation mode.
+    With ``seconds`` the weights depend on the machine's speed. The order of examples depends on ``seed`` alone; a last
+    batch smaller than ``batch`` is left out of its epoch. The global generators are as before, the model in eval mode.
 
     Args:
         model: maps images to logits.
@@ -134,35 +133,52 @@ def train(
     """
     _checked(images, labels, seconds, epochs, batch)
     start = time.perf_counter()
+    deadline = math.inf if seconds is None else start + seconds
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     losses: list[float] = []
     steps = 0
-    whole = len(images) // batch * batch or len(images)
     with seeded(seed), torch.enable_grad():
         model.train()
-        while len(losses) < epochs if epochs is not None else time.perf_counter() - start < (seconds or 0.0):
-            total, seen = 0.0, 0
-            for indices in torch.randperm(len(images), generator=order)[:whole].split(batch):
-                loss = F.cross_entropy(model(images[indices]), labels[indices].long())
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                optimizer.step()
-                steps += 1
-                total, seen = total + float(loss.detach()) * len(indices), seen + len(indices)
-                if seconds is not None and time.perf_counter() - start >= seconds:
-                    break
-            losses.append(total / seen)
-            if not math.isfinite(losses[-1]):
-                raise NonFiniteError(
-                    f"the training loss must be finite; it became {losses[-1]} in epoch {len(losses)}; lower lr={lr:g}"
-                )
+        while time.perf_counter() < deadline and (epochs is None or len(losses) < epochs):
+            loss, count = _epoch(model, optimizer, images, labels, _batches(len(images), batch, order), deadline)
+            losses.append(loss)
+            steps += count
             if progress is not None:
-                progress(len(losses), losses[-1])
+                progress(len(losses), loss)
         optimizer.zero_grad(set_to_none=True)
         model.eval()
         accuracy = _accuracy(model, images, labels)
     return TrainingRun(tuple(losses), accuracy, steps, time.perf_counter() - start)
+
+
+def _batches(count: int, batch: int, order: torch.Generator) -> tuple[torch.Tensor, ...]:
+    """Return the examples' numbers in a random order, in whole batches if there is one."""
+    return torch.randperm(count, generator=order)[: count // batch * batch or count].split(batch)
+
+
+def _epoch(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    batches: tuple[torch.Tensor, ...],
+    deadline: float,
+) -> tuple[float, int]:
+    """Update the model on each batch until the deadline; return the mean loss, which is finite, and the steps."""
+    total, seen, steps = 0.0, 0, 0
+    for indices in batches:
+        loss = F.cross_entropy(model(images[indices]), labels[indices].long())
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+        steps += 1
+        total, seen = total + float(loss.detach()) * len(indices), seen + len(indices)
+        if time.perf_counter() >= deadline:
+            break
+    if not math.isfinite(total):
+        raise NonFiniteError(f"the training loss must be finite; it became {total / seen}; lower the step size lr")
+    return total / seen, steps
 
 
 @torch.no_grad()
