@@ -148,8 +148,7 @@ def train(
                 progress(len(losses), loss)
         optimizer.zero_grad(set_to_none=True)
         model.eval()
-        accuracy = _accuracy(model, images, labels)
-    return TrainingRun(tuple(losses), accuracy, steps, time.perf_counter() - start)
+        return TrainingRun(tuple(losses), _accuracy(model, images, labels), steps, time.perf_counter() - start)
 
 
 def _batches(count: int, batch: int, order: torch.Generator) -> tuple[torch.Tensor, ...]:
