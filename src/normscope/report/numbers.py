@@ -64,14 +64,12 @@ def plain_number_text(value: Value | None) -> str:
 
 
 def log10_text(value: Value | None) -> str:
-    """Return the decimal logarithm of a value with four significant digits, or a dash.
+    """Return the decimal logarithm of a value with four significant digits, or a dash where it is not finite.
 
-    >>> log10_text(Value.of(1000.0, Kind.CERTIFIED))
-    '3'
+    >>> log10_text(Value.of(1000.0, Kind.CERTIFIED)), log10_text(Value.of(0.0, Kind.CERTIFIED))
+    ('3', '-')
     """
-    if value is None:
-        return NOTHING
-    return digits(value.log10)
+    return NOTHING if value is None or math.isinf(value.log) else digits(value.log10)
 
 
 def kind_text(value: Value | None) -> str:

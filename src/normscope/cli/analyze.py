@@ -1,0 +1,250 @@
+"""``normscope analyze``: the capacity of a model, or the norms of a checkpoint's weights."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normscope.cli.console import Stages, guarded, show
+from normscope.cli.specification import checked_folder, parse_shape, split_arguments
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from normscope.core.result import Result
+    from normscope.data.source import Data
+    from normscope.lipschitz.checkpoint import CheckpointResult
+    from normscope.report.table import Section
+
+FILE = "result.json"
+_MODEL = (
+    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
+    "'zoo:relu10[norm=bn]'; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the "
+    "norms of the weights alone."
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of ``analyze``.
+
+    Attributes:
+        model: the model's specification, arguments included.
+        weights: a state dict for it.
+        data: name or file of the data, and where and what of it.
+        root: where named data lies.
+        split: of named data.
+        limit: how many samples.
+        normalize: preset that brings stored numbers to the network's units.
+        shape: of one input, without batch axis.
+        device: where to compute.
+        options: fields of ``normscope.Options``.
+    """
+
+    model: str
+    weights: Path | None
+    data: str | None
+    root: Path | None
+    split: str
+    limit: int | None
+    normalize: str | None
+    shape: tuple[int, ...] | None
+    device: str | None
+    options: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a data set without its labels, to be iterated as often as wanted."""
+
+    data: Data
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.data.inputs()
+
+
+@guarded
+def analyze(
+    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
+    weights: Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
+    split: Annotated[str, typer.Option(help="test or train.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
+    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
+    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
+    mode: Annotated[str, typer.Option(help="What BatchNorm uses: running or batch statistics.")] = "running",
+    points: Annotated[int | None, typer.Option(min=1, help="Points at which the Jacobian is measured.")] = None,
+    ascent: Annotated[int | None, typer.Option(min=0, help="Steps of the search for bad inputs.")] = None,
+    tolerance: Annotated[float, typer.Option(help="Relative width aimed at for each norm.")] = 5e-3,
+    delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    stacked: Annotated[
+        bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
+    ] = None,
+    no_without: Annotated[bool, typer.Option("--no-without", help="Skip the network without normalizers.")] = False,
+    out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every row of every table.")] = False,
+) -> None:
+    """Measure Lipschitz constants of MODEL, layer by layer and end to end, and write result.json.
+
+    Every number says what it guarantees: certified, with probability, attained from below, or as printed in a paper.
+    """
+    _checked_numbers(tolerance, delta)
+    shape = parse_shape(input)
+    folder = checked_folder(out)
+    options = {
+        "mode": mode,
+        "points": points,
+        "ascent": ascent,
+        "tolerance": tolerance,
+        "delta": delta,
+        "seed": seed,
+        "stacked": stacked,
+        "without_normalizers": not no_without,
+    }
+    request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
+    # The user's code may print: stdout is for the result alone.
+    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+        result, sections = run(request, stages, everything=everything)
+    target = write(result, folder / FILE)
+    if json:
+        print(result.to_json())
+    elif not quiet:
+        show(sections)
+        print(f"\nwritten: {target}")
+
+
+def run(
+    request: Request, stages: Stages, *, everything: bool = False
+) -> tuple[Result | CheckpointResult, list[Section]]:
+    """Analyze a model, or a checkpoint where the request names one.
+
+    Args:
+        request: what is asked.
+        stages: called with a line of text at each step.
+        everything: whether the sections hold every row.
+
+    Returns:
+        The result and its report.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
+    stages("loading torch")
+    from normscope.lipschitz.checkpoint import analyze_checkpoint, is_checkpoint
+
+    if is_checkpoint(request.model):
+        _refuse_beside_weights(request)
+        from normscope.report.weights import checkpoint_sections
+
+        weights = analyze_checkpoint(request.model, stages)
+        return weights, checkpoint_sections(weights, everything=everything)
+    from normscope.report.text import result_sections
+
+    result = _capacity(request, stages)
+    return result, result_sections(result, everything=everything)
+
+
+def _capacity(request: Request, stages: Stages) -> Result:
+    """Load model and data, and analyze."""
+    from normscope.analysis import Options
+    from normscope.analysis import analyze as capacity
+    from normscope.data.load import load_data
+    from normscope.models.load import load_model
+
+    _checked_device(request.device)
+    spec, arguments = split_arguments(request.model)
+    stages("loading the model")
+    seed = request.options["seed"]
+    model, origin = load_model(spec, request.weights, seed=seed, **arguments)
+    shape, data = request.shape, None
+    if request.data is not None:
+        stages("loading the data")
+        data = load_data(request.data, request.root, request.split, request.limit, normalize=request.normalize)
+    elif shape is None and origin.kind == "zoo":
+        shape = tuple(getattr(model, "input_shape", ())) or None
+    result = capacity(
+        model,
+        None if data is None else Inputs(data),
+        input_shape=shape,
+        name=request.model,
+        options=Options(**request.options),
+        progress=stages,
+        limit=request.limit,
+        device=request.device,
+    )
+    notes = list(origin.notes)
+    if origin.initialization == "random" and not any("random" in note for note in notes):
+        notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
+    source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
+    return replace(
+        result,
+        model=result.model | {"origin": asdict(origin)},
+        input=result.input | {"source": source},
+        messages=(*notes, *result.messages),
+    )
+
+
+def write(result: Result | CheckpointResult, target: Path) -> Path:
+    """Write a result, whole or not at all.
+
+    Raises:
+        typer.BadParameter: if it cannot be written there.
+    """
+    try:
+        return result.save(target)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"results must be writable; {target}: {error.strerror or error}; name another place", param_hint="--out"
+        ) from error
+
+
+def _refuse_beside_weights(request: Request) -> None:
+    """Raise if options are given that say nothing about a checkpoint alone."""
+    given = [
+        name
+        for name, value in (("--weights", request.weights), ("--data", request.data), ("--input", request.shape))
+        if value
+    ]
+    if given:
+        raise typer.BadParameter(
+            f"a checkpoint is measured alone; got {', '.join(given)} beside {request.model}; name the model itself "
+            "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and give the checkpoint with --weights",
+            param_hint="MODEL",
+        )
+
+
+def _checked_numbers(tolerance: float, delta: float) -> None:
+    """Raise if a number is out of range."""
+    if not 0 < tolerance < 1:
+        raise typer.BadParameter(f"a relative width is between 0 and 1; got {tolerance}", param_hint="--tolerance")
+    if not 0 < delta < 1:
+        raise typer.BadParameter(f"a probability is between 0 and 1; got {delta}", param_hint="--delta")
+
+
+def _checked_device(device: str | None) -> None:
+    """Raise if torch cannot compute on a device."""
+    if device is None:
+        return
+    import torch
+
+    try:
+        torch.zeros(1, device=device).sum().item()
+    except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
+        raise typer.BadParameter(
+            f"torch must be able to compute on the device; got {device!r}: {first}; leave it out for the model's own",
+            param_hint="--device",
+        ) from error

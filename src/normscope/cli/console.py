@@ -1,0 +1,175 @@
+"""What the command line shows: progress on stderr, reports on stdout, and one line for what went wrong."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+from normscope.core.errors import NormscopeError
+
+if TYPE_CHECKING:
+    from normscope.report.table import Section
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Exit codes: wrong use, and stopped by the user (128 + SIGINT).
+WRONG_USE = 2
+STOPPED = 130
+#: Seconds after which work is worth a word.
+PATIENCE = 2.0
+_TICK = 0.2
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Tell whether a stream is a terminal that may get colour and boxes (NO_COLOR and TERM=dumb say it may not)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and getattr(stream, "isatty", lambda: False)()
+
+
+def guarded(function: F) -> F:
+    """Turn errors a user can cause into one line on stderr and exit code 2, and Ctrl-C into exit code 130.
+
+    Args:
+        function: a verb of the command line.
+
+    Returns:
+        The same function, guarded.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except NormscopeError as error:
+            print(f"normscope: {error}", file=sys.stderr)
+            raise SystemExit(WRONG_USE) from None
+        except KeyboardInterrupt:
+            print("normscope: stopped", file=sys.stderr)
+            raise SystemExit(STOPPED) from None
+
+    return wrapper  # type: ignore[return-value]
+
+
+class Stages:
+    """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
+
+    On a terminal, after two seconds, a line with the current step and the time. Elsewhere one plain line for each
+    step that takes more than two seconds. Steps are told apart by their text before the colon.
+
+    Args:
+        quiet: show nothing.
+        lines: allow plain lines where there is no terminal.
+    """
+
+    def __init__(self, *, quiet: bool = False, lines: bool = True) -> None:
+        self._live = not quiet and is_terminal(sys.stderr)
+        self._lines = not quiet and not self._live and lines
+        self._text, self._began, self._announced = "", time.monotonic(), ""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._status: Any = None
+
+    def __call__(self, text: str) -> None:
+        """Say what is being done now."""
+        if _step(text) != _step(self._text):
+            self._began = time.monotonic()
+        self._text = text
+        if self._status is not None:
+            self._status.update(text)
+
+    def __enter__(self) -> Stages:
+        if self._live or self._lines:
+            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._status is not None:
+            self._status.stop()
+
+    def _watch(self) -> None:
+        """Wait beside the work and speak when it takes long."""
+        begun = time.monotonic()
+        while not self._stop.wait(_TICK):
+            now = time.monotonic()
+            if self._live and self._status is None and now - begun > PATIENCE:
+                self._status = _status(self._text)
+            step = _step(self._text)
+            if self._lines and step and step != self._announced and now - self._began > PATIENCE:
+                print(f"normscope: {step} ...", file=sys.stderr, flush=True)
+                self._announced = step
+
+
+def _step(text: str) -> str:
+    """Return the part of a progress line that names the step."""
+    return text.partition(":")[0]
+
+
+def _status(text: str) -> Any:
+    """Start and return a spinner with text and elapsed time on stderr."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task(text, total=None)
+    progress.start()
+    return _Spinner(progress, task)
+
+
+class _Spinner:
+    """A running spinner."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress, self._task = progress, task
+
+    def update(self, text: str) -> None:
+        """Change its text."""
+        self._progress.update(self._task, description=text)
+
+    def stop(self) -> None:
+        """Take it away."""
+        self._progress.stop()
+
+
+def show(sections: Sequence[Section]) -> None:
+    """Print sections on stdout: as tables on a terminal, as plain full-width text elsewhere.
+
+    Args:
+        sections: parts of a report.
+    """
+    from normscope.report.table import plain_text
+
+    if not is_terminal(sys.stdout):
+        print(plain_text(sections))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    for section in sections:
+        console.print(Text(section.title, style="bold"))
+        for line in section.lines:
+            console.print(Text(f"  {line}"))
+        if section.table is not None:
+            table = Table(box=None, header_style="dim", pad_edge=True)
+            for column in section.table.columns:
+                table.add_column(Text(column), justify="left" if column in section.table.left else "right")
+            for row in section.table.rows:
+                table.add_row(*(Text(cell) for cell in row))
+            console.print(table)
+        for line in section.after:
+            console.print(Text(f"  {line}", style="dim"))
+        console.print()

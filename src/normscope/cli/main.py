@@ -1,0 +1,54 @@
+"""The command line: one verb, one file. Nothing heavy is imported before a verb needs it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from normscope import __version__
+from normscope.cli.analyze import analyze
+from normscope.cli.demo import demo
+from normscope.cli.statements import statements
+
+app = typer.Typer(
+    name="normscope",
+    help="What normalization layers do to your network: certified Lipschitz constants, layer by layer and end to end.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command("analyze")(analyze)
+app.command("demo")(demo)
+app.command("statements")(statements)
+
+
+@app.command("version")
+def version() -> None:
+    """Print the version."""
+    print(f"normscope {__version__}")
+
+
+def _version_option(wanted: bool) -> None:
+    if wanted:
+        version()
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_version_option, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Options of every verb: only ``--version``; the help of the program is that of ``app``."""
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="normscope")
+
+
+if __name__ == "__main__":
+    main()
