@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost, coupling
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
 from normscope.lipschitz.spectral.geometry import (
@@ -20,6 +21,7 @@ from normscope.lipschitz.spectral.geometry import (
 )
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.spectral.sparse import convolution_matrix, sparse_gram
 from normscope.lipschitz.spectral.torus import (
     Polyphase,
     Torus,
@@ -33,8 +35,14 @@ from normscope.operators.linear_map import LinearMap
 #: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.
 ALWAYS_DENSE_UP_TO = 1024
 DENSE_UP_TO = 3200
+#: Multiplications up to which the banded Gram matrix of a small map is factorised instead of embedding it in a torus.
+BANDED_UP_TO = 4e10
 #: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
 TYPICAL_TORUS_EXCESS = 0.8
+#: The width a probabilistic bound always reaches.
+PROBABLE_WIDTH = 5e-3
+#: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
+SPARSE_UP_TO = 128
 #: Symbols up to this side are solved by eigenvalues; larger ones are estimated first on the torus itself.
 SMALL_SIDE = 32
 
@@ -119,7 +127,14 @@ class Block:
 
 
 def block_norm(
-    block: Block, *, tolerance: float, delta: float, seed: int, log_upper: float | None = None, max_steps: int = 300
+    block: Block,
+    *,
+    tolerance: float,
+    delta: float,
+    seed: int,
+    probable_tolerance: float | None = None,
+    log_upper: float | None = None,
+    max_steps: int = 300,
 ) -> NormBounds:
     """Return bounds on the norm of one channel group.
 
@@ -128,6 +143,9 @@ def block_norm(
         tolerance: the relative width to reach.
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of the start vectors.
+        probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
+            ``tolerance``; by default ``tolerance``, or half the certificate's width where that is larger, but
+            never more than :data:`PROBABLE_WIDTH`.
         log_upper: a certificate already known, from a batch over all groups.
         max_steps: the most Lanczos steps for a probabilistic bound.
 
@@ -139,25 +157,21 @@ def block_norm(
     >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
     (True, True)
     """
-    if block.smaller_dimension <= ALWAYS_DENSE_UP_TO:
+    dimension = block.smaller_dimension
+    excess = _typical_excess(block)
+    loose = log_upper is None and excess > 1.5 * tolerance
+    if dimension <= ALWAYS_DENSE_UP_TO or (loose and dimension <= DENSE_UP_TO):
         return dense_bounds(block, seed)
-    if log_upper is None and _torus_will_be_loose(block, tolerance):
-        if block.smaller_dimension <= DENSE_UP_TO:
-            return dense_bounds(block, seed)
-        bounds = _krylov_bounds(block, tolerance, delta, seed, max_steps)
+    if loose:
+        goal = _krylov_goal(tolerance, probable_tolerance, excess)
+        bounds = _krylov_bounds(block, goal, delta, seed, max_steps)
         return bounds.with_upper(_torus_log_upper(block, bounds, 0.0, seed), "torus+lanczos")
-    bounds = _attained_bounds(block, seed, math.inf)
-    if log_upper is None:
-        log_upper = _torus_log_upper(block, bounds, tolerance, seed)
-    bounds = bounds.with_upper(log_upper, "torus")
-    if bounds.width > 0.9 * tolerance:
-        better = _attained_bounds(block, seed + 1, bounds.upper / (1.0 + 0.5 * tolerance))
-        bounds = bounds.with_lower(better.log_lower)
+    bounds = _torus_bounds(block, tolerance, seed, log_upper)
     if bounds.width <= tolerance:
         return bounds
-    if block.smaller_dimension <= DENSE_UP_TO:
+    if dimension <= DENSE_UP_TO:
         return dense_bounds(block, seed)
-    run = _krylov_bounds(block, tolerance, delta, seed, max_steps)
+    run = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
     return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
 
 
@@ -165,37 +179,59 @@ def dense_bounds(block: Block, seed: int) -> NormBounds:
     """Return the bounds from the Gram matrix of the group on its smaller side."""
     map = block.map()
     error, absolute = block.apply_error, block.absolute_norm
-    gram_error = (2.0 * error + error * error / absolute) * absolute if absolute > 0 else 0.0
-    return gram_norm(map, gram_matrix(map), gram_error, error, seed=seed)
+    gram_error = 2.0 * error * absolute + error * error
+    if math.prod(block.weight.shape[1:]) <= SPARSE_UP_TO:
+        gram = sparse_gram(convolution_matrix(block.weight, block.axes, block.padding_mode)).to(map.device)
+    else:
+        gram = gram_matrix(map)
+    return gram_norm(map, gram, gram_error, error, seed=seed, good_width=1e-7)
 
 
-def _torus_will_be_loose(block: Block, tolerance: float) -> bool:
-    """Return whether the torus bound is likely to be too wide, so that other work may as well come first."""
+def _krylov_goal(tolerance: float, probable_tolerance: float | None, width: float) -> float:
+    """Return the width a probabilistic bound should reach, given that of the certificate."""
+    if probable_tolerance is not None:
+        return probable_tolerance
+    return max(tolerance, min(PROBABLE_WIDTH, width / 2.0))
+
+
+def _torus_bounds(block: Block, tolerance: float, seed: int, log_upper: float | None) -> NormBounds:
+    """Return the certificate of the torus and an attained value, improved where the two are not close enough."""
+    lower, vector = _attained(block, seed, None, math.inf)
+    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
+    if log_upper is None:
+        log_upper = _torus_log_upper(block, bounds, tolerance, seed)
+    bounds = bounds.with_upper(log_upper, "torus")
+    if bounds.width > 0.9 * tolerance:
+        lower, _ = _attained(block, seed, vector, bounds.upper / (1.0 + 0.5 * tolerance))
+        bounds = bounds.with_lower(_log(lower))
+    return bounds
+
+
+def _typical_excess(block: Block) -> float:
+    """Return about how much too large the torus bound is; it decides the order of work, never a bound."""
     if block.padding_mode == "circular" and all(a.size % a.stride == 0 for a in block.axes):
-        return False
-    smallest = min((a.size for a in block.axes if a.kernel > 1), default=math.inf)
-    return block.padding_mode != "zeros" or TYPICAL_TORUS_EXCESS / smallest**2 > 1.5 * tolerance
+        return 0.0
+    if block.padding_mode != "zeros":
+        return 1.0
+    smallest = min((a.size for a in block.axes if a.kernel > 1), default=1)
+    return TYPICAL_TORUS_EXCESS / smallest**2
 
 
-def _attained_bounds(block: Block, seed: int, target: float) -> NormBounds:
-    """Return an attained value alone: iterated in float32, recomputed in float64."""
+def _attained(block: Block, seed: int, start: Tensor | None, target: float) -> tuple[float, Tensor]:
+    """Return an attained value and its vector: iterated in float32, the quotient recomputed in float64."""
     run = lanczos_norm(
-        block.map(torch.float32), tolerance=1e-4, max_steps=48, seed=seed, target=target, reorthogonalise=False
+        block.map(torch.float32),
+        tolerance=1e-4,
+        max_steps=48 if start is None else 64,
+        seed=seed,
+        start=start,
+        target=target,
+        reorthogonalise=False,
     )
     map = block.map()
     vector = run.vector.to(torch.float64)
-    if target < math.inf and run.ritz < target:  # go on from the best vector so far
-        again = lanczos_norm(
-            block.map(torch.float32),
-            tolerance=1e-4,
-            max_steps=64,
-            start=run.vector,
-            target=target,
-            reorthogonalise=False,
-        )
-        vector = again.vector.to(torch.float64)
-    lower = _minus(attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0), block.apply_error)
-    return NormBounds.certified(_log(lower), math.inf, "lanczos")
+    value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
+    return _minus(value, block.apply_error), vector
 
 
 def _krylov_bounds(block: Block, tolerance: float, delta: float, seed: int, max_steps: int) -> NormBounds:

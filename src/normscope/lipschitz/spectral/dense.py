@@ -17,8 +17,6 @@ from normscope.operators.linear_map import LinearMap
 
 #: Sides up to which all eigenvectors are cheaper than a Lanczos run.
 EIGENVECTORS_UP_TO = 192
-#: Widths beyond which the attained value is improved by an eigenvector computation.
-GOOD_WIDTH = 2e-9
 
 
 @statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrix and its rounding error are bounded")
@@ -60,7 +58,15 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     return bounds.scaled(log_factor)
 
 
-def gram_norm(map: LinearMap, gram: Tensor, gram_error: float, apply_error: float, *, seed: int = 0) -> NormBounds:
+def gram_norm(
+    map: LinearMap,
+    gram: Tensor,
+    gram_error: float,
+    apply_error: float,
+    *,
+    seed: int = 0,
+    good_width: float = 2e-9,
+) -> NormBounds:
     r"""Return certified bounds on the norm of a map from its Gram matrix :math:`A^T A`.
 
     Args:
@@ -69,6 +75,8 @@ def gram_norm(map: LinearMap, gram: Tensor, gram_error: float, apply_error: floa
         gram_error: a bound on its error in norm.
         apply_error: a bound on :math:`\|fl(A x) - A x\|` for unit ``x``.
         seed: the seed of the start vector of Lanczos.
+        good_width: the width beyond which an eigenvector computation, several times as costly, improves the
+            attained value.
 
     Returns:
         The bounds.
@@ -85,7 +93,7 @@ def gram_norm(map: LinearMap, gram: Tensor, gram_error: float, apply_error: floa
         run = lanczos_norm(map, tolerance=1e-7, max_steps=200, seed=seed, apply_error=0.0)
         lower = _attained(map, run.vector, apply_error)
     upper = _certified(gram, lower, gram_error)
-    if n > EIGENVECTORS_UP_TO and upper > lower * (1.0 + GOOD_WIDTH) + gram_error / max(upper, 1e-300):
+    if n > EIGENVECTORS_UP_TO and upper > lower * (1.0 + good_width) + gram_error / max(upper, 1e-300):
         lower = max(lower, _attained_by_eigenvector(map, gram, apply_error))
         upper = min(upper, _certified(gram, lower, gram_error))
     return _from_interval(lower, upper, "cholesky")
