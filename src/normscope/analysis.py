@@ -18,7 +18,7 @@ from normscope.core.result import Coverage, LayerResult, NormalizerResult, Opaqu
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.capture import Captured, capture
 from normscope.graph.fold import fold
-from normscope.graph.inputs import as_inputs, guess_inputs, iterate
+from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.normalizers import OF_WEIGHTS, describe, site_constants
@@ -249,7 +249,9 @@ def _layers(work: _Work) -> list[LayerResult]:
                 method=bounds.method,
                 probable=None
                 if bounds.delta == 0
-                else Value(bounds.log_probable, Kind.PROBABILISTIC, statement="kuczynski1992 Theorem 3.2", delta=bounds.delta),  # noqa: E501
+                else Value(
+                    bounds.log_probable, Kind.PROBABILISTIC, statement="kuczynski1992 Theorem 3.2", delta=bounds.delta
+                ),
             )
         )
     return results
@@ -372,7 +374,9 @@ def _on_floor(work: _Work, mode: str | None) -> tuple[Domain, Value, Value | Non
     domain = Domain(name, floors)
     value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
     if math.isinf(value.log) and value.log > 0:
-        name = ("inputs whose normalizer stds stay above those seen, and " if floors else "inputs ") + "within the data's range and norm"  # noqa: E501
+        name = (
+            "inputs whose normalizer stds stay above those seen, and " if floors else "inputs "
+        ) + "within the data's range and norm"
         domain = Domain(name, floors, tuple(seen.inputs))
         value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
     return domain, value, probable

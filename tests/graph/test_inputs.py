@@ -271,6 +271,7 @@ def test_guesses_from_configurations() -> None:
 def test_guesses_for_transformers(name: str, config: dict[str, int], shapes: dict[str, tuple[int, ...]] | None) -> None:
     """Guesses for transformers."""
     import transformers
+
     small = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
     options = {"vocab_size": 11, **(small if shapes else {}), **config}
     model = getattr(transformers, name)(getattr(transformers, name.replace("Model", "Config"))(**options))

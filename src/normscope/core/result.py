@@ -120,7 +120,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        return {"schema_version": SCHEMA_VERSION, "kind": "capacity", **{f.name: _plain(getattr(self, f.name)) for f in fields(self)}}  # noqa: E501
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "capacity",
+            **{f.name: _plain(getattr(self, f.name)) for f in fields(self)},
+        }
 
     def to_json(self) -> str:
         """Return the JSON text (strict: no NaN, infinities as strings)."""

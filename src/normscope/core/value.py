@@ -1,7 +1,8 @@
 """Values that know what they guarantee.
 
 A :class:`Value` is a non-negative number in the log domain together with its kind, domain, mode, statement and
-assumptions. The algebra keeps the weakest guarantee of its operands.
+assumptions. The algebra keeps the weakest guarantee of its operands, and rounds to the safe side of it: upper bounds
+up, lower bounds down. Logarithm and exponential are taken to err by less than one unit in the last place.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 LN10 = math.log(10.0)
 ALL_INPUTS = "all inputs"
+_UNIT = 2.0**-53
 
 
 class Kind(Enum):
@@ -48,24 +51,71 @@ def weakest(kinds: Iterable[Kind]) -> Kind:
     return Kind.PROBABILISTIC if Kind.PROBABILISTIC in present else Kind.CERTIFIED
 
 
-def log_sum(logs: Iterable[float]) -> float:
+def safe_side(kind: Kind) -> float:
+    """Return where rounding must go to keep a guarantee: ``inf``, ``-inf``, or ``nan`` where it does not matter.
+
+    >>> safe_side(Kind.CERTIFIED), safe_side(Kind.LOWER)
+    (inf, -inf)
+    """
+    if kind in (Kind.CERTIFIED, Kind.PROBABILISTIC):
+        return math.inf
+    return -math.inf if kind is Kind.LOWER else math.nan
+
+
+def log_sum(logs: Iterable[float], side: float = math.nan) -> float:
     """Return ``log(sum(exp(l)))`` without overflow; the empty sum is ``-inf``.
 
-    >>> log_sum([1000.0, 1000.0]) - 1000.0 == math.log(2)
+    With ``m = max l`` it is ``m + log S``, ``S = sum(exp(l - m)) >= 1``. A term of ``S`` errs by at most
+    ``exp(-d) (d + 2) u < 3 u`` where ``d = m - l``, so ``log S`` by less than ``(3 n + 2 + 2 log n) u``.
+
+    Args:
+        logs: the logarithms ``l`` of the terms, ``n`` of them.
+        side: where to round, as :func:`safe_side` says; to nearest if that does not matter.
+
+    >>> abs(log_sum([1000.0, 1000.0]) - 1000.0 - math.log(2)) < 1e-12
+    True
+    >>> log_sum([0.0, 0.0], math.inf) >= math.log(2)
     True
     """
     terms = [log for log in logs if log != -math.inf]
     if not terms:
         return -math.inf
     top = max(terms)
-    if math.isinf(top):
+    if len(terms) == 1 or math.isinf(top):
         return top
-    return top + math.log(math.fsum(math.exp(log - top) for log in terms))
+    part = math.log(math.fsum(math.exp(log - top) for log in terms))
+    if not math.isnan(side):
+        slack = (3 * len(terms) + 4 + 2 * part) * _UNIT
+        part = math.nextafter(part + math.copysign(slack, side), side)
+    return _exact_sum((top, part), side)
 
 
 def log_of(x: float) -> float:
-    """Return ``log(x)`` for ``x >= 0``, with ``log(0) = -inf``."""
+    """Return ``log(x)`` for ``x >= 0``, with ``log(0) = -inf``.
+
+    Raises:
+        ValueError: if ``x`` is negative or not a number.
+    """
+    if not x >= 0:
+        raise ValueError(f"a Value is a non-negative number, not {x}")
     return -math.inf if x == 0 else math.log(x)
+
+
+def _exact_sum(terms: Iterable[float], side: float) -> float:
+    """Return the sum of floats rounded to a side, or to nearest."""
+    items = tuple(terms)
+    rounded = math.fsum(items)
+    if math.isnan(side) or math.isinf(rounded):
+        return rounded
+    missing = math.fsum((*items, -rounded))  # correctly rounded, so its sign is that of the exact difference
+    return math.nextafter(rounded, side) if missing * math.copysign(1.0, side) > 0 else rounded
+
+
+def _nudge(x: float, side: float, steps: int = 1) -> float:
+    """Move a finite float by some units in the last place to a side."""
+    for _ in range(steps if math.isfinite(x) and not math.isnan(side) else 0):
+        x = math.nextafter(x, side)
+    return x
 
 
 @dataclass(frozen=True)
@@ -94,47 +144,65 @@ class Value:
     assumptions: tuple[str, ...] = ()
     delta: float = 0.0
 
+    def __post_init__(self) -> None:
+        if math.isnan(self.log):
+            raise ValueError("a Value is never NaN: nothing may be reported as a number that is not one")
+
     @classmethod
     def of(cls, x: float, kind: Kind, **rest: Any) -> Value:
         """Return the value of an ordinary non-negative number."""
-        return cls(log_of(x), kind, **rest)
+        return cls(0.0 if x == 1 else _nudge(log_of(x), safe_side(kind)), kind, **rest)
 
     @property
     def value(self) -> float:
-        """Return the number itself (``inf`` where it exceeds the float range)."""
-        try:
+        """Return the number itself on the safe side (``inf`` where an upper bound exceeds the float range)."""
+        side = safe_side(self.kind)
+        if self.log in (0.0, -math.inf, math.inf):
             return math.exp(self.log)
+        try:
+            rounded = math.exp(self.log)
         except OverflowError:
-            return math.inf
+            rounded = math.inf
+        if math.isnan(side) or (rounded == math.inf and side > 0):
+            return rounded
+        return max(0.0, math.nextafter(rounded, side))
 
     @property
     def log10(self) -> float:
-        """Return the decimal logarithm."""
-        return self.log / LN10
+        """Return the decimal logarithm on the safe side."""
+        return _nudge(self.log / LN10, safe_side(self.kind), 2) if self.log else 0.0
 
     def __mul__(self, other: Value) -> Value:
         """Multiply; zero times "no bound" is "no bound", so that nothing unknown is hidden."""
-        log = math.inf if math.inf in (self.log, other.log) else self.log + other.log
-        return _combine((self, other), log)
+        return product((self, other))
 
     def __add__(self, other: Value) -> Value:
         """Add."""
-        return _combine((self, other), log_sum((self.log, other.log)))
+        return total((self, other))
 
     def __pow__(self, exponent: float) -> Value:
         """Raise to a positive power (a negative one would turn an upper bound into a lower one)."""
         if exponent <= 0:
             raise ValueError(f"a Value can be raised to a positive power only, not {exponent}")
-        return replace(self, log=self.log * exponent)
+        power = self.log * exponent
+        side = safe_side(self.kind)
+        if math.isfinite(power) and not math.isnan(side):
+            missing = Fraction(self.log) * Fraction(exponent) - Fraction(power)
+            power = math.nextafter(power, side) if missing * (1 if side > 0 else -1) > 0 else power
+        return replace(self, log=power)
 
     def on(self, domain: str) -> Value:
         """Return the same number, said of a smaller domain."""
         return replace(self, domain=domain)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form ``{log10, kind, domain, mode, statement, ...}``; infinities become strings."""
+        """Return the JSON form ``{log10, log, kind, domain, mode, statement, ...}``; infinities become strings.
+
+        ``log10`` is for people and rounded to the safe side; ``log`` is exact, and what is read back.
+        """
         out: dict[str, Any] = {
             "log10": json_number(self.log10),
+            "log": json_number(self.log),
             "kind": self.kind.value,
             "domain": self.domain,
             "mode": self.mode,
@@ -148,10 +216,13 @@ class Value:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Value:
-        """Read the JSON form back."""
+        """Read the JSON form back; without the exact ``log``, from ``log10`` to the safe side."""
+        kind = Kind(data["kind"])
+        decimal = float(data["log10"])
+        outward = _nudge(decimal * LN10, safe_side(kind), 2) if decimal else 0.0
         return cls(
-            log=float(data["log10"]) * LN10,
-            kind=Kind(data["kind"]),
+            log=float(data.get("log", outward)),
+            kind=kind,
             domain=data["domain"],
             mode=data["mode"],
             statement=data["statement"],
@@ -169,32 +240,46 @@ def json_number(x: float) -> float | str:
 
 def _combine(values: tuple[Value, ...], log: float) -> Value:
     """Return the combination of values at ``log``, with the weakest guarantee of all."""
-    domains = dict.fromkeys(v.domain for v in values if v.domain != ALL_INPUTS)
-    modes = dict.fromkeys(v.mode for v in values if v.mode is not None)
+    delta = _exact_sum((v.delta for v in values), math.inf)
     return Value(
         log=log,
         kind=weakest(v.kind for v in values),
-        domain=" & ".join(domains) or ALL_INPUTS,
-        mode=" & ".join(modes) or None,
-        statement=" * ".join(dict.fromkeys(v.statement for v in values if v.statement)),
+        domain=_joined(" & ", (v.domain for v in values if v.domain != ALL_INPUTS)) or ALL_INPUTS,
+        mode=_joined(" & ", (v.mode for v in values if v.mode is not None)) or None,
+        statement=_joined(" * ", (v.statement for v in values)),
         assumptions=tuple(dict.fromkeys(a for v in values for a in v.assumptions)),
-        delta=min(1.0, math.fsum(v.delta for v in values)),
+        delta=min(1.0, delta),
     )
 
 
+def _joined(sign: str, texts: Iterable[str]) -> str:
+    """Join texts that may be joined already, each part once."""
+    return sign.join(dict.fromkeys(part for text in texts for part in text.split(sign) if part))
+
+
+def _side(values: tuple[Value, ...]) -> float:
+    """Return where a combination of values must be rounded."""
+    return safe_side(weakest(v.kind for v in values))
+
+
 def product(values: Iterable[Value]) -> Value:
-    """Return the product of values; the empty product is a certified one."""
+    """Return the product of values; the empty product is a certified one.
+
+    Zero times "no bound" is "no bound", so that nothing unknown is hidden.
+    """
     items = tuple(values)
     if not items:
         return Value(0.0, Kind.CERTIFIED)
     infinite = any(v.log == math.inf for v in items)
-    return _combine(items, math.inf if infinite else math.fsum(v.log for v in items))
+    return _combine(items, math.inf if infinite else _exact_sum((v.log for v in items), _side(items)))
 
 
 def total(values: Iterable[Value]) -> Value:
     """Return the sum of values; the empty sum is a certified zero."""
     items = tuple(values)
-    return _combine(items, log_sum(v.log for v in items)) if items else Value(-math.inf, Kind.CERTIFIED)
+    if not items:
+        return Value(-math.inf, Kind.CERTIFIED)
+    return _combine(items, log_sum((v.log for v in items), _side(items)))
 
 
 def root_sum_square(values: Iterable[Value]) -> Value:
@@ -202,7 +287,7 @@ def root_sum_square(values: Iterable[Value]) -> Value:
     items = tuple(values)
     if not items:
         return Value(-math.inf, Kind.CERTIFIED)
-    return _combine(items, log_sum(2 * v.log for v in items) / 2)
+    return _combine(items, log_sum((2 * v.log for v in items), _side(items)) / 2)
 
 
 def largest(values: Iterable[Value]) -> Value:

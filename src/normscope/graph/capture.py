@@ -107,7 +107,9 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
         graph, tensors, example = _first_that_works(flat, example)
         outputs = tuple(flat.names)
     if not expected:
-        raise CaptureError("the model returns no floating tensor: there is nothing whose Lipschitz constant could be told")
+        raise CaptureError(
+            "the model returns no floating tensor: there is nothing whose Lipschitz constant could be told"
+        )
     graph = replace(_renamed(graph), output_names=outputs)
     return Captured(graph, {_strip(k): v for k, v in tensors.items()}, example, names)
 

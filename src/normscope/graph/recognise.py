@@ -14,7 +14,18 @@ from typing import Any
 from normscope.graph.ir import Graph, Node, Ref
 
 #: Operations a match looks through.
-_TRANSPARENT = ("to", "_to_copy", "expand", "expand_as", "unsqueeze", "clone", "contiguous", "detach", "alias", "type_as")
+_TRANSPARENT = (
+    "to",
+    "_to_copy",
+    "expand",
+    "expand_as",
+    "unsqueeze",
+    "clone",
+    "contiguous",
+    "detach",
+    "alias",
+    "type_as",
+)
 
 
 @dataclass(frozen=True)
@@ -229,9 +240,7 @@ class Recogniser:
             return tuple(range(len(base.shape or ())))
         return tuple(dims) if isinstance(dims, tuple | list) else (dims,)
 
-    def _named(
-        self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str
-    ) -> Match:
+    def _named(self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str) -> Match:
         """Return a match on the square of the numerator, centred if the numerator is ``x - mean(x)``."""
         axes = self._axes(dims, top)
         if name_of(top) == "sub" and root_of == "mean":

@@ -426,7 +426,9 @@ def _shifted(linear_part: Range, shift: Range, expr: Expr) -> Range:
     bias = None if expr.op is None else expr.op.bias
     if bias is None:
         return linear_part
-    row = linear_part.row + _finite(bias.to(torch.float64).expand(expr.shape).norm(dim=-1).max() if expr.shape else shift.row)  # noqa: E501
+    row = linear_part.row + _finite(
+        bias.to(torch.float64).expand(expr.shape).norm(dim=-1).max() if expr.shape else shift.row
+    )
     norm = linear_part.norm + _finite(bias.to(torch.float64).expand(expr.shape).norm())
     return Range(linear_part.low + shift.low, linear_part.high + shift.high, row, norm)
 

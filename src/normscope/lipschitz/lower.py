@@ -179,7 +179,9 @@ def ascend(
     distance = radius * max(float(x.norm()), scale)
     point = x.detach().clone().requires_grad_(True)
     step = (direction.detach() * distance).clone().requires_grad_(True)
-    optimizer = torch.optim.Adam([{"params": [point], "lr": rate * scale}, {"params": [step], "lr": 0.1 * distance / math.sqrt(x.numel())}])  # noqa: E501
+    optimizer = torch.optim.Adam(
+        [{"params": [point], "lr": rate * scale}, {"params": [step], "lr": 0.1 * distance / math.sqrt(x.numel())}]
+    )
     best, pair = -math.inf, (x, step.detach().clone())
     for _ in range(steps):
         optimizer.zero_grad()

@@ -67,7 +67,9 @@ def _fixed(site: Site, mode: str) -> Constants:
     """Fixed statistics (F1): ``max |gamma| / sqrt(var + eps)``; Lemma 1 prints the l2 norm of the vector."""
     variance = site.running[1].detach().double().flatten()  # type: ignore[index]
     gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
-    proved = Value.of(batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1")
+    proved = Value.of(
+        batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1"
+    )
     printed = Value.of(batch_norm_printed(variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025 Lemma 1")
     scale = torch.ones_like(variance) if gamma is None else gamma
     slides = Value.of(

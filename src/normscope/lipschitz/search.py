@@ -118,8 +118,10 @@ def _cost(captured: Captured, program: Program) -> float:
         op = expr.op
         if op is not None:
             weight = op.data["weight"]
-            places = math.prod(expr.shape[-(weight.ndim - 2) :]) if op.kind == "convolution" and weight.ndim > 2 else (
-                expr.numel / max(1, expr.shape[-1])
+            places = (
+                math.prod(expr.shape[-(weight.ndim - 2) :])
+                if op.kind == "convolution" and weight.ndim > 2
+                else (expr.numel / max(1, expr.shape[-1]))
             )
             total += weight.numel() * places
     return total

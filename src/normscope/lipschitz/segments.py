@@ -97,7 +97,13 @@ class SegmentNorms:
         heavy = [p for p in parts if p.method not in ("isometry", "identity", "contraction")]
         if len(heavy) <= 1 and all(p.log_upper <= 0 for p in parts if p not in heavy) and not _small(chain):
             # One operator between maps of norm one: the product is as good as it gets, but nothing is attained.
-            return NormBounds(-math.inf, product.log_upper, product.log_probable, product.delta, heavy[0].method if heavy else "contraction")  # noqa: E501
+            return NormBounds(
+                -math.inf,
+                product.log_upper,
+                product.log_probable,
+                product.delta,
+                heavy[0].method if heavy else "contraction",
+            )
         if not _small(chain) and not self.effort.lanczos:
             return product
         self.progress(f"segment of {len(chain) - 1} linear operations")

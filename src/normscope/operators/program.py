@@ -240,7 +240,11 @@ class Walk:
             if match is not None and self._is_parameter(match.source):
                 kind = "weight_standardization" if match.centered else "weight_norm"
         if kind:
-            shape = tuple(self.values[node.name][0].shape if isinstance(self.values[node.name], tuple) else self.values[node.name].shape)  # noqa: E501
+            shape = tuple(
+                self.values[node.name][0].shape
+                if isinstance(self.values[node.name], tuple)
+                else self.values[node.name].shape
+            )
             owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
             self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
 
@@ -272,7 +276,9 @@ class Walk:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
         if isinstance(value, tuple | list):
-            return [call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value]
+            return [
+                call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value
+            ]
         if not isinstance(value, Tensor):
             return call.atom(_opaque_rule(call, reason), ())
         return call.opaque(reason)
@@ -330,7 +336,23 @@ class Walk:
             gamma = self._affine_after(call.node)[0]
             if gamma is None or gamma.numel() != channels:
                 gamma = torch.ones(channels)
-            self._note(Site(call.node.name, match.source, call.node.owner, match.kind, None, gamma, None, None, match.eps, source.shape, True), source, None)  # noqa: E501
+            self._note(
+                Site(
+                    call.node.name,
+                    match.source,
+                    call.node.owner,
+                    match.kind,
+                    None,
+                    gamma,
+                    None,
+                    None,
+                    match.eps,
+                    source.shape,
+                    True,
+                ),
+                source,
+                None,
+            )
             return source if self.without else global_response(call, source, channels)
         n = math.prod(source.shape[a] for a in axes)
         factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
@@ -342,7 +364,17 @@ class Walk:
         gamma, beta = self._affine_after(call.node)
         kind = _kind_by_axes(match.kind, axes, rank)
         site = Site(
-            call.node.name, match.source, call.node.owner, kind, spread, gamma, beta, None, match.eps, source.shape, True
+            call.node.name,
+            match.source,
+            call.node.owner,
+            kind,
+            spread,
+            gamma,
+            beta,
+            None,
+            match.eps,
+            source.shape,
+            True,
         )
         self._note(site, source, None)
         return source if self.without else normalizer(call, source, spread, kind)
@@ -351,7 +383,10 @@ class Walk:
         """Return the scale and shift applied right after a hand-written normalizer, for the report."""
         found: list[Tensor | None] = [None, None]
         for index, wanted in enumerate(("mul", "add")):
-            while len(self.users[node.name]) == 1 and name_of(self.graph[self.users[node.name][0]]) in ("to", "_to_copy"):
+            while len(self.users[node.name]) == 1 and name_of(self.graph[self.users[node.name][0]]) in (
+                "to",
+                "_to_copy",
+            ):
                 node = self.graph[self.users[node.name][0]]
             users = self.users[node.name]
             if len(users) != 1 or name_of(self.graph[users[0]]) != wanted:

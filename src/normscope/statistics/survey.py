@@ -113,7 +113,9 @@ def _batch_of(program: Program) -> int:
 def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str) -> None:
     """Add one batch to what was seen at a place."""
     if not bool(torch.isfinite(x).all()):
-        raise NonFiniteError(f"the values before {name} are NaN or infinite on some sample: nothing can be said of them")
+        raise NonFiniteError(
+            f"the values before {name} are NaN or infinite on some sample: nothing can be said of them"
+        )
     seen.moments.update(channel_rows(x, _channel_axis(x, site)))
     per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)
     seen.largest_norm = max(seen.largest_norm, float(per_sample.double().norm(dim=1).max()))

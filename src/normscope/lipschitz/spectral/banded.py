@@ -65,7 +65,9 @@ def banded_gram(map: LinearMap, sizes: Sequence[int], reach: Sequence[int]) -> n
     for colour in itertools.product(*(range(min(s, n)) for s, n in zip(steps, sizes, strict=True))):
         comb = torch.zeros(list(sizes), dtype=torch.float64, device=map.device)
         comb[tuple(slice(c, None, s) for c, s in zip(colour, steps, strict=True))] = 1.0
-        probes = torch.eye(channels, dtype=torch.float64, device=map.device).reshape(channels, channels, *(1,) * len(sizes))
+        probes = torch.eye(channels, dtype=torch.float64, device=map.device).reshape(
+            channels, channels, *(1,) * len(sizes)
+        )
         answers = map.adjoint_batch(map.apply_batch(probes * comb)).cpu().numpy()
         places = np.argwhere(comb.cpu().numpy() > 0)
         for shift in shifts:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost, coupling
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
 from normscope.lipschitz.spectral.geometry import (

@@ -81,7 +81,9 @@ def clamp(call: Call) -> Expr:
     low, high = call.arguments.get("min"), call.arguments.get("max")
     if isinstance(low, Expr) or isinstance(high, Expr):
         return call.opaque("clamp with input-dependent limits")
-    return clamped(call, x, _least(low, -INF), _largest(high, INF), loose=isinstance(low, Tensor) or isinstance(high, Tensor))
+    return clamped(
+        call, x, _least(low, -INF), _largest(high, INF), loose=isinstance(low, Tensor) or isinstance(high, Tensor)
+    )
 
 
 def clamped(call: Call, x: Expr, low: float, high: float, *, loose: bool = False) -> Expr:
@@ -111,7 +113,7 @@ def _largest(limit: Any, default: float) -> float:
 def power(call: Call) -> Expr:
     """``x^p`` for a constant exponent."""
     x, exponent = call["self"], call["exponent"]
-    if isinstance(exponent, Expr) or isinstance(exponent, Tensor) and exponent.numel() != 1:
+    if isinstance(exponent, Expr) or (isinstance(exponent, Tensor) and exponent.numel() != 1):
         return call.opaque("a power with a varying exponent has no rule")
     p = float(exponent)
     if p == 1.0:

@@ -126,7 +126,9 @@ def _bound(call: Call) -> Callable[..., Tensor]:
     rest = {k: literals(v) for k, v in call.arguments.items() if k != tainted}
 
     def apply(x: Tensor) -> Tensor:
-        constants = {k: v.to(x.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in rest.items()}
+        constants = {
+            k: v.to(x.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in rest.items()
+        }
         return _call_named(function, tainted, x, constants)
 
     return apply

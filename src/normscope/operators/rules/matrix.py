@@ -192,7 +192,9 @@ def einsum(call: Call) -> Expr:
     operands = list(call["tensors"])
     plan = _plan(equation, [len(o.shape) for o in operands])
     if plan is None:
-        return call.opaque(f"einsum {equation} has no rule (two operands, each label at most once in each, no ellipsis)")
+        return call.opaque(
+            f"einsum {equation} has no rule (two operands, each label at most once in each, no ellipsis)"
+        )
     left, right, out = plan
     shared = [c for c in left if c in right]
     batch = [c for c in shared if c in out]
@@ -250,5 +252,3 @@ def _to_shape(call: Call, x: Any, shape: tuple[int, ...]) -> Any:
 def bilinear_forms(call: Call) -> Expr:
     """Say that these have no rule."""
     return call.opaque("no rule for this bilinear form")
-
-

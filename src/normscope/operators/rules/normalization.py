@@ -7,7 +7,6 @@ with their neighbours.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,8 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.core.value import log_of
 from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.norms.rms import rms_norm_eps
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
+from normscope.operators.norms.rms import rms_norm_eps
 from normscope.operators.registry import Call, rule
 from normscope.operators.rules.layout import add_terms, scaled
 
@@ -286,5 +285,3 @@ def _first_of(call: Call, result: Expr) -> Any:
     if not isinstance(call.value, tuple | list):
         return result
     return [result] + [call.opaque("statistics of a normalizer used outside it") for _ in call.value[1:]]
-
-

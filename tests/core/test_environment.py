@@ -1,0 +1,80 @@
+"""The state of the process: what is saved can be put back, and only what differs is touched."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from normscope.core import environment
+from normscope.core.environment import flags, restore_flags, restore_rng, rng_state
+
+
+def test_every_setting_is_put_back() -> None:
+    """Each one changed, then restored."""
+    saved = flags()
+    assert {"default_dtype", "grad_enabled", "deterministic", "num_threads", "math_sdp", "autocast_cpu"} <= set(saved)
+    other = {torch.float32: torch.float64, "highest": "medium"}
+    try:
+        for flag in environment._FLAGS:
+            if flag.name != "num_threads":
+                value = saved[flag.name]
+                flag.set(not value if isinstance(value, bool) else other.get(value, 1))
+                assert flags()[flag.name] != saved[flag.name], flag.name
+    finally:
+        restore_flags(saved)
+    assert flags() == saved
+
+
+def test_equal_settings_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Setting some of them has side effects of its own."""
+
+    def refuse(value: object) -> None:
+        raise AssertionError(f"set to {value}")
+
+    same = tuple(environment._Flag(flag.name, flag.get, refuse) for flag in environment._FLAGS)
+    monkeypatch.setattr(environment, "_FLAGS", same)
+    restore_flags(flags())
+
+
+def test_a_setting_that_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is not restored either."""
+
+    def refuse() -> None:
+        raise RuntimeError("mixed interfaces")
+
+    monkeypatch.setattr(environment, "_FLAGS", (environment._Flag("odd", refuse, lambda value: None),))
+    assert flags() == {}
+    restore_flags({"odd": True})
+
+
+def test_every_generator_is_put_back() -> None:
+    """The next draws are the same again."""
+    state = rng_state()
+    first = random.random(), float(np.random.rand()), float(torch.rand(1))
+    restore_rng(state)
+    assert first == (random.random(), float(np.random.rand()), float(torch.rand(1)))
+    restore_rng(state)
+
+
+def test_an_accelerator_without_many_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has a single generator is read and restored through it."""
+
+    class Device:
+        state = 1
+
+        @classmethod
+        def get_rng_state(cls) -> torch.Tensor:
+            return torch.tensor([cls.state], dtype=torch.uint8)
+
+        @classmethod
+        def set_rng_state(cls, state: torch.Tensor) -> None:
+            cls.state = int(state)
+
+    monkeypatch.setattr(environment, "_accelerator", lambda: Device)
+    state = rng_state()
+    Device.state = 2
+    restore_rng(state)
+    assert Device.state == 1

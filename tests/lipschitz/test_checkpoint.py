@@ -1,0 +1,231 @@
+"""Checkpoints without their model: every norm against dense singular values, every mistake named."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from normscope.core.errors import NonFiniteError, WeightsError
+from normscope.lipschitz import checkpoint as module
+from normscope.lipschitz.checkpoint import CheckpointResult, TensorResult, analyze_checkpoint, checkpoint_files
+
+
+def _random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def _norm(weight: torch.Tensor) -> float:
+    return float(torch.linalg.matrix_norm(weight.detach().double().flatten(1), ord=2))
+
+
+def _analyzed(tensors: dict[str, torch.Tensor], folder: Path, name: str = "m.safetensors") -> dict[str, TensorResult]:
+    save_file(tensors, folder / name)
+    return {t.name: t for t in analyze_checkpoint(folder / name).tensors}
+
+
+def _encloses(result: TensorResult, truth: float, width: float = 1e-8) -> bool:
+    upper, lower = result.upper, result.lower
+    assert upper is not None
+    assert lower is not None
+    above = upper.log >= math.log(truth) - 1e-12
+    return above and lower.log <= math.log(truth) + 1e-12 and upper.log - lower.log < width
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_matrices_of_every_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    weight = _random(24, 17, dtype=dtype)
+    found = _analyzed({"fc.weight": weight}, tmp_path)["fc.weight"]
+    assert found.role == "matrix"
+    assert found.dtype == str(dtype).removeprefix("torch.")
+    assert _encloses(found, _norm(weight))
+
+
+def test_eight_bit_floats_are_read_exactly(tmp_path: Path) -> None:
+    weight = _random(9, 7).to(torch.float8_e4m3fn)
+    assert _encloses(_analyzed({"fc.weight": weight}, tmp_path)["fc.weight"], _norm(weight))
+
+
+def test_large_matrices_go_through_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = _random(40, 30)
+    monkeypatch.setattr(module, "LARGE", 100)
+    monkeypatch.setattr(module, "matrix_norm", None)  # calling it would fail
+    assert _encloses(_analyzed({"fc.weight": weight}, tmp_path)["fc.weight"], _norm(weight))
+
+
+@pytest.mark.parametrize(
+    ("stride", "padding", "groups", "dilation"), [(1, 1, 1, 1), (2, 1, 1, 1), (1, 0, 2, 1), (1, 2, 1, 2)]
+)
+def test_convolution_certificate_covers_the_convolution(
+    tmp_path: Path, stride: int, padding: int, groups: int, dilation: int
+) -> None:
+    conv = nn.Conv2d(4, 6, 3, stride=stride, padding=padding, groups=groups, dilation=dilation, bias=False).double()
+    conv.weight.data.copy_(_random(*conv.weight.shape, dtype=torch.float64))
+    found = _analyzed({"conv.weight": conv.weight.data}, tmp_path)["conv.weight"]
+    assert found.role == "convolution"
+    assert _encloses(found, _norm(conv.weight))
+    basis = torch.eye(4 * 7 * 7, dtype=torch.float64).reshape(-1, 4, 7, 7)
+    truth = float(torch.linalg.matrix_norm(conv(basis).detach().flatten(1), ord=2))
+    assert found.certificate is not None
+    assert truth <= found.certificate.value <= 3.0 * _norm(conv.weight) * (1 + 1e-8)
+
+
+def test_convolution_certificate_is_nearly_attained_by_a_box_kernel(tmp_path: Path) -> None:
+    found = _analyzed({"conv.weight": torch.full((1, 1, 3, 3), 1 / 3)}, tmp_path)["conv.weight"]
+    basis = torch.eye(24 * 24).reshape(-1, 1, 24, 24).double()
+    image = nn.functional.conv2d(basis, torch.full((1, 1, 3, 3), 1 / 3).double(), padding=1)
+    truth = float(torch.linalg.matrix_norm(image.flatten(1), ord=2))
+    assert found.certificate is not None
+    assert truth <= found.certificate.value < 1.02 * truth
+
+
+def test_norm_scales_biases_and_running_statistics(tmp_path: Path) -> None:
+    tensors = {
+        "bn.weight": torch.tensor([0.5, -3.0]),
+        "bn.bias": torch.tensor([-7.0, 2.0]),
+        "bn.running_mean": torch.tensor([-4.0, 1.0]),
+        "bn.running_var": torch.tensor([0.25, 9.0]),
+        "bn.num_batches_tracked": torch.tensor(5),
+    }
+    found = _analyzed(tensors, tmp_path)
+    assert found["bn.weight"].role == "norm scale"
+    assert found["bn.weight"].details == {"largest": 3.0}
+    assert found["bn.bias"].details == {"largest": 7.0}
+    assert found["bn.running_mean"].details == {"largest": 4.0}
+    assert found["bn.running_var"].details == {"std_min": 0.5, "std_max": 3.0, "variance_min": 0.25}
+    assert "no norm" in found["bn.num_batches_tracked"].note
+
+
+def test_a_negative_variance_is_told(tmp_path: Path) -> None:
+    save_file({"bn.running_var": torch.tensor([-0.25, 9.0])}, tmp_path / "m.safetensors")
+    assert any("below zero in bn.running_var" in m for m in analyze_checkpoint(tmp_path / "m.safetensors").messages)
+
+
+def test_embeddings_have_a_norm_and_a_largest_row(tmp_path: Path) -> None:
+    table = _random(50, 8)
+    found = _analyzed({"wte.weight": table}, tmp_path)["wte.weight"]
+    truth = float(table.double().norm(dim=1).max())
+    assert found.role == "embedding"
+    assert _encloses(found, _norm(table))
+    assert truth <= found.details["largest_row"] <= truth * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("kind", ["old", "new"])
+def test_weight_normalization_is_put_together(tmp_path: Path, kind: str) -> None:
+    layer = nn.Conv1d(3, 5, 2)
+    layer.weight.data.copy_(_random(5, 3, 2))
+    wrapped = parametrizations.weight_norm(layer) if kind == "new" else torch.nn.utils.weight_norm(layer)
+    state = {k: v.detach().clone() for k, v in wrapped.state_dict().items()}
+    for key in state:
+        if key.endswith(("weight_g", "original0")):
+            state[key] = torch.tensor([3.0, -1.0, 0.5, 2.0, 1.0]).reshape(5, 1, 1)
+    wrapped.load_state_dict(state)
+    with torch.no_grad():
+        wrapped(torch.zeros(1, 3, 4))  # the old form computes its weight in a forward hook
+    found = _analyzed(state, tmp_path)
+    direction = next(t for name, t in found.items() if name.endswith(("weight_v", "original1")))
+    assert "as it acts" in direction.note
+    # PyTorch's own effective weight is float32: equal to its precision
+    assert _encloses(direction, _norm(wrapped.weight)) or math.isclose(
+        direction.upper.value if direction.upper else 0.0, _norm(wrapped.weight), rel_tol=1e-6
+    )
+
+
+def test_a_direction_without_its_gain_is_told(tmp_path: Path) -> None:
+    found = _analyzed({"fc.weight_v": _random(4, 3)}, tmp_path)["fc.weight_v"]
+    assert "not the weight as it acts" in found.note
+
+
+def test_spectral_normalization_is_told(tmp_path: Path) -> None:
+    state = parametrizations.spectral_norm(nn.Linear(4, 3)).state_dict()
+    found = _analyzed({k: v.clone() for k, v in state.items()}, tmp_path)
+    assert "before spectral normalization" in found["parametrizations.weight.original"].note
+
+
+def test_products_are_printed_and_in_the_log_domain(tmp_path: Path) -> None:
+    tensors = {f"layers.{i}.weight": torch.eye(3) * 1e30 for i in range(20)}
+    save_file(tensors, tmp_path / "m.safetensors")
+    product = analyze_checkpoint(tmp_path / "m.safetensors").products["printed_weights"]
+    assert product.kind.value == "printed"
+    assert math.isclose(product.log10, 600.0, rel_tol=1e-7)
+
+
+def test_certificates_enter_their_product(tmp_path: Path) -> None:
+    save_file({"a.weight": torch.eye(2), "b.weight": torch.ones(1, 1, 2, 2)}, tmp_path / "m.safetensors")
+    products = analyze_checkpoint(tmp_path / "m.safetensors").products
+    assert math.isclose(products["printed_weights"].value, 2.0, rel_tol=1e-9)
+    assert math.isclose(products["printed_certificates"].value, 4.0, rel_tol=1e-9)
+
+
+def test_pt_files_and_progress(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "m.pt")
+    said: list[str] = []
+    result = analyze_checkpoint(tmp_path / "m.pt", said.append)
+    assert [t.name for t in result.tensors] == list(model.state_dict())
+    assert said[0] == "tensor 1 of 7: 0.weight"
+    assert result.checkpoint["numbers"] == sum(v.numel() for v in model.state_dict().values())
+
+
+def test_directories_and_shards(tmp_path: Path) -> None:
+    save_file({"a.weight": torch.eye(2)}, tmp_path / "one.safetensors")
+    save_file({"b.weight": 2 * torch.eye(2)}, tmp_path / "two.safetensors")
+    assert [t.name for t in analyze_checkpoint(tmp_path).tensors] == ["a.weight", "b.weight"]
+    index = {"weight_map": {"a.weight": "one.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert checkpoint_files(tmp_path) == [tmp_path / "model.safetensors.index.json"]
+    assert [t.name for t in analyze_checkpoint(tmp_path).tensors] == ["a.weight"]
+
+
+def test_a_directory_without_weights(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="holds none"):
+        analyze_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_not_finite_names_the_tensor(tmp_path: Path, bad: float, dtype: torch.dtype) -> None:
+    weight = torch.ones(3, 3, dtype=dtype)
+    weight[1, 1] = bad
+    save_file({"good.weight": torch.eye(2), "bad.weight": weight}, tmp_path / "m.safetensors")
+    with pytest.raises(NonFiniteError, match=r"bad\.weight holds"):
+        analyze_checkpoint(tmp_path / "m.safetensors")
+
+
+def test_complex_weights_are_refused(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.ones(2, 2, dtype=torch.complex64)}, tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match=r"fc\.weight is complex64"):
+        analyze_checkpoint(tmp_path / "m.pt")
+
+
+class _Payload:
+    """An object whose unpickling would write a file."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.target,))
+
+
+def test_no_code_is_run(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.eye(2), "x": _Payload(tmp_path / "ran")}, tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match="could run code"):
+        analyze_checkpoint(tmp_path / "m.pt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_json_and_save(tmp_path: Path) -> None:
+    save_file({"fc.weight": torch.zeros(2, 2)}, tmp_path / "m.safetensors")
+    result: CheckpointResult = analyze_checkpoint(tmp_path / "m.safetensors")
+    written = json.loads(result.save(tmp_path / "result.json").read_text())
+    assert (written["schema_version"], written["kind"]) == (1, "weights")
+    assert written["tensors"][0]["upper"]["log10"] == "-inf"
+    assert written == result.to_dict()

@@ -1,0 +1,75 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from normscope.core.value import Kind, Value
+from normscope.report.numbers import (
+    factor_text,
+    kind_text,
+    log10_text,
+    number_text,
+    plain_number_text,
+    span_text,
+    value_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("log10", "text"),
+    [
+        (0.0, "1"),
+        (math.log10(123.456), "123.5"),
+        (5.9, "7.943e+05"),
+        (6.0, "10^6"),
+        (31.2876, "10^31.29"),
+        (-5.5, "3.162e-06"),
+        (-6.0, "10^-6"),
+        (-300.25, "10^-300.2"),
+        (4000.0, "10^4000"),
+        (math.inf, "no bound"),
+        (-math.inf, "0"),
+    ],
+)
+def test_numbers(log10: float, text: str) -> None:
+    assert number_text(log10) == text
+
+
+def test_what_is_missing_is_a_dash() -> None:
+    assert [f(None) for f in (value_text, log10_text, plain_number_text, kind_text)] == ["-"] * 4
+
+
+def test_large_values_have_a_logarithm_and_no_plain_number() -> None:
+    value = Value(31.2876 * math.log(10), Kind.CERTIFIED)
+    assert (log10_text(value), plain_number_text(value)) == ("31.29", "-")
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"), [(1e-9, "prob. 1-1e-9"), (2.5e-12, "prob. 1-2.5e-12"), (0.05, "prob. 1-0.05")]
+)
+def test_probabilities(delta: float, text: str) -> None:
+    assert kind_text(Value(0.0, Kind.PROBABILISTIC, delta=delta)) == text
+
+
+@pytest.mark.parametrize("kind", [Kind.CERTIFIED, Kind.LOWER, Kind.ESTIMATE, Kind.PRINTED])
+def test_kinds_have_their_word(kind: Kind) -> None:
+    assert kind_text(Value(0.0, kind)) == kind.value
+
+
+def test_factors() -> None:
+    two, six = Value.of(2.0, Kind.LOWER), Value.of(6.0, Kind.CERTIFIED)
+    assert factor_text(six, two) == "x 3"
+    assert factor_text(Value(100.0, Kind.CERTIFIED), two) == "x 10^43.13"
+    assert factor_text(Value(math.inf, Kind.CERTIFIED), two) == "-"
+    assert factor_text(six, Value.of(0.0, Kind.LOWER)) == "-"
+    assert factor_text(six, None) == "-"
+
+
+def test_spans_order_by_size_not_by_text() -> None:
+    assert span_text(["9", "10", "10^7", "0"]) == "0 .. 10^7"
+    assert span_text(["10^-8", "0.5", "no bound"]) == "10^-8 .. no bound"
+    assert span_text(["-", "-"]) == "-"
+    assert span_text(["64x3", "64x64"]) == "64x3, 64x64"

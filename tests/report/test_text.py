@@ -1,0 +1,148 @@
+"""The report of a result: what is said, in which order, and that nothing unknown is hidden."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.analysis import analyze
+from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
+from normscope.core.value import Kind, Value
+from normscope.report.text import compare_text, result_sections, result_text
+
+
+def _result(**changes: Any) -> Result:
+    fields: dict[str, Any] = {
+        "model": {"name": "net", "class": "Net", "parameters": 1234567, "mode": "running", "norm": "l2"},
+        "input": {"blocks": [{"name": "x", "shape": [1, 3], "kind": "input"}]},
+        "coverage": Coverage(ops=10, understood=10, parameters=1.0, parameters_total=1234567),
+        "normalizers": (),
+        "layers": (),
+        "end_to_end": {
+            "printed": Value.of(1e9, Kind.PRINTED, mode="running"),
+            "global": Value.of(12.0, Kind.CERTIFIED, mode="running"),
+            "global_probabilistic": Value.of(8.0, Kind.PROBABILISTIC, delta=1e-9),
+            "variance_floor": None,
+            "lower": Value.of(4.0, Kind.LOWER),
+        },
+    }
+    return Result(**(fields | changes))
+
+
+def _row(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.strip().startswith(start))
+
+
+def test_sections_come_in_order() -> None:
+    value = Value.of(2.0, Kind.CERTIFIED)
+    result = _result(
+        messages=("a message",),
+        normalizers=(NormalizerResult("bn", "batch_norm", None, None, value),),
+        layers=(LayerResult("fc", "matrix", (3, 3), value, Value.of(2.0, Kind.LOWER)),),
+        effect={"printed_product": {"log10": 8.0, "kind": "printed", "note": "n"}},
+        statistics={"samples": 3, "inputs": [], "before_activations": []},
+    )
+    titles = [section.title for section in result_sections(result)]
+    assert titles == [
+        "model: net",
+        "coverage",
+        "messages",
+        "end to end",
+        "normalizers",
+        "layers",
+        "what normalizers change",
+        "statistics of the data",
+    ]
+
+
+def test_end_to_end_says_kind_and_gap() -> None:
+    text = result_text(_result())
+    assert _row(text, "printed (Theorem 9)").split()[3:8] == ["9", "-", "printed", "x", "10^8.398"]
+    assert "certified" in _row(text, "proved, all inputs")
+    assert "x 3 " in _row(text, "proved, all inputs")
+    assert "prob. 1-1e-9" in text
+    assert "variance floor" not in text
+
+
+def test_a_printed_number_below_the_attained_one_is_called_no_bound() -> None:
+    values = {"printed": Value.of(1.0, Kind.PRINTED), "lower": Value.of(4.0, Kind.LOWER)}
+    assert "not a bound" in _row(result_text(_result(end_to_end=values)), "printed (Theorem 9)")
+
+
+def test_no_bound_is_said_in_words() -> None:
+    values = {"global": Value(math.inf, Kind.CERTIFIED), "lower": Value(-math.inf, Kind.LOWER)}
+    text = result_text(_result(end_to_end=values))
+    assert "no bound" in _row(text, "proved, all inputs")
+    assert _row(text, "attained").split()[1:3] == ["-", "0"]
+
+
+def test_opaque_operations_are_shown_with_their_place_and_the_way_out() -> None:
+    opaque = OpaqueOperation("fft", "aten.fft_fft.default", "mixer.0", "no rule", known=False)
+    coverage = Coverage(ops=10, understood=9, parameters=0.5, parameters_total=100, opaque=(opaque,))
+    text = result_text(_result(coverage=coverage))
+    assert "9 of 10 operations understood, 50 % of 100 parameters" in text
+    assert all(word in _row(text, "aten.fft_fft.default") for word in ("mixer.0", "unknown", "no rule"))
+    assert 'normscope.register_rule("aten.fft_fft.default", rule)' in text
+
+
+def test_known_operations_without_a_constant_do_not_ask_for_a_rule() -> None:
+    opaque = OpaqueOperation("sqrt", "aten.sqrt.default", "", "infinite slope at 0", known=True)
+    coverage = Coverage(ops=1, understood=1, parameters=1.0, parameters_total=0, opaque=(opaque,))
+    text = result_text(_result(coverage=coverage))
+    assert "no finite constant" in text
+    assert "register_rule" not in text
+
+
+def test_normalizers_say_whether_the_printed_number_is_a_bound() -> None:
+    proved, printed = Value.of(2.0, Kind.CERTIFIED), Value.of(1.5, Kind.PRINTED)
+    item = NormalizerResult("bn", "batch_norm", printed, False, proved, None, None, {"eps": 1e-5, "std_min": 0.25})
+    row = _row(result_text(_result(normalizers=(item,))), "bn")
+    assert row.split() == ["bn", "batch_norm", "1.5", "no", "2", "-", "0.25", "1e-05"]
+
+
+def test_layers_show_their_width_and_folded_norm() -> None:
+    layer = LayerResult(
+        "fc", "matrix", (3, 4), Value.of(2.2, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER), Value.of(0.5, Kind.CERTIFIED)
+    )
+    assert _row(result_text(_result(layers=(layer,))), "fc").split() == [
+        "fc",
+        "matrix",
+        "3x4",
+        "2",
+        "2.2",
+        "0.1",
+        "0.5",
+    ]
+
+
+def test_compare_has_one_column_per_result() -> None:
+    other = _result(end_to_end={"global": Value.of(3.0, Kind.CERTIFIED), "without_normalizers": None})
+    text = compare_text({"left": _result(), "right": other}, {"accuracy": ["97 %", "98 %"]})
+    assert _row(text, "accuracy").split() == ["accuracy", "97", "%", "98", "%", "-"]
+    assert _row(text, "proved, all inputs").split()[-3:] == ["12", "3", "certified"]
+    assert _row(text, "printed (Theorem 9)").split()[-3:] == ["10^9", "-", "printed"]
+    assert "without" not in text
+
+
+def test_compare_refuses_rows_of_another_length() -> None:
+    with pytest.raises(ValueError, match="one cell for each of 1"):
+        compare_text({"left": _result()}, {"accuracy": ["1", "2"]})
+
+
+def test_a_real_result_holds_its_numbers() -> None:
+    torch_model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    with torch.no_grad():
+        for p in torch_model.parameters():
+            p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
+    data = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
+    result = analyze(torch_model, data)
+    text = result_text(result)
+    norm = float(torch.linalg.matrix_norm(torch_model[3].weight.detach().double(), ord=2))
+    assert f"{norm:.4g}" in _row(text, "3 ")
+    assert "100 % of 42 parameters" in text
+    assert "20 samples" in text
+    assert text.isascii()
