@@ -35,14 +35,17 @@ from normscope.report.numbers import (
     ],
 )
 def test_numbers(log10: float, text: str) -> None:
+    """Numbers."""
     assert number_text(log10) == text
 
 
 def test_what_is_missing_is_a_dash() -> None:
+    """What is missing is a dash."""
     assert [f(None) for f in (value_text, log10_text, plain_number_text, kind_text)] == ["-"] * 4
 
 
 def test_large_values_have_a_logarithm_and_no_plain_number() -> None:
+    """Large values have a logarithm and no plain number."""
     value = Value(31.2876 * math.log(10), Kind.CERTIFIED)
     assert (log10_text(value), plain_number_text(value)) == ("31.29", "-")
 
@@ -51,15 +54,18 @@ def test_large_values_have_a_logarithm_and_no_plain_number() -> None:
     ("delta", "text"), [(1e-9, "prob. 1-1e-9"), (2.5e-12, "prob. 1-2.5e-12"), (0.05, "prob. 1-0.05")]
 )
 def test_probabilities(delta: float, text: str) -> None:
+    """Probabilities."""
     assert kind_text(Value(0.0, Kind.PROBABILISTIC, delta=delta)) == text
 
 
 @pytest.mark.parametrize("kind", [Kind.CERTIFIED, Kind.LOWER, Kind.ESTIMATE, Kind.PRINTED])
 def test_kinds_have_their_word(kind: Kind) -> None:
+    """Kinds have their word."""
     assert kind_text(Value(0.0, kind)) == kind.value
 
 
 def test_factors() -> None:
+    """Factors."""
     two, six = Value.of(2.0, Kind.LOWER), Value.of(6.0, Kind.CERTIFIED)
     assert factor_text(six, two) == "x 3"
     assert factor_text(Value(100.0, Kind.CERTIFIED), two) == "x 10^43.13"
@@ -69,6 +75,7 @@ def test_factors() -> None:
 
 
 def test_spans_order_by_size_not_by_text() -> None:
+    """Spans order by size not by text."""
     assert span_text(["9", "10", "10^7", "0"]) == "0 .. 10^7"
     assert span_text(["10^-8", "0.5", "no bound"]) == "10^-8 .. no bound"
     assert span_text(["-", "-"]) == "-"

@@ -38,6 +38,7 @@ def _row(text: str, start: str) -> str:
 
 
 def test_sections_come_in_order() -> None:
+    """Sections come in order."""
     value = Value.of(2.0, Kind.CERTIFIED)
     result = _result(
         messages=("a message",),
@@ -60,6 +61,7 @@ def test_sections_come_in_order() -> None:
 
 
 def test_end_to_end_says_kind_and_gap() -> None:
+    """End to end says kind and gap."""
     text = result_text(_result())
     assert _row(text, "printed (Theorem 9)").split()[3:8] == ["9", "-", "printed", "x", "10^8.398"]
     assert "certified" in _row(text, "proved, all inputs")
@@ -69,11 +71,13 @@ def test_end_to_end_says_kind_and_gap() -> None:
 
 
 def test_a_printed_number_below_the_attained_one_is_called_no_bound() -> None:
+    """A printed number below the attained one is called no bound."""
     values = {"printed": Value.of(1.0, Kind.PRINTED), "lower": Value.of(4.0, Kind.LOWER)}
     assert "not a bound" in _row(result_text(_result(end_to_end=values)), "printed (Theorem 9)")
 
 
 def test_no_bound_is_said_in_words() -> None:
+    """No bound is said in words."""
     values = {"global": Value(math.inf, Kind.CERTIFIED), "lower": Value(-math.inf, Kind.LOWER)}
     text = result_text(_result(end_to_end=values))
     assert "no bound" in _row(text, "proved, all inputs")
@@ -81,6 +85,7 @@ def test_no_bound_is_said_in_words() -> None:
 
 
 def test_opaque_operations_are_shown_with_their_place_and_the_way_out() -> None:
+    """Opaque operations are shown with their place and the way out."""
     opaque = OpaqueOperation("fft", "aten.fft_fft.default", "mixer.0", "no rule", known=False)
     coverage = Coverage(ops=10, understood=9, parameters=0.5, parameters_total=100, opaque=(opaque,))
     text = result_text(_result(coverage=coverage))
@@ -90,6 +95,7 @@ def test_opaque_operations_are_shown_with_their_place_and_the_way_out() -> None:
 
 
 def test_known_operations_without_a_constant_do_not_ask_for_a_rule() -> None:
+    """Known operations without a constant do not ask for a rule."""
     opaque = OpaqueOperation("sqrt", "aten.sqrt.default", "", "infinite slope at 0", known=True)
     coverage = Coverage(ops=1, understood=1, parameters=1.0, parameters_total=0, opaque=(opaque,))
     text = result_text(_result(coverage=coverage))
@@ -98,6 +104,7 @@ def test_known_operations_without_a_constant_do_not_ask_for_a_rule() -> None:
 
 
 def test_normalizers_say_whether_the_printed_number_is_a_bound() -> None:
+    """Normalizers say whether the printed number is a bound."""
     proved, printed = Value.of(2.0, Kind.CERTIFIED), Value.of(1.5, Kind.PRINTED)
     item = NormalizerResult("bn", "batch_norm", printed, False, proved, None, None, {"eps": 1e-5, "std_min": 0.25})
     row = _row(result_text(_result(normalizers=(item,))), "bn")
@@ -105,6 +112,7 @@ def test_normalizers_say_whether_the_printed_number_is_a_bound() -> None:
 
 
 def test_layers_show_their_width_and_folded_norm() -> None:
+    """Layers show their width and folded norm."""
     layer = LayerResult(
         "fc", "matrix", (3, 4), Value.of(2.2, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER), Value.of(0.5, Kind.CERTIFIED)
     )
@@ -120,6 +128,7 @@ def test_layers_show_their_width_and_folded_norm() -> None:
 
 
 def test_compare_has_one_column_per_result() -> None:
+    """Compare has one column per result."""
     other = _result(end_to_end={"global": Value.of(3.0, Kind.CERTIFIED), "without_normalizers": None})
     text = compare_text({"left": _result(), "right": other}, {"accuracy": ["97 %", "98 %"]})
     assert _row(text, "accuracy").split() == ["accuracy", "97", "%", "98", "%", "-"]
@@ -129,19 +138,22 @@ def test_compare_has_one_column_per_result() -> None:
 
 
 def test_compare_refuses_rows_of_another_length() -> None:
+    """Compare refuses rows of another length."""
     with pytest.raises(ValueError, match="one cell for each of 1"):
         compare_text({"left": _result()}, {"accuracy": ["1", "2"]})
 
 
 def test_a_real_result_holds_its_numbers() -> None:
-    torch_model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 2)).eval()
+    """A real result holds its numbers."""
+    head = nn.Linear(5, 2)
+    torch_model = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), head).eval()
     with torch.no_grad():
         for p in torch_model.parameters():
             p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     data = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
     result = analyze(torch_model, data)
     text = result_text(result)
-    norm = float(torch.linalg.matrix_norm(torch_model[3].weight.detach().double(), ord=2))
+    norm = float(torch.linalg.matrix_norm(head.weight.detach().double(), ord=2))
     assert f"{norm:.4g}" in _row(text, "3 ")
     assert "100 % of 42 parameters" in text
     assert "20 samples" in text

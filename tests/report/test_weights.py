@@ -13,6 +13,7 @@ from normscope.report.weights import checkpoint_text
 
 
 def test_every_tensor_has_its_row(tmp_path: Path) -> None:
+    """Every tensor has its row."""
     tensors = {
         "conv.weight": torch.ones(1, 1, 2, 2),
         "fc.weight": 3 * torch.eye(2),
@@ -29,6 +30,7 @@ def test_every_tensor_has_its_row(tmp_path: Path) -> None:
 
 
 def test_long_lists_keep_the_norms_and_count_the_rest(tmp_path: Path) -> None:
+    """Long lists keep the norms and count the rest."""
     tensors = {f"l{i}.weight": torch.eye(2) for i in range(ROWS + 5)} | {f"l{i}.bias": torch.ones(2) for i in range(9)}
     save_file(tensors, tmp_path / "m.safetensors")
     result = analyze_checkpoint(tmp_path / "m.safetensors")
