@@ -58,11 +58,15 @@ def test_large_blocks_agree_with_the_dense_certificate(
     assert exact.width < 1e-8
     monkeypatch.setattr(convolution_block, "ALWAYS_DENSE_UP_TO", 0)
     monkeypatch.setattr(convolution_block, "DENSE_UP_TO", 0)
-    bounds = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
-    assert bounds.log_lower <= exact.log_upper
-    assert bounds.log_upper >= exact.log_lower
-    assert bounds.log_probable >= exact.log_lower
-    assert bounds.probable_width <= 1e-3
+    monkeypatch.setattr(convolution_block, "BANDED_UP_TO", 0)
+    usual = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
+    narrow = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0, probable_tolerance=1e-3)
+    for bounds in (usual, narrow):
+        assert bounds.log_lower <= exact.log_upper
+        assert bounds.log_upper >= exact.log_lower
+        assert bounds.log_probable >= exact.log_lower
+    assert usual.probable_width <= max(1e-3, min(convolution_block.PROBABLE_WIDTH, usual.width / 3))
+    assert narrow.probable_width <= 1e-3
 
 
 def test_the_order_of_work_does_not_change_the_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,10 +77,29 @@ def test_the_order_of_work_does_not_change_the_guarantee(monkeypatch: pytest.Mon
     for excess, dense in [(0.0, 0), (100.0, 0), (0.0, 5000), (100.0, 5000)]:
         monkeypatch.setattr(convolution_block, "TYPICAL_TORUS_EXCESS", excess)
         monkeypatch.setattr(convolution_block, "DENSE_UP_TO", dense)
-        bounds = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0)
+        monkeypatch.setattr(convolution_block, "BANDED_UP_TO", 0)
+        bounds = block_norm(part, tolerance=1e-3, delta=1e-9, seed=0, probable_tolerance=1e-3)
         assert bounds.log_lower <= exact.log_upper
         assert bounds.log_probable >= exact.log_lower
         assert bounds.probable_width <= 1e-3
+
+
+@pytest.mark.parametrize("excess", [0.0, 100.0])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_banded_certificate_is_as_good_as_the_dense_one(
+    excess: float, stride: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a small map the banded factorisation, on either side, contains the dense value and is narrow."""
+    part = block(5, 15, stride=stride)
+    exact = dense_bounds(part, 0)
+    monkeypatch.setattr(convolution_block, "ALWAYS_DENSE_UP_TO", 0)
+    monkeypatch.setattr(convolution_block, "DENSE_UP_TO", 0)
+    monkeypatch.setattr(convolution_block, "TYPICAL_TORUS_EXCESS", excess)
+    bounds = block_norm(part, tolerance=1e-6, delta=1e-9, seed=0)
+    assert bounds.method == "banded cholesky"
+    assert bounds.width <= 1e-6
+    assert bounds.log_lower <= exact.log_upper
+    assert bounds.log_upper >= exact.log_lower
 
 
 def test_entry_errors_widen_both_sides() -> None:

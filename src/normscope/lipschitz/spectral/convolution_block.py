@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost, coupling
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
 from normscope.lipschitz.spectral.geometry import (
@@ -34,8 +35,8 @@ from normscope.operators.linear_map import LinearMap
 #: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.
 ALWAYS_DENSE_UP_TO = 1024
 DENSE_UP_TO = 3200
-#: Multiplications up to which the banded Gram matrix of a small map is factorised instead of embedding it in a torus.
-BANDED_UP_TO = 4e10
+#: Multiplications up to which the banded Gram matrix is factorised where the torus is too loose (about a second).
+BANDED_UP_TO = 1e10
 #: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
 TYPICAL_TORUS_EXCESS = 0.8
 #: The width a probabilistic bound always reaches.
@@ -143,7 +144,7 @@ def block_norm(
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of the start vectors.
         probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
-            ``tolerance``; by default ``tolerance``, or half the certificate's width where that is larger, but
+            ``tolerance``; by default ``tolerance``, or a third of the certificate's width where that is larger, but
             never more than :data:`PROBABLE_WIDTH`.
         log_upper: a certificate already known, from a batch over all groups.
         max_steps: the most Lanczos steps for a probabilistic bound.
@@ -161,6 +162,9 @@ def block_norm(
     loose = log_upper is None and excess > 1.5 * tolerance
     if dimension <= ALWAYS_DENSE_UP_TO or (loose and dimension <= DENSE_UP_TO):
         return dense_bounds(block, seed)
+    banded = _banded_multiplications(block) <= BANDED_UP_TO
+    if loose and banded and (exact := _banded_bounds(block, tolerance, seed)).width <= tolerance:
+        return exact
     if loose:
         goal = _krylov_goal(tolerance, probable_tolerance, excess)
         bounds = _krylov_bounds(block, goal, delta, seed, max_steps)
@@ -170,6 +174,8 @@ def block_norm(
         return bounds
     if dimension <= DENSE_UP_TO:
         return dense_bounds(block, seed)
+    if banded and (exact := _banded_bounds(block, tolerance, seed)).width <= tolerance:
+        return exact
     run = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
     return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
 
@@ -186,11 +192,33 @@ def dense_bounds(block: Block, seed: int) -> NormBounds:
     return gram_norm(map, gram, gram_error, error, seed=seed, good_width=1e-7)
 
 
+def _banded_multiplications(block: Block) -> float:
+    """Return the cost of the banded certificate on the smaller side; infinite where the padding is not zeros."""
+    if block.padding_mode != "zeros":
+        return math.inf
+    domain, range_ = dimensions(block.weight, block.axes)
+    of_outputs = domain > range_
+    return banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+
+
+def _banded_bounds(block: Block, tolerance: float, seed: int) -> NormBounds:
+    """Return the bounds from the banded Gram matrix; without a certificate where the attained value is too low."""
+    map, error, absolute = block.map(), block.apply_error, block.absolute_norm
+    domain, range_ = dimensions(block.weight, block.axes)
+    run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
+    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    sizes, reach = coupling(block.axes, of_outputs=domain > range_)
+    gram_error = 2.0 * error * absolute + error * error
+    upper = banded_certificate(map, sizes, reach, lower, gram_error=gram_error, widest=tolerance)
+    log_upper = _log(upper) + 4 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper))) if upper < math.inf else math.inf
+    return NormBounds.certified(_log(lower), log_upper, "banded cholesky")
+
+
 def _krylov_goal(tolerance: float, probable_tolerance: float | None, width: float) -> float:
     """Return the width a probabilistic bound should reach, given that of the certificate."""
     if probable_tolerance is not None:
         return probable_tolerance
-    return max(tolerance, min(PROBABLE_WIDTH, width / 2.0))
+    return max(tolerance, min(PROBABLE_WIDTH, width / 3.0))
 
 
 def _torus_bounds(block: Block, tolerance: float, seed: int, log_upper: float | None) -> NormBounds:

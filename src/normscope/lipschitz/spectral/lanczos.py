@@ -100,7 +100,7 @@ def krylov_certificate(
     while log_christoffel(diagonal, off_diagonal, theta + width) < target:
         width *= 4.0
     low, high = (0.0 if width == smallest else width / 4.0), width
-    while high - low > 1e-3 * high:
+    while high - low > 1e-9 * high:
         middle = 0.5 * (low + high)
         reached = log_christoffel(diagonal, off_diagonal, theta + middle) >= target
         low, high = (low, middle) if reached else (middle, high)
