@@ -34,8 +34,8 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
     spec, _, inside = text[:-1].partition("[")
     try:
         call = ast.parse(f"f({inside})", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("positional")
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+            raise ValueError("not name=value pairs")
         arguments = {str(k.arg): _literal(k.value) for k in call.keywords if k.arg is not None}
         if len(arguments) != len(call.keywords):
             raise ValueError("unpacking")

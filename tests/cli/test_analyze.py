@@ -1,0 +1,263 @@
+"""``normscope analyze``: what it prints and writes, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from normscope.core.result import Result
+
+Run = Callable[..., Any]
+SMALL = "zoo:relu10[width=6,depth=3,in_features=4,norm=bn]"
+MODELS = """
+import torch
+from torch import nn
+
+def good():
+    print("printed by the user's code")
+    return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+
+def sized(width=5, name="x"):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+def convolution():
+    return nn.Sequential(nn.Conv2d(3, 2, 3), nn.ReLU())
+
+def tokens():
+    return nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 2))
+
+def raises():
+    raise ValueError("the factory is out of order")
+
+def broken():
+    net = good()
+    nn.init.constant_(net[0].weight, float("nan"))
+    return net
+
+def imaginary():
+    net = nn.Linear(2, 2)
+    net.weight = nn.Parameter(torch.ones(2, 2, dtype=torch.complex64))
+    return net
+
+def meta():
+    return nn.Linear(4, 2, device="meta")
+
+class Silent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+    def forward(self, x):
+        self.linear(x)
+        return "no tensor"
+"""
+
+
+class _Payload:
+    """An object whose unpickling would make a folder."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.mkdir, ("ran",))
+
+
+@pytest.fixture
+def files(run: Run) -> Path:
+    """Write models, weights and data, good and bad, into the working directory."""
+    here = Path.cwd()
+    (here / "net.py").write_text(MODELS)
+    good = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
+    torch.save(good.state_dict(), "good.pt")
+    torch.save({"0.weight": torch.ones(5, 3), "other": torch.ones(1)}, "misfit.pt")
+    torch.save({"0.weight": torch.ones(5, 4), "x": _Payload()}, "unsafe.pt")
+    (here / "cut.safetensors").write_bytes(b"12345678")
+    save_file({"a.weight": torch.full((2, 2), math.nan)}, "nan.safetensors")
+    np.save("empty.npy", np.zeros((0, 4), dtype=np.float32))
+    np.save("good.npy", np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
+    np.save("nan.npy", np.full((3, 4), np.nan, dtype=np.float32))
+    np.save("images.npy", np.ones((3, 3, 8, 8), dtype=np.int64))
+    np.save("ids.npy", np.full((3, 5), 0.5, dtype=np.float32))
+    (here / "a_file").write_text("")
+    return here
+
+
+BAD: list[tuple[str, list[str], list[str]]] = [
+    ("no such file", ["nothing.py:build"], ["there is no nothing.py"]),
+    ("no such factory", ["net.py:nothing"], ["has no 'nothing'", "good", "write net.py:NAME"]),
+    ("no factory named", ["net.py"], ["write net.py:NAME", "good"]),
+    ("factory raises", ["net.py:raises"], ["ValueError: the factory is out of order", "net.py, line"]),
+    ("factory refuses arguments", ["net.py:good[width=3]"], ["net.py:good", "width"]),
+    ("arguments that are none", ["net.py:sized[3]"], ["name=value pairs", "write e.g."]),
+    ("wrong shape", ["net.py:good", "--input", "5"], ["(2, 5)", "Linear(in_features=4", "--input"]),
+    ("shape that is none", ["net.py:good", "--input", "3,a"], ["--input", "positive integers", "3,224,224"]),
+    ("floats for an embedding", ["net.py:tokens", "--data", "ids.npy"], ["integer ids", "Embedding(7, 4)"]),
+    ("integers for a convolution", ["net.py:convolution", "--data", "images.npy"], ["int64", "x.float()"]),
+    ("NaN weights", ["net.py:broken"], ["0.weight has 20 NaN", "train or load"]),
+    (
+        "misfit weights",
+        ["net.py:good", "--weights", "misfit.pt"],
+        ["missing: 0.bias", "unexpected: other", "model 5x4, file 5x3"],
+    ),
+    ("unsafe weights", ["net.py:good", "--weights", "unsafe.pt"], ["could run code", "state_dict()"]),
+    ("no such weights", ["net.py:good", "--weights", "no.pt"], ["there is no no.pt"]),
+    ("empty data", ["net.py:good", "--data", "empty.npy"], ["empty"]),
+    ("NaN data", ["net.py:good", "--data", "nan.npy"], ["finite", "NaN"]),
+    ("complex weights", ["net.py:imaginary"], ["real numbers", "weight (complex64)"]),
+    ("meta weights", ["net.py:meta"], ["weights must be in memory", "give the weights from a file"]),
+    ("no tensors returned", ["net.py:Silent", "--input", "4"], ["returns no floating tensor"]),
+    ("unknown zoo name", ["zoo:resnet81"], ["no network 'resnet81'", "did you mean"]),
+    ("unknown zoo argument", ["zoo:relu10[wide=3]"], ["wide", "width"]),
+    ("unknown data", ["net.py:good", "--data", "cifar100"], ["cifar10", "check the spelling"]),
+    (
+        "data root without data",
+        ["net.py:good", "--data", "mnist", "--data-root", "."],
+        ["mnist must be on this machine", "looked in"],
+    ),
+    ("unknown split", ["net.py:good", "--data", "digits", "--split", "half"], ["train, test", "'half'"]),
+    ("data of another shape", ["net.py:good", "--data", "digits"], ["(128, 1, 8, 8)"]),
+    ("out is a file", ["net.py:good", "--out", "a_file"], ["--out", "is a file", "name another place"]),
+    ("out below a file", ["net.py:good", "--out", "a_file/deeper"], ["--out", "is a file"]),
+    ("unknown mode", ["net.py:good", "--mode", "train"], ["'running' or 'batch'", "'train'"]),
+    ("unknown device", ["net.py:good", "--device", "abacus"], ["--device", "'abacus'"]),
+    ("delta out of range", ["net.py:good", "--delta", "1.5"], ["--delta", "between 0 and 1"]),
+    ("tolerance out of range", ["net.py:good", "--tolerance", "0"], ["--tolerance", "between 0 and 1"]),
+    ("no sample wanted", ["net.py:good", "--data", "good.npy", "--limit", "0"], ["--limit"]),
+    ("no such hub directory", ["hf:nowhere"], ["no directory nowhere"]),
+    ("cut checkpoint", ["cut.safetensors"], ["cut.safetensors", "copy or save it again"]),
+    ("no such checkpoint", ["no.safetensors"], ["there is no no.safetensors"]),
+    ("NaN checkpoint", ["nan.safetensors"], ["a.weight holds 4 NaN"]),
+    ("unsafe checkpoint", ["unsafe.pt"], ["could run code"]),
+    ("checkpoint beside weights", ["good.pt", "--weights", "good.pt"], ["measured alone", "--weights"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), [case[1:] for case in BAD], ids=[case[0] for case in BAD])
+def test_mistakes(run: Run, files: Path, arguments: list[str], said: list[str]) -> None:
+    """Each mistake: exit code 2, what holds and what to do on stderr, no traceback, nothing written."""
+    before = {p.name for p in files.iterdir()}
+    result = run("analyze", *arguments)
+    assert result.exit_code == 2, result.output
+    message = " ".join(result.stderr.split())
+    assert all(part in message for part in said), message
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert {p.name for p in files.iterdir()} == before
+
+
+def test_tables_on_stdout_and_a_file(run: Run, files: Path) -> None:
+    """Without options: coverage first, plain text on stdout, result.json in the working directory."""
+    result = run("analyze", "net.py:good", "--data", "good.npy")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "model: net.py:good"
+    assert "3 of 3 operations understood, 100 % of 37 parameters" in result.stdout
+    assert lines.index("coverage") < lines.index("end to end") < lines.index("layers")
+    assert lines[-1] == "written: result.json"
+    assert "printed by the user's code" not in result.stdout
+    assert result.stdout.isascii()
+    found = Result.from_dict(json.loads((files / "result.json").read_text()))
+    assert found.statistics["samples"] == 20
+    assert found.input["source"] == {"name": "good.npy", "split": "test", "samples": 20}
+
+
+def test_json_is_alone_on_stdout(run: Run, files: Path) -> None:
+    """With --json stdout is the result, whatever the user's code prints."""
+    result = run("analyze", "net.py:good", "--json", "--out", "deep/er")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == json.loads((files / "deep" / "er" / "result.json").read_text())
+
+
+def test_quiet_prints_nothing(run: Run, files: Path) -> None:
+    """With --quiet the file alone is the answer."""
+    result = run("analyze", "net.py:sized", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    assert (files / "result.json").exists()
+
+
+def test_the_numbers_are_those_of_the_weights_given(run: Run, files: Path) -> None:
+    """--weights is what is measured: the last layer's norm is that of the file, by dense singular values."""
+    assert run("analyze", "net.py:good", "--weights", "good.pt", "--quiet").exit_code == 0
+    found = json.loads(Path("result.json").read_text())
+    truth = float(torch.linalg.matrix_norm(torch.load("good.pt", weights_only=True)["2.weight"].double(), ord=2))
+    assert math.isclose(10 ** found["layers"][1]["upper"]["log10"], truth, rel_tol=1e-8)
+    assert found["model"]["origin"]["initialization"] == "checkpoint"
+
+
+def test_random_weights_are_told(run: Run) -> None:
+    """A zoo network with random weights says so, takes its arguments, and knows its own input shape."""
+    result = run("analyze", SMALL)
+    assert result.exit_code == 0
+    assert "the weights are random (seed 0)" in result.stdout
+    found = json.loads(Path("result.json").read_text())
+    assert [x["shape"] for x in found["layers"]] == [[6, 4], [6, 6], [10, 6]]
+    assert found["normalizers"][0]["kind"] == "batch_norm"
+
+
+def test_same_seed_same_numbers(run: Run) -> None:
+    """The result depends on the seed and nothing else."""
+    texts = [run("analyze", SMALL, "--seed", seed, "--json").stdout for seed in (3, 3, 4)]
+    assert texts[0] == texts[1]
+    assert json.loads(texts[0])["end_to_end"]["global"] != json.loads(texts[2])["end_to_end"]["global"]
+
+
+def test_options_reach_the_analysis(run: Run, files: Path) -> None:
+    """Options change what is computed: no bound without normalizers, a stacked batch, fewer samples, batch mode."""
+    data = ["--data", "good.npy"]
+    plain = json.loads(run("analyze", SMALL, *data, "--json", "--no-stacked", "--no-without", "--limit", 7).stdout)
+    assert plain["end_to_end"]["without_normalizers"] is None
+    assert plain["end_to_end"]["stacked_batch"] is None
+    assert plain["statistics"]["samples"] == 7
+    stacked = json.loads(run("analyze", SMALL, *data, "--json", "--stacked", "--points", 2, "--ascent", 0).stdout)
+    assert stacked["end_to_end"]["stacked_batch"]["mode"] == "batch"
+    batch = json.loads(run("analyze", SMALL, *data, "--json", "--mode", "batch", "--tolerance", 0.1).stdout)
+    assert batch["model"]["mode"] == "batch"
+    assert batch["model"]["options"]["tolerance"] == 0.1
+
+
+def test_text_is_full_width_whatever_the_terminal(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """COLUMNS does not wrap what is piped."""
+    monkeypatch.setenv("COLUMNS", "20")
+    lines = run("analyze", "net.py:good", "--data", "good.npy").stdout.splitlines()
+    row = next(line for line in lines if line.startswith("  proved, all inputs"))
+    assert row.endswith("all inputs")
+    assert len(row) > 60
+
+
+def test_all_shows_every_row(run: Run) -> None:
+    """Long tables are folded, and whole with --all."""
+    deep = "zoo:relu10[width=3,depth=34,in_features=4]"
+    folded, whole = run("analyze", deep, "--ascent", 0).stdout, run("analyze", deep, "--ascent", 0, "--all").stdout
+    assert "rows into" in folded
+    assert "hidden.17.0" not in folded
+    assert "hidden.17.0" in whole
+
+
+def test_weights_alone(run: Run, files: Path) -> None:
+    """A checkpoint is measured without its model."""
+    result = run("analyze", "good.pt")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("weights: good.pt")
+    found = json.loads((files / "result.json").read_text())
+    assert found["kind"] == "weights"
+    assert [t["name"] for t in found["tensors"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+
+def test_nothing_is_written_where_writing_fails(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk is said in one line, and no half file is left."""
+
+    def full(self: Result, path: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Result, "save", full)
+    result = run("analyze", "net.py:sized")
+    assert result.exit_code == 2
+    assert "No space left on device" in result.stderr
+    assert not (files / "result.json").exists()

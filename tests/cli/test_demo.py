@@ -1,0 +1,74 @@
+"""``normscope demo``: both networks trained, analyzed, compared and written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normscope.core.result import Result
+
+Run = Callable[..., Any]
+QUICK = ("--width", 12, "--epochs", 3)
+
+
+@pytest.fixture
+def shown(run: Run) -> Any:
+    """Run a small demo once."""
+    return run("demo", "--out", "there", *QUICK)
+
+
+def test_writes_every_result_and_says_where(shown: Any) -> None:
+    """Two results, the BatchNorm one again, and the summary; the paths come last."""
+    assert shown.exit_code == 0
+    expected = ["there/plain/result.json", "there/batchnorm/result.json", "there/result.json", "there/summary.txt"]
+    assert [line.strip() for line in shown.stdout.splitlines()[-4:]] == expected
+    assert all(Path(name).is_file() for name in expected)
+    assert Path("there/result.json").read_text() == Path("there/batchnorm/result.json").read_text()
+    assert Path("there/summary.txt").read_text().strip() in shown.stdout
+
+
+def test_shows_what_was_promised_side_by_side(shown: Any) -> None:
+    """Every row of the comparison is there, with the numbers of the results."""
+    rows = {line.strip()[:30].strip(): line for line in shown.stdout.splitlines()}
+    for start in (
+        "accuracy on held-out digits",
+        "printed (Theorem 9)",
+        "product of weight norms",
+        "proved, all inputs",
+        "proved, variance floor",
+        "without normalizers",
+        "attained",
+        "printed product of the normali",
+    ):
+        assert any(name.startswith(start) for name in rows), start
+    plain, normalized = (
+        Result.from_dict(json.loads(Path(f"there/{name}/result.json").read_text())) for name in ("plain", "batchnorm")
+    )
+    assert not plain.normalizers
+    assert len(normalized.normalizers) == 9
+    for result in (plain, normalized):
+        lower, upper = result.end_to_end["lower"], result.end_to_end["global"]
+        assert lower is not None
+        assert upper is not None
+        assert lower.log <= upper.log
+
+
+def test_same_seed_same_summary(run: Run) -> None:
+    """The summary depends on the seed alone."""
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        assert run("demo", "--out", name, "--seed", seed, "--quiet", *QUICK).output == ""
+    texts = [Path(name, "summary.txt").read_text() for name in "abc"]
+    assert texts[0] == texts[1]
+    assert texts[0] != texts[2]
+
+
+def test_unwritable_place(run: Run) -> None:
+    """A file in the way is wrong use, said before training."""
+    Path("there").write_text("")
+    result = run("demo", "--out", "there")
+    assert result.exit_code == 2
+    assert "is a file" in result.stderr
