@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
 import operator
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -28,13 +32,30 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) ->
         The graph, and its parameters, buffers and constants by name.
     """
     shapes = tuple({0: torch.export.Dim.AUTO} if t.ndim else None for t in inputs) if dynamic else None
-    with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter("ignore")
+    with _quiet(), torch.no_grad():
         # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.
         program = torch.export.export(model, inputs, strict=False, dynamic_shapes=None if shapes is None else (shapes,))
         if _needs_functionalization(program.graph):
             program = program.run_decompositions({})
     return _translate(program, inputs, dynamic)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch quiet about a failure: the caller has another front end, and says so itself."""
+    loggers = [
+        logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export")
+    ]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.CRITICAL)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 def _needs_functionalization(graph: torch.fx.Graph) -> bool:
