@@ -133,7 +133,10 @@ def jacobian_norm(function: Function, x: Tensor, *, steps: int = 30, seed: int =
     3.0
     """
     mapping = jacobian_map(function, x)
-    found = lanczos_norm(mapping, tolerance=1e-6, max_steps=steps, seed=seed, apply_error=0.0)
+    try:
+        found = lanczos_norm(mapping, tolerance=1e-6, max_steps=steps, seed=seed, apply_error=0.0)
+    except ValueError:  # NaN or infinity on the way: values beyond the float range
+        return math.nan, torch.zeros_like(x)
     vector = found.vector.reshape(-1)
     if mapping.domain_dimension > mapping.range_dimension:  # the vector lives on the output side
         vector = mapping.adjoint(vector.to(mapping.dtype)).to(vector)

@@ -14,8 +14,8 @@ from normscope.operators.norms.batch import batch_norm_printed, batch_norm_runni
 from normscope.operators.norms.group import group_norm_printed
 from normscope.operators.norms.layer import centered_scale_norm, layer_norm_printed
 from normscope.operators.norms.response import response_norm_global
-from normscope.operators.program import Site
 from normscope.operators.rules.normalization import Spread, division_constant
+from normscope.operators.site import Site
 
 #: Normalizers that act on weights: they change the effective weight and have no constant of their own in the input.
 OF_WEIGHTS = ("weight_norm", "spectral_norm", "weight_standardization")

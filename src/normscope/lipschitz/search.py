@@ -15,6 +15,7 @@ from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.lower import EndToEnd, ascend, jacobian_map, jacobian_norm, pair_quotient
+from normscope.lipschitz.rescaled import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
 from normscope.statistics.survey import group_floor
@@ -77,8 +78,9 @@ def search(
         value, direction = jacobian_norm(function, x, steps=steps, seed=seed)
         if math.isfinite(value) and (best is None or value > best[0]):
             best = (value, x, direction, given)
-    if best is None:
-        return Search(None, None, None)
+    if best is None or best[0] == 0.0:
+        deep = _rescaled(captured, program, inputs[:points], steps, seed)
+        return Search(deep, deep, deep)
     precise = EndToEnd(captured, program, best[3], torch.float64)
     x, direction = best[1].double(), best[2].double()
     jacobian = _attained(precise, x, direction)
@@ -91,6 +93,23 @@ def search(
         if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
             on_floor = max(on_floor, quotient)
     return Search(log_of(jacobian), log_of(everywhere), log_of(on_floor))
+
+
+def _rescaled(
+    captured: Captured, program: Program, inputs: Sequence[list[Tensor]], steps: int, seed: int
+) -> float | None:
+    """Return the log of the largest Jacobian norm of a homogeneous network beyond the float range, or ``None``."""
+    logs = []
+    for given in inputs:
+        function = Rescaled(captured, program, given, torch.float64)
+        if not is_homogeneous(function):
+            return None
+        x = function.point()
+        function.fix(x)
+        value, direction = jacobian_norm(function, x, steps=steps, seed=seed)
+        if math.isfinite(value):
+            logs.append(log_of(_attained(function, x, direction)) + function.log_scale)
+    return max(logs, default=None)
 
 
 def _attained(function: EndToEnd, x: Tensor, direction: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from normscope.lipschitz.spectral.bounds import NormBounds
+from normscope.lipschitz.spectral.chain import chain_norm
 from normscope.lipschitz.spectral.convolution import convolution_norm
 from normscope.lipschitz.spectral.dense import matrix_norm
 from normscope.lipschitz.spectral.general import operator_norm
@@ -21,6 +23,8 @@ from normscope.operators.linear_map import LinearMap
 LARGEST_MATRIX = 20_000
 #: Largest smaller side of an operator whose Gram matrix is formed.
 LARGEST_GRAM = 1_100
+#: Largest number of entries of any tensor in a chain whose matrices are multiplied out.
+LARGEST_FACTOR = 1_024
 #: Isometric kinds: they leave every norm as it is.
 UNIT = ("isometry", "embedding")
 
@@ -88,6 +92,8 @@ class SegmentNorms:
             return by_token
         if len(chain) == 2:
             return self._one_step(source, target)
+        if max(e.numel for e in chain) <= LARGEST_FACTOR:
+            return chain_norm([_matrix_of(a, b) for a, b in itertools.pairwise(chain)], self.effort.seed)
         return self._long(chain)
 
     def _long(self, chain: list[Expr]) -> NormBounds:
@@ -236,6 +242,15 @@ class SegmentNorms:
                 logs[expr.id] = math.inf if known is None else below[0] + known.log_upper
         upper = logs[target.id]
         return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
+
+
+def _matrix_of(source: Expr, target: Expr) -> Tensor:
+    """Return the dense matrix of a small map."""
+    op = _single(source, target)
+    if op is not None and op.kind == "matrix" and op.data["weight"].ndim == 2 and source.numel == source.shape[-1]:
+        return op.data["weight"].to(torch.float64)
+    mapping = LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype=torch.float64)
+    return mapping.matrix()
 
 
 def token_matrix(source: Expr, target: Expr) -> Tensor | None:

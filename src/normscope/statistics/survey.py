@@ -15,8 +15,9 @@ from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node, Ref
 from normscope.operators.nonlinear import Range
-from normscope.operators.program import Program, Site
+from normscope.operators.program import Program
 from normscope.operators.rules.normalization import Spread
+from normscope.operators.site import Site
 from normscope.statistics.moments import Moments, channel_rows
 
 

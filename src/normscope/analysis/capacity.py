@@ -1,0 +1,116 @@
+"""``analyze``: from a model and some data to a capacity report. Every step below it is a function of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.analysis.end_to_end import end_to_end
+from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.layers import layers, normalizers
+from normscope.analysis.options import Options
+from normscope.analysis.work import Progress, Work, look, walk
+from normscope.core.errors import InputError
+from normscope.core.guard import untouched
+from normscope.core.result import Result
+from normscope.graph.capture import Captured, capture
+from normscope.graph.fold import fold
+from normscope.graph.inputs import guess_inputs, iterate
+from normscope.graph.modes import with_batch_statistics
+from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.models.check import check_model
+
+
+def analyze(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    name: str = "",
+    options: Options | None = None,
+    progress: Progress | None = None,
+    limit: int | None = None,
+    device: str | torch.device | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure the capacity of a network: Lipschitz constants layer by layer and end to end, each with its guarantee.
+
+    Args:
+        model: any PyTorch module; nothing of it is changed.
+        data: a tensor, tuple, dict or DataLoader of inputs; without it nothing about data is claimed.
+        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        name: how the model is called in the result.
+        options: an :class:`Options`; single fields may be given as keyword arguments instead.
+        progress: called with a line of text at each step.
+        limit: use at most this many samples of the data.
+        device: where the graph is run; by default where the model is.
+        **settings: single fields of :class:`Options`.
+
+    Returns:
+        The result, with ``to_dict``, ``to_json``, ``save``.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with the model, its weights or the data.
+
+    >>> result = analyze(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)), torch.ones(3, 4))
+    >>> result.end_to_end["global"].kind.value, result.coverage.understood == result.coverage.ops
+    ('certified', True)
+    """
+    options = Options(**settings) if options is None else options
+    if options.mode not in ("running", "batch"):
+        raise InputError(f"mode is 'running' or 'batch' (BatchNorm), not {options.mode!r}")
+    say = progress or (lambda text: None)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")
+    check_model(model)
+    with untouched(model):
+        say("capturing the graph")
+        example = _example(model, data, input_shape, options)
+        captured = _on(capture(model, example), device)
+        return _analyze(captured, model, data, name or type(model).__name__, options, say, limit)
+
+
+def _example(model: nn.Module, data: Any, shape: tuple[int, ...] | None, options: Options) -> Any:
+    """Return example inputs: the first of the data, or guessed ones."""
+    if data is None:
+        return guess_inputs(model, shape, batch=2)
+    return next(iter(iterate(data, model)))
+
+
+def _on(captured: Captured, device: str | torch.device | None) -> Captured:
+    """Move a captured model to a device."""
+    if device is None:
+        return captured
+    tensors = {k: v.detach().to(device) for k, v in captured.tensors.items()}
+    return Captured(captured.graph, tensors, [t.to(device) for t in captured.example], captured.input_names)
+
+
+def _analyze(
+    captured: Captured, model: nn.Module, data: Any, name: str, options: Options, say: Progress, limit: int | None
+) -> Result:
+    """Carry out the steps on a captured model."""
+    if options.mode == "batch":
+        graph = with_batch_statistics(captured.graph)
+        captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
+    effort = Effort(options.tolerance, options.delta, options.seed)
+    program = walk(captured, options)
+    work = Work(captured, program, options, SegmentNorms(effort, say), say)
+    if data is not None:
+        say("statistics of the data")
+        work.seen = look(work, model, data, limit)
+    rows, sites = layers(work), normalizers(work)
+    constants = end_to_end(work, rows, sites, model, data)
+    return Result(
+        model=model_facts(captured, model, name, options),
+        input=input_facts(captured, program, data is not None),
+        coverage=coverage(program, captured),
+        normalizers=tuple(sites),
+        layers=tuple(rows),
+        end_to_end=constants,
+        statistics=statistics(work),
+        effect=effect(sites, rows, constants),
+        messages=tuple(messages(work)),
+        blocks=tuple(block.to_dict() for block in fold(captured.graph)),
+    )

@@ -1,0 +1,180 @@
+"""End to end: the constant of the whole network on every domain, printed and proved, and what is attained."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import Tensor, nn
+
+from normscope.analysis.work import Work, batches, walk
+from normscope.core.errors import InputError
+from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.value import ALL_INPUTS, Kind, Value
+from normscope.graph.capture import Captured
+from normscope.graph.modes import has_batch_norm, with_batch_statistics
+from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.lipschitz.printed import lemma_5, theorem_9
+from normscope.lipschitz.search import Search, search
+from normscope.operators.nonlinear import Opaque
+from normscope.operators.program import build_program
+from normscope.statistics.survey import survey
+
+#: Rounding of the logarithms themselves, added to every certified total.
+LOG_ROUNDING = 1e-12
+
+
+def end_to_end(
+    work: Work, layers: list[LayerResult], normalizers: list[NormalizerResult], model: nn.Module, data: Any
+) -> dict[str, Value | None]:
+    """Return the end-to-end constants, printed and proved, on every domain."""
+    mode = work.options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None
+    weights = [x.upper for x in layers]
+    printed_parts = [n.printed for n in normalizers if n.printed is not None]
+    out: dict[str, Value | None] = {
+        "printed": theorem_9(weights, printed_parts),
+        "printed_weights": lemma_5(weights),
+    }
+    work.say("composing the bound on all inputs")
+    everywhere = Composition(work.program, Domain(ALL_INPUTS), work.norms)
+    out["global"], out["global_probabilistic"] = _values(everywhere, ALL_INPUTS, mode)
+    work.messages += _why_infinite(everywhere)
+    floor_domain = None
+    if work.seen is not None:
+        work.say("composing the bound on the variance-floor domain")
+        floor_domain, out["variance_floor"], out["variance_floor_probabilistic"] = _on_floor(work, mode)
+    else:
+        out["variance_floor"] = out["variance_floor_probabilistic"] = None
+    out["without_normalizers"] = _without(work) if work.options.without_normalizers else None
+    work.say("lower bounds")
+    found = _search(work, model, data, floor_domain)
+    out["lower"] = _lower(found.everywhere, ALL_INPUTS, mode)
+    out["lower_on_floor"] = None if work.seen is None else _lower(found.on_floor, out["variance_floor"].domain, mode)  # type: ignore[union-attr]
+    out["jacobian"] = _lower(found.jacobian, "these data points" if data is not None else "random points", mode)
+    out["stacked_batch"], out["stacked_batch_lower"] = _stacked(work, model, data)
+    return out
+
+
+def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Value, Value | None]:
+    """Return the certified value of a composition, and the probabilistic one where it is smaller."""
+    certified, probable, delta = composition.total()
+    rest = {"domain": domain, "mode": mode, "statement": "normscope F10", "assumptions": ("exact real arithmetic",)}
+    value = Value(_up(certified), Kind.CERTIFIED, **rest)  # type: ignore[arg-type]
+    if delta == 0.0 or probable >= certified:
+        return value, None
+    return value, Value(_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
+
+
+def _up(log: float) -> float:
+    """Round a logarithm up by more than the composition can have lost."""
+    return log if math.isinf(log) else log + LOG_ROUNDING * max(1.0, abs(log))
+
+
+def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None]:
+    """Return the bound where every normalizer's spread stays above what the data showed.
+
+    Where that is infinite (gates, attention without a normalizer) the inputs are also kept in the range of the data.
+    """
+    seen = work.seen
+    if seen is None:
+        raise InputError("the variance-floor domain needs data")
+    floors = seen.floors()
+    name = "inputs whose normalizer stds stay above those seen in the data" if floors else ALL_INPUTS
+    domain = Domain(name, floors)
+    value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
+    if math.isinf(value.log) and value.log > 0:
+        name = (
+            "inputs whose normalizer stds stay above those seen, and " if floors else "inputs "
+        ) + "within the data's range and norm"
+        domain = Domain(name, floors, tuple(seen.inputs))
+        value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
+    return domain, value, probable
+
+
+def _without(work: Work) -> Value | None:
+    """Return the bound of the same network with its normalizers of activations removed."""
+    if not any(s.kind not in OF_WEIGHTS for s in work.program.sites):
+        return None
+    work.say("composing the bound without normalizers")
+    program = walk(work.captured, work.options, without=True)
+    domain = Domain(ALL_INPUTS)
+    value, _ = _values(Composition(program, domain, work.norms), ALL_INPUTS, None)
+    if math.isinf(value.log) and value.log > 0 and work.seen is not None:
+        name = "inputs within the data's range and norm"
+        value, _ = _values(Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms), name, None)
+    return value
+
+
+def _search(work: Work, model: nn.Module, data: Any, domain: Domain | None) -> Search:
+    """Search for inputs with a large Jacobian or quotient."""
+    inputs: list[list[Tensor]]
+    coupled = work.program.blocks and work.program.blocks[0].shape[:1] != (1,)
+    if data is None or coupled:
+        inputs = [work.captured.example if coupled else work.captured.at_batch(1)]
+    else:
+        size = int(work.captured.graph.batch) if work.captured.graph.batch != "dynamic" else 1
+        inputs = []
+        for batch in batches(work.captured, model, data, 64):
+            inputs += [[t[i : i + size] if t.ndim else t for t in batch] for i in range(0, batch[0].shape[0], size)]
+            if len(inputs) >= 64:
+                break
+    return search(
+        work.captured,
+        work.program,
+        inputs,
+        floors={} if domain is None else domain.floors,
+        ranges=() if domain is None else domain.ranges,
+        points=work.options.points,
+        ascent=work.options.ascent,
+        seed=work.options.seed,
+        progress=work.say,
+    )
+
+
+def _lower(log: float | None, domain: str, mode: str | None) -> Value | None:
+    """Return a lower bound as a value."""
+    if log is None:
+        return None
+    return Value(log, Kind.LOWER, domain=domain, mode=mode, statement="normscope Jacobian")
+
+
+def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Value | None]:
+    """Return the bound of a batch as one stacked input, BatchNorm using its statistics, near that batch."""
+    options = work.options
+    wanted = options.stacked
+    if wanted is None:
+        wanted = sum(t.numel() for t in work.captured.tensors.values()) < 2_000_000
+    if data is None or not wanted or options.mode == "batch" or not has_batch_norm(work.captured.graph):
+        return None, None
+    if work.captured.graph.batch != "dynamic":
+        return None, None
+    batch = next(iter(batches(work.captured, model, data, 16)))
+    if batch[0].shape[0] < 2:
+        return None, None
+    work.say("composing the bound on a stacked batch")
+    graph = with_batch_statistics(work.captured.graph)
+    captured = Captured(graph, work.captured.tensors, batch, work.captured.input_names)
+    program = build_program(graph, captured.tensors, batch)
+    seen = survey(captured, program, [batch], activations={})
+    name = f"stacked batches of {batch[0].shape[0]} whose channel stds stay above those of the first batch"
+    value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
+    found = search(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)
+    return value, _lower(found.jacobian, name, "batch")
+
+
+def _why_infinite(composition: Composition) -> list[str]:
+    """Say where a bound becomes infinite first, operation by operation, if it does without anything opaque."""
+    found: dict[str, str] = {}
+    for atom in composition.program.atoms:
+        rule = atom.atom
+        if isinstance(rule, Opaque) or max(composition.lipschitz(atom).certified) < math.inf:
+            continue
+        below = [composition.lipschitz(e).certified for e in rule.inputs]
+        if all(max(logs) < math.inf for logs in below):
+            found.setdefault(rule.op, rule.owner or rule.name)
+    return [
+        f"{op} in {owner} has no finite constant on all inputs: it needs a bounded input (a normalizer before it, or "
+        "data, which gives a range), or a positive eps"
+        for op, owner in found.items()
+    ]

@@ -1,0 +1,158 @@
+"""What surrounds the numbers: coverage, input, statistics, what the normalizers change, messages."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.analysis.options import Options
+from normscope.analysis.work import Work
+from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
+from normscope.core.value import Value
+from normscope.graph.capture import Captured
+from normscope.operators.program import Program
+
+
+def coverage(program: Program, captured: Captured) -> Coverage:
+    """Return how much was understood."""
+    opaque = []
+    for expr in program.opaque:
+        rule = expr.atom
+        opaque.append(OpaqueOperation(rule.name, rule.op, rule.owner, rule.reason, rule.known))
+    unknown = {o.name for o in opaque if not o.known}
+    total = sum(v.numel() for k, v in captured.tensors.items() if _is_parameter(captured, k))
+    lost = {w for name in unknown for w in program.used_weights.get(name, ())}
+    missing = sum(captured.tensors[w].numel() for w in lost if w in captured.tensors)
+    share = 1.0 if total == 0 else (total - missing) / total
+    return Coverage(program.total, program.total - len(unknown), share, total, tuple(opaque))
+
+
+def _is_parameter(captured: Captured, target: str) -> bool:
+    """Tell whether a tensor is a parameter of the model."""
+    return any(n.op == "parameter" and n.target == target for n in captured.graph)
+
+
+def model_facts(captured: Captured, model: nn.Module, name: str, options: Options) -> dict[str, Any]:
+    """Return facts about the model and how it was looked at."""
+    from normscope import __version__
+
+    return {
+        "name": name,
+        "class": type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "front_end": captured.graph.front_end,
+        "batch": captured.graph.batch,
+        "mode": options.mode,
+        "norm": "l2",
+        "normscope": __version__,
+        "torch": torch.__version__,
+        "notes": list(captured.graph.notes),
+        "options": {k: getattr(options, k) for k in ("tolerance", "delta", "seed")},
+    }
+
+
+def input_facts(captured: Captured, program: Program, with_data: bool) -> dict[str, Any]:
+    """Return what counts as the network input."""
+    return {
+        "blocks": [{"name": b.name, "shape": list(b.shape), "kind": b.kind} for b in program.blocks],
+        "held_fixed": list(program.fixed),
+        "outputs": [name for name, _ in program.outputs],
+        "data": with_data,
+    }
+
+
+def statistics(work: Work) -> dict[str, Any]:
+    """Return what the data showed, or nothing."""
+    seen = work.seen
+    if seen is None:
+        return {}
+    owners = {a.atom.name: a.atom.owner for a in work.program.atoms}
+    activations = [
+        {
+            "name": owners.get(name) or name,
+            "node": name,
+            "variance_mean": float(item.moments.variance.mean()),
+            "variance_min": float(item.moments.variance.min()),
+            "variance_max": float(item.moments.variance.max()),
+            "largest_norm": item.largest_norm,
+        }
+        for name, item in seen.before_activations.items()
+        if item.moments.count
+    ]
+    inputs = [{"low": r.low, "high": r.high, "largest_norm": r.norm} for r in seen.inputs]
+    return {"samples": seen.samples, "inputs": inputs, "before_activations": activations}
+
+
+def effect(
+    normalizers: list[NormalizerResult], layers: list[LayerResult], end_to_end: dict[str, Value | None]
+) -> dict[str, Any]:
+    """Return what the normalizers change, as printed and in a form that does not notice rescaled weights."""
+    out: dict[str, Any] = {}
+    printed = [n.printed for n in normalizers if n.printed is not None]
+    if printed:
+        out["printed_product"] = {
+            "log10": math.fsum(v.log10 for v in printed),
+            "kind": "printed",
+            "note": "moves by c for every normalizer when the weight before it is scaled by c: it measures the "
+            "parametrization, not the function",
+        }
+    fixed = [n.details for n in normalizers if "slides" in n.details]
+    if fixed:
+        out["slides_product"] = {
+            "log10": math.fsum(d["slides"]["log10"] for d in fixed),
+            "kind": "printed",
+            "note": "product of ||gamma/sigma||_2, as on the slides: moves with the scale of the weights",
+        }
+        out["largest_inverse_std_product"] = {
+            "log10": math.fsum(-0.5 * math.log10(d["std_min"] ** 2 + d["eps"]) for d in fixed),
+            "kind": "certified",
+            "note": "product of max 1/sigma, scale left out: moves with the scale of the weights",
+        }
+        out["normalizer_product"] = {
+            "log10": math.fsum(n.proved.log10 for n in normalizers if "slides" in n.details),
+            "kind": "certified",
+            "note": "product of max |gamma|/sigma: moves with the scale of the weights",
+        }
+    folded = [x for x in layers if x.folded is not None]
+    if folded:
+        out["folded_product"] = {
+            "log10": math.fsum(x.folded.log10 for x in folded if x.folded is not None),
+            "weights_log10": math.fsum(x.upper.log10 for x in folded),
+            "kind": "certified",
+            "note": "product of ||diag(gamma/sigma) W||: unchanged when a weight is rescaled",
+        }
+    whole, bare = end_to_end.get("variance_floor") or end_to_end["global"], end_to_end.get("without_normalizers")
+    if whole is not None and bare is not None and not math.isinf(whole.log) and not math.isinf(bare.log):
+        out["change_of_bound"] = {
+            "log10": whole.log10 - bare.log10,
+            "kind": "estimate",
+            "note": "difference of two upper bounds, with and without normalizers; the second moves with the scale of "
+            "the weights",
+        }
+    return out
+
+
+def messages(work: Work) -> Iterable[str]:
+    """Return what a reader must know before the numbers."""
+    yield from work.captured.graph.notes
+    yield from work.messages
+    unknown = [a.atom for a in work.program.opaque if not a.atom.known]
+    for rule in itertools.islice({r.op: r for r in unknown}.values(), 8):
+        where = rule.owner or "the model"
+        yield f"{rule.op} in {where} is not understood, so bounds through it are infinite: {rule.reason}"
+    broken = [a.atom for a in work.program.opaque if a.atom.known]
+    for rule in itertools.islice({r.op: r for r in broken}.values(), 8):
+        yield f"{rule.op} in {rule.owner or 'the model'} is not Lipschitz: {rule.reason}"
+    if any(b.kind == "embedding output" for b in work.program.blocks):
+        yield "tokens are discrete: constants are with respect to the embedding output"
+    if work.program.fixed:
+        yield f"held fixed: {', '.join(work.program.fixed)}"
+    if not work.program.outputs:
+        yield "no output depends on a floating input: every constant is zero"
+    if work.seen is None:
+        yield "no data was given: nothing is said about data"

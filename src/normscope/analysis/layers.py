@@ -1,0 +1,108 @@
+"""Layer by layer: the norm of every linear map, the constants of every normalizer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from normscope.analysis.work import Work
+from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.normalizers import describe, site_constants
+from normscope.operators.site import Site
+
+
+def layers(work: Work) -> list[LayerResult]:
+    """Return the norm of every linear layer, alone and with the fixed normalization after it."""
+    after = {}
+    for before, out in work.program.ends.values():
+        if out is not None and out.op is not None and out.op.kind == "diagonal":
+            after[before.id] = out
+    names = _numbered([e.op.owner or e.op.weight_name for e in work.program.layers])  # type: ignore[union-attr]
+    results = []
+    for expr, name in zip(work.program.layers, names, strict=True):
+        op = expr.op
+        if op is None:
+            continue
+        work.say(f"norm of {name}")
+        bounds = work.norms.norm(expr.inputs[0], expr)
+        folded = None
+        if expr.id in after:
+            together = work.norms.norm(expr.inputs[0], after[expr.id])
+            folded = Value(together.log_upper, Kind.CERTIFIED, mode=work.options.mode, statement="normscope F1")
+        results.append(
+            LayerResult(
+                name=name,
+                kind=op.kind,
+                shape=tuple(op.data["weight"].shape),
+                upper=Value(bounds.log_upper, Kind.CERTIFIED, statement="normscope norm"),
+                lower=Value(bounds.log_lower, Kind.LOWER, statement="normscope norm"),
+                folded=folded,
+                method=bounds.method,
+                probable=None
+                if bounds.delta == 0
+                else Value(
+                    bounds.log_probable, Kind.PROBABILISTIC, statement="kuczynski1992 Theorem 3.2", delta=bounds.delta
+                ),
+            )
+        )
+    return results
+
+
+def _numbered(names: list[str]) -> list[str]:
+    """Return names made unique by call number: a module called twice is two layers."""
+    total, used = Counter(names), Counter[str]()
+    result = []
+    for name in names:
+        used[name] += 1
+        result.append(name if total[name] == 1 else f"{name or 'model'}#{used[name]}")
+    return result
+
+
+def normalizers(work: Work) -> list[NormalizerResult]:
+    """Return every normalizer with its printed and proved constants."""
+    sites = work.program.sites
+    names = _numbered([s.owner or s.node for s in sites])
+    results = []
+    for site, name in zip(sites, names, strict=True):
+        seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
+        floor = None if seen is None else seen.floor
+        constants = site_constants(site, floor, work.options.mode)
+        details = describe(site) | _seen_facts(site, seen)
+        if constants.slides is not None:
+            details["slides"] = constants.slides.to_dict()
+        results.append(
+            NormalizerResult(
+                name=name,
+                kind=site.kind,
+                printed=constants.printed,
+                printed_is_bound=constants.printed_is_bound,
+                proved=constants.proved,
+                on_floor=constants.on_floor,
+                floor=None if floor is None else float(floor.min()),
+                details=details,
+            )
+        )
+    return results
+
+
+def _seen_facts(site: Site, seen: Any) -> dict[str, Any]:
+    """Return what the data showed before a normalizer: variances, extremes, drift from the running statistics."""
+    if seen is None or seen.moments.count == 0:
+        return {}
+    variance = seen.moments.variance
+    facts = {
+        "seen_variance_min": float(variance.min()),
+        "seen_variance_mean": float(variance.mean()),
+        "seen_variance_max": float(variance.max()),
+        "seen_low": float(seen.moments.low.min()),
+        "seen_high": float(seen.moments.high.max()),
+        "largest_norm": seen.largest_norm,
+    }
+    if site.running is not None and site.running[1].numel() == variance.numel():
+        mean, running = (t.detach().double().flatten().cpu() for t in site.running)
+        spread = (running + site.eps).sqrt()
+        facts["drift_mean"] = float(((seen.moments.mean.cpu() - mean).abs() / spread).max())
+        ratio = ((variance.cpu() + site.eps) / (running + site.eps)).log()
+        facts["drift_log_variance"] = float(ratio.abs().max())
+    return facts

@@ -1,0 +1,88 @@
+"""What the steps of one analysis share: the captured model, its program, the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.analysis.options import Options
+from normscope.core.errors import InputError
+from normscope.graph.capture import Captured
+from normscope.graph.inputs import iterate
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.program import Program, build_program
+from normscope.statistics.survey import Survey, activation_inputs, survey
+
+Progress = Callable[[str], None]
+
+
+@dataclass(eq=False)
+class Work:
+    """What the steps of one analysis share."""
+
+    captured: Captured
+    program: Program
+    options: Options
+    norms: SegmentNorms
+    say: Progress
+    seen: Survey | None = None
+    messages: list[str] = field(default_factory=list)
+
+
+def _couples_samples(captured: Captured) -> bool:
+    """Tell whether some normalizer uses statistics over the batch, so that samples are not independent."""
+    probe = build_program(captured.graph, captured.tensors, captured.example)
+    return any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in probe.sites)
+
+
+def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
+    """Walk the graph at a batch of one, or at the example's batch where samples are coupled."""
+    try:
+        coupled = options.mode == "batch" or _couples_samples(captured)
+        inputs = captured.example if coupled else captured.at_batch(1)
+        return build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+    except RuntimeError as error:
+        raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
+    """Run over the data once."""
+    activations = activation_inputs(work.captured, work.program)
+    found = survey(
+        work.captured,
+        work.program,
+        batches(work.captured, model, data, limit),
+        activations=activations,
+        progress=lambda n: work.say(f"statistics of the data: {n} samples"),
+    )
+    if found.samples == 0:
+        raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+    return found
+
+
+def batches(captured: Captured, model: nn.Module, data: Any, limit: int | None) -> Iterable[list[Tensor]]:
+    """Yield the tensor inputs of each batch, cut to the graph's batch size if it is fixed."""
+    left = math.inf if limit is None else limit
+    reference = next(iter(captured.tensors.values()), torch.zeros(0))
+    for inputs in iterate(data, model):
+        tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
+        size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+        if captured.graph.batch == "dynamic":
+            take = int(min(size, left))
+            if take:
+                yield [t[:take] if t.ndim else t for t in tensors]
+            left -= take
+        else:
+            step = int(captured.graph.batch) or size
+            for start in range(0, size - step + 1, step):
+                if left <= 0:
+                    return
+                yield [t[start : start + step] if t.ndim else t for t in tensors]
+                left -= step
+        if left <= 0:
+            return

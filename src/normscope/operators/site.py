@@ -1,0 +1,103 @@
+"""Where a normalizer stands, what it normalizes and with which parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from normscope.operators.expression import Expr
+from normscope.operators.registry import Call
+from normscope.operators.rules.normalization import Division, Spread
+
+#: Operations that normalize activations, or weights when their input does not depend on the network input.
+NORMALIZERS = {
+    "layer_norm": "layer_norm",
+    "native_layer_norm": "layer_norm",
+    "rms_norm": "rms_norm",
+    "_fused_rms_norm": "rms_norm",
+    "group_norm": "group_norm",
+    "native_group_norm": "group_norm",
+    "instance_norm": "instance_norm",
+    "batch_norm": "batch_norm",
+    "native_batch_norm": "batch_norm",
+    "_native_batch_norm_legit": "batch_norm",
+    "_native_batch_norm_legit_no_training": "batch_norm",
+    "cudnn_batch_norm": "batch_norm",
+    "_batch_norm_no_update": "batch_norm",
+    "_batch_norm_with_update": "batch_norm",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A normalizer and where it stands.
+
+    Attributes:
+        node: the graph node that gives its result.
+        source: the graph node it normalizes.
+        owner: module path.
+        kind: ``batch_norm``, ``layer_norm``, ..., ``weight_norm``, ``spectral_norm``, ``weight_standardization``.
+        spread: groups and stabilizer, for those that use the statistics of their input.
+        gamma: scale, if it was found.
+        beta: shift, if it was found.
+        running: (mean, variance) for fixed statistics.
+        eps: the stabilizer.
+        shape: shape of what it normalizes.
+        written_out: recognized from elementary operations.
+    """
+
+    node: str
+    source: str
+    owner: str
+    kind: str
+    spread: Spread | None = None
+    gamma: Tensor | None = None
+    beta: Tensor | None = None
+    running: tuple[Tensor, Tensor] | None = None
+    eps: float = 0.0
+    shape: tuple[int, ...] = ()
+    written_out: bool = False
+
+
+def kind_by_axes(kind: str, axes: tuple[int, ...], rank: int) -> str:
+    """Name a centred normalizer by the axes it reduces."""
+    if kind != "layer_norm" or rank < 3:
+        return "batch_norm" if kind == "layer_norm" and axes and axes[0] == 0 and rank > 1 else kind
+    if axes[0] == 0:
+        return "batch_norm"
+    return "instance_norm" if axes == tuple(range(2, rank)) and rank == 4 else kind
+
+
+def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
+    """Describe a normalizer that is an operation of its own."""
+    division = _division_below(out)
+    running = None
+    mean, var = call.arguments.get("running_mean"), call.arguments.get("running_var")
+    if division is None and isinstance(mean, Tensor) and isinstance(var, Tensor):
+        running = (mean, var)
+    eps = call.arguments.get("eps")
+    if eps is None and division is not None:
+        eps = division.spread.eps
+    source = next(r for r in call.node.inputs())
+    return Site(
+        call.node.name,
+        source,
+        call.node.owner,
+        kind,
+        None if division is None else division.spread,
+        call.arguments.get("weight"),
+        call.arguments.get("bias"),
+        running,
+        float(eps or 0.0),
+        x.shape,
+    )
+
+
+def _division_below(expr: Expr) -> Division | None:
+    """Return the nonlinear core of a normalizer's result, or ``None`` if it is linear."""
+    while expr.op is not None:
+        if len(expr.inputs) != 1:
+            return None
+        expr = expr.inputs[0]
+    return expr.atom if isinstance(expr.atom, Division) else None
