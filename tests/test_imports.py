@@ -1,0 +1,166 @@
+"""The shape of the code: who may import whom, and what stays out of the way until it is needed."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import normscope
+
+ROOT = Path(normscope.__file__).parent
+#: A folder imports only from those before it, and from itself.
+ORDER = ("core", "graph", "operators", "statistics", "lipschitz", "analysis", "report", "cli")
+LAST = ("analysis", "report", "cli")
+#: Folders outside that line, and what they may import.
+ALLOWED = {
+    "models": {"core"},
+    "data": {"core"},
+    "testing": {"core", "graph", "operators", "statistics", "lipschitz", "analysis"},
+}
+FILES = sorted(ROOT.rglob("*.py"))
+LONGEST = 500
+
+
+def _name(file: Path) -> str:
+    """Return the dotted name of a module of the package."""
+    parts = ("normscope", *file.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _folder(name: str) -> str:
+    """Return the folder of a module; modules at the top are in none."""
+    parts = name.split(".")
+    return parts[1] if len(parts) > 1 and (ROOT / parts[1]).is_dir() else ""
+
+
+def _typing_only(tree: ast.Module) -> set[int]:
+    """Return the lines of imports that only type checkers see."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            lines.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    return lines
+
+
+def _imports(file: Path, *, late: bool = True) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield what a file imports: modules and the names taken from them; with ``late`` also inside functions."""
+    tree = ast.parse(file.read_text())
+    hidden = _typing_only(tree)
+    inside: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            inside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom) or node.lineno in hidden:
+            continue
+        if not late and node.lineno in inside:
+            continue
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, ()) for alias in node.names)
+        else:
+            assert node.level == 0, f"{file} imports relatively in line {node.lineno}"
+            yield node.module or "", tuple(alias.name for alias in node.names)
+
+
+def _targets(file: Path, *, late: bool = True) -> set[str]:
+    """Return the modules of this package that a file imports."""
+    known = {_name(f) for f in FILES}
+    found: set[str] = set()
+    for module, names in _imports(file, late=late):
+        if module.split(".")[0] == "normscope":
+            found |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
+    return found
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_a_folder_imports_only_from_those_before_it(file: Path) -> None:
+    """Data flows one way."""
+    here = _folder(_name(file))
+    if not here:
+        return  # the modules at the top tie the folders together
+    allowed = ALLOWED.get(here)
+    if allowed is None:
+        allowed = set(ORDER[: ORDER.index(here)])
+        if here in LAST:
+            allowed |= {"models", "data", ""}  # and the package itself: its version and what it offers
+    for target in _targets(file):
+        assert _folder(target) in allowed | {here}, f"{_name(file)} imports {target}"
+
+
+def test_there_are_no_cycles() -> None:
+    """Not even between modules of one folder."""
+    graph = {_name(file): _targets(file, late=False) - {_name(file)} for file in FILES}
+    done: set[str] = set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        assert name not in path, " -> ".join((*path, name))
+        if name not in done:
+            for target in sorted(graph.get(name, ())):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_each_file_is_short_and_names_what_it_imports(file: Path) -> None:
+    """No star imports, no file that nobody can hold in mind."""
+    lines = file.read_text().count("\n")
+    assert lines <= LONGEST, f"{file} has {lines} lines"
+    for module, names in _imports(file):
+        assert "*" not in names, f"{file} imports everything from {module}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_tracing_stays_in_the_graph_folder(file: Path) -> None:
+    """After capture nothing knows how a graph was captured."""
+    if _folder(_name(file)) == "graph":
+        return
+    for module, names in _imports(file):
+        full = {module, *(f"{module}.{name}" for name in names)}
+        used = {
+            name for name in full if name.startswith(("torch.fx", "torch.export", "torch._export", "torch._dynamo"))
+        }
+        assert not used, f"{_name(file)} imports {used}"
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            assert ast.unparse(node) not in ("torch.fx", "torch.export"), f"{_name(file)} uses {ast.unparse(node)}"
+
+
+@pytest.mark.parametrize("file", FILES, ids=_name)
+def test_every_file_says_what_it_is(file: Path) -> None:
+    """One sentence at the top."""
+    assert ast.get_docstring(ast.parse(file.read_text())), f"{file} has no description"
+
+
+def _loaded_by(code: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after running some code."""
+    program = f"{code}\nimport sys\nprint('loaded:', *sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name.split(".")[0] for name in done.stdout.rpartition("loaded:")[2].split()}
+
+
+def test_importing_the_package_is_cheap() -> None:
+    """It loads neither torch nor anything else that takes long."""
+    loaded = _loaded_by("import normscope")
+    assert "normscope" in loaded
+    assert not loaded & {"torch", "numpy", "scipy", "transformers", "rich", "typer"}
+
+
+def test_asking_for_help_does_not_load_torch() -> None:
+    """The command line answers at once."""
+    loaded = _loaded_by(
+        "import contextlib, sys\n"
+        "sys.argv = ['normscope', '--help']\n"
+        "from normscope.cli.main import main\n"
+        "with contextlib.suppress(SystemExit):\n"
+        "    main()\n"
+    )
+    assert "normscope" in loaded
+    assert not loaded & {"torch", "numpy", "scipy", "transformers"}
