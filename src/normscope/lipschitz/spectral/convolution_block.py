@@ -280,20 +280,20 @@ def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, seed: i
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.tori]
         return certificate_log(min(squares), relaxed.log_factor, block)
     enough = bounds.lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
-    estimate, torus = _most_promising(relaxed, enough, 32 if tolerance > 0 else 24, seed)
+    estimate, torus = _most_promising(relaxed, enough, seed)
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
     guess = torch.tensor([(max(estimate, enough) * (1.0 + 2e-4)) ** 2], dtype=torch.float64)
     return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
 
 
-def _most_promising(relaxed: Relaxation, enough: float, steps: int, seed: int) -> tuple[float, Torus]:
+def _most_promising(relaxed: Relaxation, enough: float, seed: int) -> tuple[float, Torus]:
     """Return the least estimated norm and its torus; the first one that is small enough ends the search."""
     single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
     maps = [torus_map(single, torus) for torus in relaxed.tori]
     best = (math.inf, relaxed.tori[0])
     for map, torus in zip(maps, relaxed.tori, strict=True):
         # Ritz values only rise: a torus that has passed the best one so far is out of the race.
-        run = lanczos_norm(map, tolerance=5e-3, max_steps=steps, seed=seed, target=best[0], reorthogonalise=False)
+        run = lanczos_norm(map, tolerance=5e-3, max_steps=32, seed=seed, target=best[0], reorthogonalise=False)
         best = min(best, (run.ritz, torus), key=lambda entry: entry[0])
         if run.ritz <= enough:
             break

@@ -16,8 +16,8 @@ from normscope.operators.rules.layout import _first, scaled
 #: Functions whose slope is bounded on the whole line: their constant does not need a range.
 _GLOBAL = (
     "relu", "relu6", "sigmoid", "tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "softsign",
-    "hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid_forward", "log_sigmoid", "erf", "atan", "sin", "cos", "abs",
-    "softshrink", "tanhshrink", "rrelu",
+    "hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid_forward", "log_sigmoid",
+    "erf", "atan", "sin", "cos", "abs", "softshrink", "tanhshrink", "rrelu",
 )  # fmt: skip
 #: Functions that may have no finite slope unless their argument stays in a range.
 _LOCAL = ("exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "expm1", "log1p", "log2", "hardshrink", "threshold",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import Tensor
 
@@ -135,7 +136,7 @@ class Attention(Nonlinear):
 @rule("scaled_dot_product_attention", "_scaled_dot_product_flash_attention_for_cpu",
       "_scaled_dot_product_attention_math", "_scaled_dot_product_efficient_attention",
       "_scaled_dot_product_flash_attention", "_scaled_dot_product_attention_math_for_mps")  # fmt: skip
-def attention(call: Call) -> Expr | list[Expr]:
+def attention(call: Call) -> Any:
     """Scaled dot-product attention in evaluation."""
     from normscope.operators.rules.layout import repeats_heads
 

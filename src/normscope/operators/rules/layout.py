@@ -239,7 +239,7 @@ def pad(call: Call) -> Expr:
 @rule("cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack")
 def concat(call: Call) -> Expr:
     """Put tensors side by side."""
-    parts = list(_first(call))
+    parts: list[Any] = list(next(iter(call.arguments.values())))
     shape = call.shape
     name = call.node.op.split(".")[1]
     if name in ("hstack", "vstack", "dstack"):

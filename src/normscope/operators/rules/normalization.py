@@ -269,8 +269,8 @@ def _fixed(
     call: Call, x: Expr, mean: Tensor, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
 ) -> Expr:
     """Return normalization by fixed statistics: ``gamma (x - mean)/sqrt(var + eps) + beta``."""
-    rank = len(x.shape)
-    mean, var = (_per_channel(t.detach().to(torch.float64), rank) for t in (mean, var))
+    places = (-1, *(1,) * (len(x.shape) - 2))
+    mean, var = (t.detach().to(torch.float64).reshape(places) for t in (mean, var))
     scale = (var + eps).rsqrt()
     if gamma is not None:
         scale = scale * gamma.to(torch.float64)
