@@ -70,13 +70,13 @@ def test_a_terminal_gets_a_spinner_on_stderr(monkeypatch: pytest.MonkeyPatch) ->
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
     with Stages() as stages:
-        stages("first")
-        time.sleep(0.3)
-        stages("second")
-        time.sleep(0.3)
-    assert "first" in stream.getvalue()
-    assert "second" in stream.getvalue()
-    assert "\x1b[" in stream.getvalue()
+        for step in ("first", "second"):
+            stages(step)
+            deadline = time.monotonic() + 20
+            while step not in stream.getvalue() and time.monotonic() < deadline:
+                time.sleep(0.02)
+            assert step in stream.getvalue()
+    assert stream.getvalue().endswith("\x1b[2K")
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

@@ -80,8 +80,6 @@ class Stages:
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
-        if self._status is not None:
-            self._status.update(text)
 
     def __enter__(self) -> Stages:
         if self._live or self._lines:
@@ -105,6 +103,8 @@ class Stages:
             now = time.monotonic()
             if self._live and self._status is None and now - begun > PATIENCE:
                 self._status = _status(self._text)
+            elif self._status is not None:
+                self._status.update(self._text)
             step = _step(self._text)
             if self._lines and step and step != self._announced and now - self._began > PATIENCE:
                 print(f"normscope: {step} ...", file=sys.stderr, flush=True)

@@ -39,6 +39,9 @@ END_TO_END: tuple[tuple[str, str, str | None], ...] = (
 )
 _EFFECTS = {
     "printed_product": "printed product of the normalizers' constants",
+    "slides_product": "the same on the slides, ||gamma/sigma||_2",
+    "largest_inverse_std_product": "product of max 1/sigma",
+    "normalizer_product": "product of max |gamma|/sigma, proved",
     "folded_product": "product of folded layers ||diag(gamma/sigma) W||",
     "change_of_bound": "bound with normalizers over bound without",
 }
