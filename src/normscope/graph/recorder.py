@@ -337,6 +337,8 @@ class Recorder:
             node = self.tape.emit("aten.to.dtype", (Ref(node), tensor.dtype), like=tensor)
         if source.shape != tuple(tensor.shape):
             node = self.tape.emit("aten.expand.default", (Ref(node), tuple(tensor.shape)), like=tensor)
+            if not self._handle(tensor).chain:  # entries of their own, as in memory: sums round alike
+                node = self.tape.emit("aten.clone.default", (Ref(node),), like=tensor)
         return node
 
     def _replay_in_place(
