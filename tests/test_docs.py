@@ -1,0 +1,66 @@
+"""The documents: every Python snippet runs, every statement is proved somewhere, every link leads somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from normscope.cli.statements import every_statement
+from normscope.operators import registry, rules
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*(ROOT / "docs").glob("*.md"), *ROOT.glob("*.md")])
+SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in PAGES if p.parent.name == "docs" and SNIPPET.search(p.read_text())], ids=lambda p: p.name
+)
+def test_snippets_run_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The snippets of a page, one after the other, run and their assertions hold."""
+    monkeypatch.chdir(tmp_path)
+    assert rules.__name__  # every rule of ours is registered before the snippets add theirs
+    monkeypatch.setattr(registry, "_RULES", dict(registry._RULES))
+    source = "\n".join(SNIPPET.findall(page.read_text()))
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        exec(compile(source, page.name, "exec"), {"__name__": "snippet"})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_to_files(page: Path) -> None:
+    """Relative links name files of the repository."""
+    for target in LINK.findall(page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_every_statement_of_ours_is_in_the_theory() -> None:
+    """Each statement labelled as proved here is found by its number in docs/theory.md, alone or in a range."""
+    text = " ".join((ROOT / "docs" / "theory.md").read_text().split())
+    ranges = re.findall(r"([A-Z0-9]+)-(\d+) to \1-(\d+)", text)
+    covered = {f"{name}-{i}" for name, first, last in ranges for i in range(int(first), int(last) + 1)}
+    for item in every_statement():
+        if item.paper != "normscope":
+            continue
+        last = item.number.split()[-1]
+        assert item.number in text or last in covered or re.search(rf"\b{re.escape(last)}\b", text), item.number
+
+
+def test_labels_in_results_are_in_the_theory() -> None:
+    """Statements that values carry as ``normscope X`` are headings or bold words of docs/theory.md."""
+    text = (ROOT / "docs" / "theory.md").read_text()
+    sources = "\n".join(p.read_text() for p in (ROOT / "src").rglob("*.py"))
+    labels = set(re.findall(r'"normscope ((?:F\d+|GRN|norm|Jacobian)\b)', sources))
+    assert {"F1", "F10", "norm", "Jacobian"} <= labels
+    for label in labels:
+        assert re.search(rf"(^## .*\b{label}\b|\*\*{label}\b)", text, re.MULTILINE), label
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_pages_name_no_place_of_one_machine(page: Path) -> None:
+    """No absolute path of a machine."""
+    assert not re.search(r"(?<![\w.])/(home|root|work|tmp|Users)/", page.read_text())
