@@ -14,7 +14,7 @@ from normscope.lipschitz.spectral.dense import matrix_norm
 from normscope.lipschitz.spectral.rounding import gamma
 
 
-def chain_norm(matrices: Sequence[Tensor], seed: int = 0) -> NormBounds:
+def chain_norm(matrices: Sequence[Tensor], seed: int = 0, *, log_errors: Sequence[float] | None = None) -> NormBounds:
     r"""Return bounds on :math:`\|A_K \cdots A_1\|_2`, however large or small the product.
 
     Both :math:`M_j = A_j \cdots A_1` and :math:`P_j = A_K \cdots A_{j+1}` are kept as a matrix of unit scale and a
@@ -27,6 +27,7 @@ def chain_norm(matrices: Sequence[Tensor], seed: int = 0) -> NormBounds:
     Args:
         matrices: :math:`A_1, ..., A_K`, the first applied first.
         seed: of the iterations inside.
+        log_errors: logarithms of bounds on the errors the matrices carry already, in norm; none by default.
 
     >>> bounds = chain_norm([2 * torch.eye(2, dtype=torch.float64)] * 5000)
     >>> round(bounds.log_upper / math.log(2), 6), bounds.width < 1e-6
@@ -35,19 +36,24 @@ def chain_norm(matrices: Sequence[Tensor], seed: int = 0) -> NormBounds:
     forward = _products([m.to(torch.float64) for m in matrices])
     backward = _products([m.to(torch.float64).mT for m in reversed(matrices)])[::-1]
     whole, log_scale = forward[-1]
-    if not bool(whole.any()):
-        return NormBounds.exact(0.0, method="zero")
+    given = [-math.inf] * len(matrices) if log_errors is None else log_errors
     errors = []
-    for j, matrix in enumerate(matrices):
+    for j, (matrix, error) in enumerate(zip(matrices, given, strict=True)):
         before = (None, 0.0) if j == 0 else forward[j - 1]
         after = (None, 0.0) if j == len(matrices) - 1 else backward[j + 1]
-        size = _log_size(matrix) + sum(_log_size(m) + log if m is not None else 0.0 for m, log in (before, after))
-        errors.append(size + math.log(gamma(matrix.shape[1] + 4)))
+        around = sum(_log_size(m) + log if m is not None else 0.0 for m, log in (before, after))
+        errors.append(log_sum((_log_size(matrix) + math.log(gamma(matrix.shape[1] + 4)), error)) + around)
+    if not bool(whole.any()):  # what rounding took away may still be there
+        upper = log_sum(errors) + math.log(2.0)
+        return NormBounds.certified(-math.inf, upper, "zero" if upper == -math.inf else "chain")
     bounds = matrix_norm(whole, seed=seed)
     # Twice the first-order error covers that the products in it are computed ones.
     relative = 2.0 * math.exp(min(50.0, log_sum(errors) - log_scale - bounds.log_upper)) + 1e-15 * len(matrices)
     if relative >= 0.5:
-        upper = math.fsum(matrix_norm(m, seed=seed).log_upper for m in matrices)
+        parts = [
+            log_sum((matrix_norm(m, seed=seed).log_upper, e), math.inf) for m, e in zip(matrices, given, strict=True)
+        ]
+        upper = math.inf if math.inf in parts else math.fsum(parts)
         return NormBounds.certified(-math.inf, upper, "product of norms")
     return bounds.widen(relative).scaled(log_scale)
 

@@ -132,7 +132,8 @@ def _grouped_norm(
     )
     if relaxed.form.side > SMALL_SIDE:
         return largest_norm(solve(b) for b in blocks)
-    squares = torch.stack([torus_bound(relaxed.form, torus) for torus in relaxed.tori]).amin(0)
+    tori = relaxed.tori if relaxed.form.side == 1 else relaxed.smallest_tori
+    squares = torch.stack([torus_bound(relaxed.form, torus) for torus in tori]).amin(0)
     logs = [certificate_log(float(s), relaxed.log_factor, b) for s, b in zip(squares, blocks, strict=True)]
     known = [NormBounds.certified(-math.inf, log, "torus") for log in logs]
     queue = [(-log, i, False) for i, log in enumerate(logs)]

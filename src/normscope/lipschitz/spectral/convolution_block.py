@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost, coupling
+from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
 from normscope.lipschitz.spectral.geometry import (
@@ -36,9 +36,9 @@ from normscope.operators.linear_map import LinearMap
 ALWAYS_DENSE_UP_TO = 1024
 DENSE_UP_TO = 3200
 #: Multiplications up to which the banded Gram matrix is factorised where the torus is too loose (about a second).
-BANDED_UP_TO = 1e10
+BANDED_UP_TO = 3e10
 #: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
-TYPICAL_TORUS_EXCESS = 0.8
+TYPICAL_TORUS_EXCESS = 1.2
 #: The width a probabilistic bound always reaches.
 PROBABLE_WIDTH = 5e-3
 #: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
@@ -53,13 +53,18 @@ class Relaxation:
 
     Attributes:
         form: the polyphase kernel, all groups.
-        tori: the tori, each of which gives a bound.
+        tori: the tori, each of which gives a bound, smallest first.
         log_factor: the logarithm of the factor.
     """
 
     form: Polyphase
     tori: tuple[Torus, ...]
     log_factor: float
+
+    @property
+    def smallest_tori(self) -> tuple[Torus, ...]:
+        """Return the tori of the smallest size; larger ones are worth a try only where these are nearly enough."""
+        return tuple(torus for torus in self.tori if torus.sizes == self.tori[0].sizes)
 
 
 def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: str) -> Relaxation:
@@ -73,7 +78,8 @@ def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: 
     (Torus(sizes=(4,), twists=(0,)),)
     """
     if padding_mode == "zeros":
-        return Relaxation(polyphase(weight, axes, groups), tuple(zero_padding_tori(axes)), 0.0)
+        tori = (*zero_padding_tori(axes), *zero_padding_tori(axes, extra=1))
+        return Relaxation(polyphase(weight, axes, groups), tori, 0.0)
     if padding_mode == "circular" and all(a.size % a.stride == 0 for a in axes):
         sizes = tuple(a.size // a.stride for a in axes)
         repeats = math.prod(-(-a.output_size // m) for a, m in zip(axes, sizes, strict=True))
@@ -159,7 +165,7 @@ def block_norm(
     """
     dimension = block.smaller_dimension
     excess = _typical_excess(block)
-    loose = log_upper is None and excess > 1.5 * tolerance
+    loose = log_upper is None and excess > 2.5 * tolerance
     if dimension <= ALWAYS_DENSE_UP_TO or (loose and dimension <= DENSE_UP_TO):
         return dense_bounds(block, seed)
     banded = _banded_multiplications(block) <= BANDED_UP_TO
@@ -167,8 +173,8 @@ def block_norm(
         return exact
     if loose:
         goal = _krylov_goal(tolerance, probable_tolerance, excess)
-        bounds = _krylov_bounds(block, goal, delta, seed, max_steps)
-        return bounds.with_upper(_torus_log_upper(block, bounds, 0.0, seed), "torus+lanczos")
+        bounds, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
+        return bounds.with_upper(_torus_log_upper(block, bounds, 0.0, vector), "torus+lanczos")
     bounds = _torus_bounds(block, tolerance, seed, log_upper)
     if bounds.width <= tolerance:
         return bounds
@@ -176,7 +182,7 @@ def block_norm(
         return dense_bounds(block, seed)
     if banded and (exact := _banded_bounds(block, tolerance, seed)).width <= tolerance:
         return exact
-    run = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
+    run, _ = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
     return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
 
 
@@ -207,9 +213,10 @@ def _banded_bounds(block: Block, tolerance: float, seed: int) -> NormBounds:
     domain, range_ = dimensions(block.weight, block.axes)
     run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
     lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
-    sizes, reach = coupling(block.axes, of_outputs=domain > range_)
     gram_error = 2.0 * error * absolute + error * error
-    upper = banded_certificate(map, sizes, reach, lower, gram_error=gram_error, widest=tolerance)
+    upper = banded_certificate(
+        block.weight.cpu(), block.axes, lower, of_outputs=domain > range_, gram_error=gram_error, widest=tolerance
+    )
     log_upper = _log(upper) + 4 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper))) if upper < math.inf else math.inf
     return NormBounds.certified(_log(lower), log_upper, "banded cholesky")
 
@@ -226,13 +233,11 @@ def _torus_bounds(block: Block, tolerance: float, seed: int, log_upper: float | 
     lower, vector = _attained(block, seed, None, math.inf)
     bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
     if log_upper is None:
-        log_upper = _torus_log_upper(block, bounds, tolerance, seed)
+        log_upper = _torus_log_upper(block, bounds, tolerance, vector)
     bounds = bounds.with_upper(log_upper, "torus")
     if bounds.width > 0.9 * tolerance:
         # Some noise keeps directions in play that the first vector has lost.
-        noise = torch.randn(len(vector), generator=torch.Generator().manual_seed(seed + 1), dtype=torch.float64)
-        start = vector + noise.to(vector.device) * (0.5 / math.sqrt(len(vector)))
-        lower, _ = _attained(block, seed, start, bounds.upper / (1.0 + 0.5 * tolerance))
+        lower, _ = _attained(block, seed, _with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.5 * tolerance))
         bounds = bounds.with_lower(_log(lower))
     return bounds
 
@@ -264,36 +269,59 @@ def _attained(block: Block, seed: int, start: Tensor | None, target: float) -> t
     return _minus(value, block.apply_error), vector
 
 
-def _krylov_bounds(block: Block, tolerance: float, delta: float, seed: int, max_steps: int) -> NormBounds:
-    """Return attained value and probabilistic upper bound of a float64 Lanczos run."""
+def _with_noise(vector: Tensor, seed: int) -> Tensor:
+    """Return a flat unit vector plus a random one of half its length, for a start that leaves no direction out."""
+    noise = torch.randn(vector.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return vector.flatten() + noise.to(vector.device) * (0.5 / math.sqrt(vector.numel()))
+
+
+def _krylov_bounds(
+    block: Block, tolerance: float, delta: float, seed: int, max_steps: int
+) -> tuple[NormBounds, Tensor]:
+    """Return attained value and probabilistic upper bound of a float64 Lanczos run, and the vector."""
     map, error = block.map(), block.apply_error
     run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
     lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
     bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
-    return bounds.with_probable(_log(run.probable + error), delta, "lanczos")
+    return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
 
 
-def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, seed: int) -> float:
+def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, vector: Tensor) -> float:
     """Return the certificate of the best torus; the choice among tori rests on estimates, the bound does not."""
     relaxed = relaxation(block.weight, block.axes, 1, block.padding_mode)
     if relaxed.form.side <= SMALL_SIDE:
-        squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.tori]
+        squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
         return certificate_log(min(squares), relaxed.log_factor, block)
     enough = bounds.lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
-    estimate, torus = _most_promising(relaxed, enough, seed)
+    tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
+    estimate, torus = _most_promising(relaxed.form, tori, enough, vector.reshape(block.map().domain_shape))
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
     guess = torch.tensor([(max(estimate, enough) * (1.0 + 2e-4)) ** 2], dtype=torch.float64)
     return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
 
 
-def _most_promising(relaxed: Relaxation, enough: float, seed: int) -> tuple[float, Torus]:
-    """Return the least estimated norm and its torus; the first one that is small enough ends the search."""
-    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
-    maps = [torus_map(single, torus) for torus in relaxed.tori]
-    best = (math.inf, relaxed.tori[0])
-    for map, torus in zip(maps, relaxed.tori, strict=True):
+def _most_promising(form: Polyphase, tori: Sequence[Torus], enough: float, vector: Tensor) -> tuple[float, Torus]:
+    """Return the least estimated norm and its torus; the first one that is small enough ends the search.
+
+    The vector that attains the norm of the convolution itself, laid on the torus, is a very good start: a few steps
+    find what many would from a random one.
+    """
+    single = Polyphase(form.offsets, form.taps.to(torch.float32))
+    best = (math.inf, tori[0])
+    for torus in tori:
+        room = [form.side, *torus.sizes]
+        laid = torch.zeros(room, dtype=torch.float64, device=vector.device)
+        part = tuple(slice(0, min(a, b)) for a, b in zip(room, vector.shape, strict=True))
+        laid[part] = vector[part]
         # Ritz values only rise: a torus that has passed the best one so far is out of the race.
-        run = lanczos_norm(map, tolerance=5e-3, max_steps=32, seed=seed, target=best[0], reorthogonalise=False)
+        run = lanczos_norm(
+            torus_map(single, torus),
+            tolerance=1e-3,
+            max_steps=20,
+            start=_with_noise(laid, 0),
+            target=best[0],
+            reorthogonalise=False,
+        )
         best = min(best, (run.ritz, torus), key=lambda entry: entry[0])
         if run.ritz <= enough:
             break

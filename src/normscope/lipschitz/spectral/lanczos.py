@@ -18,6 +18,8 @@ from normscope.operators.linear_map import LinearMap
 APPLY_ERROR = 1e-12
 #: The most numbers a stored basis may hold (2 GiB of float64): in very large spaces it ends a run early.
 BASIS_NUMBERS = 2**28
+#: Dimensions up to which a run always reorthogonalises.
+SMALL_SPACE = 4096
 #: Steps between two looks at the Ritz values.
 LOOK_EVERY = 4
 
@@ -199,6 +201,8 @@ def lanczos_norm(
     """
     small = map if map.domain_dimension <= map.range_dimension else map.transpose
     dimension = small.domain_dimension
+    # In a small space orthogonality is cheap, and a run must be able to exhaust it.
+    reorthogonalise = reorthogonalise or dimension <= SMALL_SPACE
     limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
     if start is not None and delta is not None:
         raise ValueError("an upper bound with probability needs a random start: give delta or start, not both")
