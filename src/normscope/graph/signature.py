@@ -80,12 +80,13 @@ def sized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def input_dtype(model: nn.Module) -> torch.dtype:
-    """Return the dtype of the numbers a model takes: that of its first floating parameter.
+    """Return the dtype of the numbers a model takes: that of its first floating parameter, or else buffer.
 
     >>> input_dtype(nn.Linear(2, 2).double())
     torch.float64
     """
-    floating = (p.dtype for p in model.parameters() if p.is_floating_point() and p.dtype.itemsize > 1)
+    held = (*model.parameters(), *model.buffers())
+    floating = (t.dtype for t in held if t.is_floating_point() and t.dtype.itemsize > 1)
     return next(floating, torch.get_default_dtype())
 
 

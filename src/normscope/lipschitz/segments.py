@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.lipschitz.forming import forming_error
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.chain import chain_norm
 from normscope.lipschitz.spectral.convolution import convolution_norm
-from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm, matrix_norm
 from normscope.lipschitz.spectral.general import operator_norm
+from normscope.lipschitz.spectral.schur import schur_norm
+from normscope.lipschitz.tokens import token_axis, token_matrix
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
 from normscope.operators.linear_map import LinearMap
 
-#: Largest side of a matrix that is formed for a segment acting token by token.
-LARGEST_MATRIX = 20_000
 #: Largest smaller side of an operator whose Gram matrix is formed.
 LARGEST_GRAM = 1_100
+#: Most entries of the matrix of a segment that is formed itself, rather than its Gram matrix.
+LARGEST_FORMED = 2**22
 #: Largest number of entries of any tensor in a chain whose matrices are multiplied out.
 LARGEST_FACTOR = 1_024
 #: Isometric kinds: they leave every norm as it is.
@@ -58,7 +61,7 @@ class SegmentNorms:
         self.effort = effort or Effort()
         self.progress = progress or (lambda text: None)
         self._memo: dict[tuple[int, int], NormBounds] = {}
-        self._content: dict[Any, NormBounds] = {}
+        self._content: dict[Any, tuple[NormBounds, Tensor]] = {}
 
     def norm(self, source: Expr, target: Expr) -> NormBounds:
         """Return the norm of the linear map from ``source`` (which every path passes) to ``target``."""
@@ -70,7 +73,7 @@ class SegmentNorms:
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
         """Tell whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
         chain = dominators(source, target)
-        return _small(chain) or _convolution_in(chain) is not None or _token_axis(source, target) is not None
+        return _small(chain) or _convolution_in(chain) is not None or token_axis(source, target) is not None
 
     def _measure(self, source: Expr, target: Expr) -> NormBounds:
         """Choose a method and measure."""
@@ -93,7 +96,8 @@ class SegmentNorms:
         if len(chain) == 2:
             return self._one_step(source, target)
         if max(e.numel for e in chain) <= LARGEST_FACTOR:
-            return chain_norm([_matrix_of(a, b) for a, b in itertools.pairwise(chain)], self.effort.seed)
+            matrices, errors = zip(*(_link(a, b) for a, b in itertools.pairwise(chain)), strict=True)
+            return chain_norm(matrices, self.effort.seed, log_errors=errors)
         return self._long(chain)
 
     def _long(self, chain: list[Expr]) -> NormBounds:
@@ -116,9 +120,19 @@ class SegmentNorms:
         return self._whole(chain[0], chain[-1], product)
 
     def _whole(self, source: Expr, target: Expr, fallback: NormBounds) -> NormBounds:
-        """Measure a segment as one matrix-free operator."""
+        """Measure a segment as one matrix-free operator: by its Gram matrix if it is small, with probability if not."""
         function = evaluate(source, target)
         mapping = LinearMap.from_function(function, source.shape, target.shape, dtype=torch.float64)
+        if _small([source, target]):
+            forming = forming_error(source, target, adjoint=True)
+            if forming.fits and source.numel * target.numel <= LARGEST_FORMED:
+                return _meet(forming.allow(matrix_norm(mapping.matrix(), seed=self.effort.seed)), fallback)
+            if not forming.squares_fit:
+                return fallback
+            small = mapping if source.numel <= target.numel else mapping.transpose
+            error, mass = math.exp(forming.log_total), math.exp(forming.log_mass)
+            exact = gram_norm(small, gram_matrix(small), 2 * error * mass + error**2, error, seed=self.effort.seed)
+            return _meet(exact, fallback)
         upper = fallback.upper
         found = operator_norm(
             mapping,
@@ -149,7 +163,7 @@ class SegmentNorms:
             if stop == len(chain) - 1 and start == 0:
                 continue  # the whole chain was tried before
             run = chain[start : stop + 1]
-            if _convolution_in(run) is not None or _token_axis(run[0], run[-1]) is not None:
+            if _convolution_in(run) is not None or token_axis(run[0], run[-1]) is not None:
                 return stop
         return best
 
@@ -165,7 +179,7 @@ class SegmentNorms:
         key = _fingerprint(data, before, after, mode, self.effort.tolerance)
         if key not in self._content:
             self.progress(f"convolution {expr.op.owner or expr.op.weight_name}")  # type: ignore[union-attr]
-            self._content[key] = convolution_norm(
+            measured = convolution_norm(
                 data["weight"],
                 data["input_size"],
                 stride=data["stride"],
@@ -181,21 +195,24 @@ class SegmentNorms:
                 delta=self.effort.delta,
                 seed=self.effort.seed,
             )
-        return self._content[key]
+            self._content[key] = measured, data["weight"]  # held, so that no other weight takes its address
+        return self._content[key][0]
 
     def _by_token(self, source: Expr, target: Expr) -> NormBounds | None:
         """Measure a map that treats every token alike by its matrix on one token."""
         matrix = token_matrix(source, target)
         if matrix is None:
             return None
-        bounds = matrix_norm(matrix, seed=self.effort.seed)
-        return bounds.widen(_rounding(source, target, bounds))
+        forming = forming_error(source, target)
+        return forming.allow(matrix_norm(matrix, seed=self.effort.seed)) if forming.fits else None
 
     def _one_step(self, source: Expr, target: Expr) -> NormBounds:
         """Measure one operation, or one block between two dominators."""
         op = target.op
         if op is not None and len(target.inputs) == 1 and target.inputs[0].id == source.id:
             known = self._known(op, source, target)
+            if known is not None and known.method == "Schur test" and known.width > 1e-9 and _small([source, target]):
+                return self._whole(source, target, known)
             if known is not None:
                 return known
         blocks = _per_index(source, target)
@@ -215,7 +232,7 @@ class SegmentNorms:
         if op.kind == "diagonal":
             return _exact(float(op.data["scale"].to(torch.float64).abs().max()), "diagonal")
         if op.kind == "nonnegative":
-            return _schur(op.apply, source, target)
+            return schur_norm(LinearMap.from_function(op.apply, source.shape, target.shape, dtype=torch.float64))
         if op.kind == "matrix":
             weight = op.data["weight"]
             stack = weight.reshape(-1, *weight.shape[-2:])
@@ -244,55 +261,13 @@ class SegmentNorms:
         return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
 
 
-def _matrix_of(source: Expr, target: Expr) -> Tensor:
-    """Return the dense matrix of a small map."""
+def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
+    """Return the dense matrix of a small map, and the logarithm of a bound on its error."""
     op = _single(source, target)
     if op is not None and op.kind == "matrix" and op.data["weight"].ndim == 2 and source.numel == source.shape[-1]:
-        return op.data["weight"].to(torch.float64)
+        return op.data["weight"].to(torch.float64), -math.inf
     mapping = LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype=torch.float64)
-    return mapping.matrix()
-
-
-def token_matrix(source: Expr, target: Expr) -> Tensor | None:
-    """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
-
-    A token is a slice of the source at one index of all axes but the last ones; the map is ``I (x) M``, and M is
-    returned, of shape (output entries per token, input entries per token).
-    """
-    axis = _token_axis(source, target)
-    if axis is None:
-        return None
-    (n, s), (_, t) = axis
-    outer = source.numel // (n * s)
-    width = outer * s
-    out_outer = target.numel // (n * t)
-    height = out_outer * t
-    if max(width, height) > LARGEST_MATRIX:
-        return None
-    function = evaluate(source, target)
-    matrix = torch.zeros(height, width, dtype=torch.float64)
-    # Every token gets a unit vector of its own, so one pass gives as many columns as there are tokens.
-    for start in range(0, width, n):
-        count = min(n, width - start)
-        units = torch.zeros(outer, n, s, dtype=torch.float64)
-        columns = torch.arange(start, start + count)
-        units[columns // s, torch.arange(count), columns % s] = 1.0
-        with torch.no_grad():
-            image = function(units.reshape(source.shape)).reshape(out_outer, n, t)
-        matrix[:, start : start + count] = image[:, :count].permute(0, 2, 1).reshape(height, count)
-    return matrix
-
-
-def _token_axis(source: Expr, target: Expr) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the longest axis along which the map is the same at every index, and where it ends up."""
-    shape = source.shape
-    spans = {(math.prod(shape[a:b]), math.prod(shape[b:])) for b in range(1, len(shape) + 1) for a in range(b)}
-    for n, s in sorted(spans, reverse=True):
-        if n > 1:
-            found = track(source, target, (n, s))
-            if found is not None and found[1]:
-                return (n, s), found[0]
-    return None
+    return mapping.matrix(), forming_error(source, target, adjoint=True).log_total
 
 
 def _per_index(source: Expr, target: Expr) -> NormBounds | None:
@@ -307,6 +282,9 @@ def _per_index(source: Expr, target: Expr) -> NormBounds | None:
     if found is None or math.prod(target.shape) // n != found[0][1]:
         return None
     t = found[0][1]
+    forming = forming_error(source, target)
+    if not forming.fits:
+        return None
     function = evaluate(source, target)
     columns = []
     with torch.no_grad():
@@ -319,7 +297,7 @@ def _per_index(source: Expr, target: Expr) -> NormBounds | None:
     values = torch.linalg.matrix_norm(distinct, ord=2)
     top = float(values.max())
     slack = 1e-13 * math.sqrt(s * t) * float(torch.linalg.matrix_norm(distinct).max())
-    return _interval(max(top - slack, 0.0), top + slack, "index by index")
+    return forming.allow(_interval(max(top - slack, 0.0), top + slack, "index by index"))
 
 
 def _single(below: Expr, above: Expr) -> Any:
@@ -405,53 +383,6 @@ def _fingerprint(data: dict[str, Any], before: Any, after: Any, mode: Any, toler
 def _small(chain: list[Expr]) -> bool:
     """Tell whether the Gram matrix of a segment is small enough to be formed."""
     return min(chain[0].numel, chain[-1].numel) <= LARGEST_GRAM
-
-
-def _schur(apply: Callable[[Tensor], Tensor], source: Expr, target: Expr) -> NormBounds:
-    """Bound a map with coefficients >= 0: ``||A||^2 <= max row sum * max column sum`` (Schur).
-
-    The map applied to ones attains ``||A 1|| / ||1||``.
-    """
-    ones = torch.ones(source.shape, dtype=torch.float64)
-    mapping = LinearMap.from_function(apply, source.shape, target.shape, dtype=torch.float64)
-    rows = mapping.apply(ones)
-    columns = mapping.adjoint(torch.ones(target.shape, dtype=torch.float64))
-    if rows.numel() == 0 or float(rows.max()) == 0.0:
-        return _exact(0.0, "zero")
-    upper = math.sqrt(float(rows.max()) * float(columns.max()))
-    lower = float(rows.norm()) / math.sqrt(source.numel)
-    # Where one input feeds the most outputs, that input alone attains its column's norm.
-    unit = torch.zeros(source.shape, dtype=torch.float64).flatten()
-    unit[int(columns.flatten().argmax())] = 1.0
-    lower = max(lower, float(mapping.apply(unit.reshape(source.shape)).norm()))
-    return _interval(lower * (1 - 1e-12), upper * (1 + 1e-12), "Schur test")
-
-
-def _rounding(source: Expr, target: Expr, bounds: NormBounds) -> float:
-    """Return a relative margin for forming the matrix of a segment in float64.
-
-    Every entry is a sum over paths of products; the error of each is at most (operations) * u * (sum of absolute
-    products), and cancellation between paths is what the ratio of that sum to the result accounts for.
-    """
-    depth, mass = 0.0, 0.0
-    logs: dict[int, float] = {source.id: 0.0}
-    for expr in between(source, target):
-        op = expr.op
-        below = _log_add([logs[i.id] for i in expr.inputs])
-        if op is not None and op.kind == "matrix":
-            weight = op.data["weight"].to(torch.float64)
-            depth += weight.shape[-1]
-            below += math.log(max(float(torch.linalg.vector_norm(weight)), 1e-300))
-        elif op is not None and op.kind == "diagonal":
-            below += math.log(max(float(op.data["scale"].to(torch.float64).abs().max()), 1e-300))
-        elif op is not None and op.kind == "nonnegative":
-            below += max(0.0, _schur(op.apply, expr.inputs[0], expr).log_upper)
-        depth += 8
-        logs[expr.id] = below
-        mass = below
-    if bounds.log_upper == -math.inf:
-        return 0.0
-    return min(1.0, 2.0**-52 * depth * math.exp(min(60.0, mass - bounds.log_upper)))
 
 
 def _product_of(parts: list[NormBounds]) -> NormBounds:

@@ -16,8 +16,8 @@ from normscope.operators.rules.layout import _bound, _first, _kept, add_terms, b
 
 
 def _constant(value: Any) -> Tensor:
-    """Return a scalar or tensor constant in float64."""
-    return torch.as_tensor(value).detach().to(torch.float64)
+    """Return a scalar or tensor constant in float64; a Python number is one already, and must not pass float32."""
+    return torch.as_tensor(value, dtype=torch.float64).detach()
 
 
 @rule("add", "sub", "subtract", "rsub", "__radd__")

@@ -1,0 +1,55 @@
+"""Maps that treat every token alike: ``I (x) M``, found by following axes, and their matrix on one token."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.operators.expression import Expr, evaluate, track
+
+#: Largest side of a matrix that is formed for a segment acting token by token.
+LARGEST_MATRIX = 20_000
+
+
+def token_matrix(source: Expr, target: Expr) -> Tensor | None:
+    """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
+
+    A token is a slice of the source at one index of all axes but the last ones; the map is ``I (x) M``, and M is
+    returned, of shape (output entries per token, input entries per token).
+    """
+    axis = token_axis(source, target)
+    if axis is None:
+        return None
+    (n, s), (_, t) = axis
+    outer = source.numel // (n * s)
+    width = outer * s
+    out_outer = target.numel // (n * t)
+    height = out_outer * t
+    if max(width, height) > LARGEST_MATRIX:
+        return None
+    function = evaluate(source, target)
+    matrix = torch.zeros(height, width, dtype=torch.float64)
+    # Every token gets a unit vector of its own, so one pass gives as many columns as there are tokens.
+    for start in range(0, width, n):
+        count = min(n, width - start)
+        units = torch.zeros(outer, n, s, dtype=torch.float64)
+        columns = torch.arange(start, start + count)
+        units[columns // s, torch.arange(count), columns % s] = 1.0
+        with torch.no_grad():
+            image = function(units.reshape(source.shape)).reshape(out_outer, n, t)
+        matrix[:, start : start + count] = image[:, :count].permute(0, 2, 1).reshape(height, count)
+    return matrix
+
+
+def token_axis(source: Expr, target: Expr) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the longest axis along which the map is the same at every index, and where it ends up."""
+    shape = source.shape
+    spans = {(math.prod(shape[a:b]), math.prod(shape[b:])) for b in range(1, len(shape) + 1) for a in range(b)}
+    for n, s in sorted(spans, reverse=True):
+        if n > 1:
+            found = track(source, target, (n, s))
+            if found is not None and found[1]:
+                return (n, s), found[0]
+    return None
