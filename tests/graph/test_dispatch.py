@@ -168,6 +168,24 @@ def test_the_recording_is_the_model(case: Case) -> None:
     assert all(tensors[n.target] is state[n.target] for n in graph if n.op in ("parameter", "buffer"))
 
 
+@pytest.mark.parametrize("case", MODELS.values(), ids=MODELS.keys())
+def test_without_the_composite_level_it_is_exact_too(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A torch that does not let us see composite operations shows what they are made of."""
+
+    def refuse(recorder: Any) -> Any:
+        raise AssertionError("this kind of mode is not allowed")
+
+    monkeypatch.setattr(dispatch, "_Composite", refuse)
+    model, x, other = _build(case)
+    before = fingerprint(model, x)
+    graph, tensors = record_graph(model, (x,))
+    assert fingerprint(model, x) == before
+    assert not any(node.op.startswith("normscope.") for node in graph)
+    for value in (x, other):
+        for ours, theirs in zip(_replay(model, graph, tensors, value), _eager(model, value), strict=True):
+            assert torch.allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
 def test_composite_operations_stay_whole() -> None:
     """The recording speaks the vocabulary of export."""
     model, x, _ = _build(MODELS["every normalizer"])

@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.graph.functional import arguments, functional_of, normalizer_in_training, written_arguments
+from normscope.graph.functional import (
+    arguments,
+    functional_of,
+    normalizer_in_training,
+    twin_arguments,
+    written_arguments,
+)
 
 aten = torch.ops.aten
 
@@ -55,6 +61,20 @@ def test_every_twin_takes_the_same_arguments() -> None:
             count += 1
             assert [str(a.type) for a in twin._schema.arguments] == [str(a.type) for a in func._schema.arguments]
     assert count > 200
+
+
+def test_arguments_of_twins() -> None:
+    """Outputs go, and a default that only the original has is said."""
+    assert twin_arguments(aten.add.out, aten.add.Tensor, ("x", "y"), {"alpha": 2, "out": "z"}) == (
+        ("x", "y"),
+        {"alpha": 2},
+    )
+    assert twin_arguments(aten.relu_.default, aten.relu.default, ("x",), {}) == (("x",), {})
+    assert twin_arguments(aten.bernoulli_.float, aten.bernoulli.p, ("x", 0.25), {}) == (("x", 0.25), {})
+    x = torch.zeros(1000)
+    state = torch.Generator().manual_seed(0), torch.Generator().manual_seed(0)
+    args, _ = twin_arguments(aten.bernoulli_.float, aten.bernoulli.p, (x,), {})
+    assert torch.equal(aten.bernoulli.p(*args, generator=state[0]), x.clone().bernoulli_(generator=state[1]))
 
 
 def test_written_arguments() -> None:

@@ -142,8 +142,15 @@ def _transformed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 @contextlib.contextmanager
 def _mode(recorder: Recorder) -> Iterator[None]:
-    """Switch the recording on."""
-    with enable_python_dispatcher(), _Composite(recorder):
+    """Switch the recording on, at the level of composite operations if this torch lets us."""
+    with contextlib.ExitStack() as stack:
+        try:
+            mode = _Composite(recorder)
+            stack.enter_context(enable_python_dispatcher())
+            stack.enter_context(mode)
+        except (AssertionError, AttributeError, TypeError):  # not a public interface: exact without it too, only longer
+            stack.pop_all().close()
+            stack.enter_context(_Plain(recorder))
         yield
 
 

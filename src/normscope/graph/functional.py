@@ -46,6 +46,23 @@ def functional_of(func: Any) -> Any:
     return None
 
 
+def twin_arguments(func: Any, twin: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the arguments of an operation as its functional twin takes them: no outputs, and defaults it lacks.
+
+    >>> aten = torch.ops.aten
+    >>> twin_arguments(aten.bernoulli_.float, aten.bernoulli.p, ("x",), {})
+    (('x', 0.5), {})
+    """
+    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
+    given = {key: value for key, value in kwargs.items() if key not in outs}
+    filled = list(args)
+    for ours, theirs in zip(func._schema.arguments, twin._schema.arguments, strict=False):
+        missing = func._schema.arguments.index(ours) >= len(args) and ours.name not in given
+        if missing and ours.has_default_value() and not theirs.has_default_value() and not theirs.kwarg_only:
+            filled.append(ours.default_value)
+    return tuple(filled), given
+
+
 def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
     """Yield every argument given to an operation together with its place in the schema.
 

@@ -19,7 +19,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from normscope.core.errors import CaptureError
 from normscope.graph.alias import Geometry, place, write_back
-from normscope.graph.functional import functional_of, normalizer_in_training, written_arguments
+from normscope.graph.functional import functional_of, normalizer_in_training, twin_arguments, written_arguments
 from normscope.graph.ir import Ref
 from normscope.graph.nested import flat, paths, substitute, tensors
 from normscope.graph.tape import UNKNOWN_ALIAS, Tape
@@ -291,9 +291,8 @@ class Recorder:
         elif func.overloadpacket.__name__ in ("copy_", "fill_", "zero_"):
             nodes = [self._overwrite(func, refs[0], written[0])]
         else:
-            outs = {argument.name for argument in func._schema.arguments if argument.is_out}
-            given = {key: value for key, value in refs[1].items() if key not in outs}
-            node = self.tape.emit(str(twin), refs[0], given, like=written[0] if len(written) == 1 else None)
+            given = twin_arguments(func, twin, *refs)
+            node = self.tape.emit(str(twin), *given, like=written[0] if len(written) == 1 else None)
             many = len(written) > 1
             nodes = [self.tape.emit("getitem", (Ref(node), i), like=t) if many else node for i, t in enumerate(written)]
             kept = written[0].dtype
