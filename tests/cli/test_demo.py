@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from normscope.cli.demo import one_thread
 from normscope.core.result import Result
 
 Run = Callable[..., Any]
@@ -64,6 +66,20 @@ def test_same_seed_same_summary(run: Run) -> None:
     texts = [Path(name, "summary.txt").read_text() for name in "abc"]
     assert texts[0] == texts[1]
     assert texts[0] != texts[2]
+
+
+def test_threads_are_put_back() -> None:
+    """The demo computes on one thread and leaves the setting as it was, also after an error."""
+    before, inside = torch.get_num_threads(), []
+
+    def fail() -> None:
+        with one_thread():
+            inside.append(torch.get_num_threads())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (inside, torch.get_num_threads()) == ([1], before)
 
 
 def test_unwritable_place(run: Run) -> None:

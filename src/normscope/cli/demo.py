@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -44,7 +45,7 @@ def demo(
     from normscope.report.table import plain_text
 
     folder = checked_folder(out)
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages:
+    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages, one_thread():
         results, section = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
@@ -56,6 +57,22 @@ def demo(
     print("\nopen:")
     for path in written:
         print(f"  {path}")
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread inside the block: sums then have one order, so a seed gives the same digits on any machine.
+
+    Networks this small gain nothing from more.
+    """
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict[str, Result], Section]:
