@@ -133,24 +133,24 @@ def _import(path: Path) -> ModuleType:
     return module
 
 
-def test_helpers_in_other_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_functions_in_other_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A change in a function the forward calls changes the key, even of modules nobody can see any more."""
     monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "helper_of_net.py").write_text("SCALE = 1\ndef act(x):\n    return x * SCALE\n")
+    (tmp_path / "neighbour_of_net.py").write_text("SCALE = 1\ndef act(x):\n    return x * SCALE\n")
     (tmp_path / "net.py").write_text(
-        "from torch import nn\nimport helper_of_net\n"
-        "class Net(nn.Module):\n    def forward(self, x):\n        return helper_of_net.act(x)\n"
+        "from torch import nn\nimport neighbour_of_net\n"
+        "class Net(nn.Module):\n    def forward(self, x):\n        return neighbour_of_net.act(x)\n"
     )
 
     def key() -> str | None:
         net = _import(tmp_path / "net.py").Net()
-        sys.modules.pop("helper_of_net")
+        sys.modules.pop("neighbour_of_net")
         return model_key(net, X)
 
     first = key()
     assert first is not None
     assert key() == first
-    (tmp_path / "helper_of_net.py").write_text("SCALE = 1\ndef act(x):\n    return x + SCALE\n")
+    (tmp_path / "neighbour_of_net.py").write_text("SCALE = 1\ndef act(x):\n    return x + SCALE\n")
     assert key() not in (None, first)
 
 
