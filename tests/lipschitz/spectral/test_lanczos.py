@@ -129,6 +129,42 @@ def test_invariant_subspaces_stop_the_run() -> None:
     assert (zero.lower, zero.probable, zero.exhausted) == (0.0, 0.0, True)
 
 
+@pytest.mark.parametrize("reorthogonalise", [True, False])
+def test_small_spaces_are_exhausted_exactly(reorthogonalise: bool) -> None:
+    """As many steps as dimensions with orthogonality lost would prove nothing: small runs keep it whatever is asked."""
+    for seed in range(10):
+        A = torch.randn(35, 35, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) ** 3
+        truth = float(torch.linalg.matrix_norm(A, 2))
+        run = lanczos_norm(
+            LinearMap.from_matrix(A), tolerance=1e-14, delta=1e-9, seed=seed, reorthogonalise=reorthogonalise
+        )
+        assert run.probable >= truth * (1 - 1e-13)
+        assert run.lower <= truth * (1 + 1e-13)
+
+
+def test_lost_orthogonality_is_paid_for() -> None:
+    """In a large space without reorthogonalisation the run agrees with the orthogonal one, and both bound the norm."""
+    singular = torch.cat([torch.linspace(0, 0.98, 5000), torch.tensor([0.99, 1.0])])
+    kept, lost = (
+        lanczos_norm(diagonal_map(singular), tolerance=0.0, delta=1e-9, max_steps=200, reorthogonalise=keep)
+        for keep in (True, False)
+    )
+    # The largest value has long converged: without orthogonality copies of it appear, and the run goes on.
+    assert lost.steps > kept.steps
+    for run in (kept, lost):
+        assert run.lower <= 1.0 <= run.probable <= 1.0 + 1e-6
+
+
+def test_overlap_raises_the_bound() -> None:
+    """A basis of norm two may put four times as much weight on the top vector: the bound grows accordingly."""
+    diagonal, coupling = np.array([1.0, 1.2, 0.9]), np.array([0.4, 0.3, 0.5])
+    tight = krylov_certificate(diagonal, coupling, 100, 1e-3)
+    assert krylov_certificate(diagonal, coupling, 100, 1e-3, overlap=4.0) == pytest.approx(
+        krylov_certificate(diagonal, coupling, 100, 0.5e-3), rel=1e-9
+    )
+    assert krylov_certificate(diagonal, coupling, 100, 1e-3, overlap=4.0) > tight
+
+
 def test_start_and_target() -> None:
     """A good start needs few steps; a target stops the run; a chosen start proves nothing from above."""
     A = diagonal_map(hard_spectrum())

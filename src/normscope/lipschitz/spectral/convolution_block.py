@@ -163,13 +163,11 @@ def block_norm(
     >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
     (True, True)
     """
-    dimension = block.smaller_dimension
     excess = _typical_excess(block)
     loose = log_upper is None and excess > 2.5 * tolerance
-    if dimension <= ALWAYS_DENSE_UP_TO or (loose and dimension <= DENSE_UP_TO):
+    if block.smaller_dimension <= ALWAYS_DENSE_UP_TO:
         return dense_bounds(block, seed)
-    banded = _banded_multiplications(block) <= BANDED_UP_TO
-    if loose and banded and (exact := _banded_bounds(block, tolerance, seed)).width <= tolerance:
+    if loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
         return exact
     if loose:
         goal = _krylov_goal(tolerance, probable_tolerance, excess)
@@ -178,12 +176,19 @@ def block_norm(
     bounds = _torus_bounds(block, tolerance, seed, log_upper)
     if bounds.width <= tolerance:
         return bounds
-    if dimension <= DENSE_UP_TO:
-        return dense_bounds(block, seed)
-    if banded and (exact := _banded_bounds(block, tolerance, seed)).width <= tolerance:
+    if (exact := _exact_bounds(block, tolerance, seed)) is not None:
         return exact
     run, _ = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
     return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
+
+
+def _exact_bounds(block: Block, tolerance: float, seed: int) -> NormBounds | None:
+    """Return bounds to rounding from a factorisation of the whole Gram matrix, where that is affordable."""
+    if _banded_multiplications(block) <= BANDED_UP_TO:
+        bounds = _banded_bounds(block, tolerance, seed)
+        if bounds.width <= tolerance:
+            return bounds
+    return dense_bounds(block, seed) if block.smaller_dimension <= DENSE_UP_TO else None
 
 
 def dense_bounds(block: Block, seed: int) -> NormBounds:
