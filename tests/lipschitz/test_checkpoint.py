@@ -196,6 +196,9 @@ def test_directories_and_shards(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert checkpoint_files(tmp_path) == [tmp_path / "model.safetensors.index.json"]
     assert [t.name for t in analyze_checkpoint(tmp_path).tensors] == ["a.weight"]
+    assert not any("config.json" in message for message in analyze_checkpoint(tmp_path).messages)
+    (tmp_path / "config.json").write_text("{}")
+    assert any(f"hf:{tmp_path}" in message for message in analyze_checkpoint(tmp_path).messages)
 
 
 def test_a_directory_without_weights(tmp_path: Path) -> None:

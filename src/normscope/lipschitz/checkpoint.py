@@ -135,7 +135,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
         },
         tensors=tuple(results),
         products=_products(results),
-        messages=tuple(_messages(results)),
+        messages=tuple(_messages(results, Path(path).expanduser())),
     )
 
 
@@ -313,9 +313,11 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
     }
 
 
-def _messages(results: list[TensorResult]) -> Iterator[str]:
+def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     """Return what a reader must know before the numbers."""
     yield "weights only: nothing is said about the network; roles are guessed from names and shapes"
+    if (path / "config.json").is_file():
+        yield f"the directory has a config.json: name it as hf:{path} to analyze the network itself"
     if not any(r.upper is not None for r in results):
         yield "no tensor looks like the weight of a linear layer"
     unreadable = sum(r.note.startswith("not floating point") for r in results)
