@@ -166,7 +166,8 @@ def show(sections: Sequence[Section]) -> None:
         if section.table is not None:
             table = Table(box=None, header_style="dim", pad_edge=True)
             for column in section.table.columns:
-                table.add_column(Text(column), justify="left" if column in section.table.left else "right")
+                side: Any = "left" if column in section.table.left else "right"
+                table.add_column(Text(column), justify=side, overflow="fold")  # names are never cut
             for row in section.table.rows:
                 table.add_row(*(Text(cell) for cell in row))
             console.print(table)

@@ -22,7 +22,12 @@ def number_text(log10: float) -> str:
     """
     if math.isinf(log10):
         return "no bound" if log10 > 0 else "0"
-    return f"10^{digits(log10)}" if abs(log10) >= PLAIN else digits(10.0**log10)
+    return digits(10.0**log10) if _is_plain(log10) else f"10^{digits(log10)}"
+
+
+def _is_plain(log10: float) -> bool:
+    """Tell whether a number is between 1e-6 and 1e6, also after rounding to four digits."""
+    return abs(log10) < PLAIN and 10**-PLAIN < float(digits(10.0**log10)) < 10**PLAIN
 
 
 def digits(x: float) -> str:
@@ -60,7 +65,7 @@ def plain_number_text(value: Value | None) -> str:
     """
     if value is None:
         return NOTHING
-    return NOTHING if math.isfinite(value.log10) and abs(value.log10) >= PLAIN else number_text(value.log10)
+    return number_text(value.log10) if math.isinf(value.log) or _is_plain(value.log10) else NOTHING
 
 
 def log10_text(value: Value | None) -> str:
