@@ -54,3 +54,14 @@ def test_zero_maps() -> None:
     assert zero.probable == 0.0
     assert operator_norm(LinearMap.from_function(lambda x: 0 * x, (4,))).upper < 1e-100
     assert operator_norm(LinearMap.from_function(lambda x: x, (0,))).upper == 0.0
+
+
+@pytest.mark.parametrize("n", [10, 2 * DENSE_UP_TO])
+def test_a_wrong_certificate_is_refused(n: int) -> None:
+    """A given bound below an attained value is a mistake of the caller; one at it, up to rounding, is not."""
+    identity = LinearMap.from_function(lambda x: 3 * x, (n,))
+    with pytest.raises(ValueError, match="one of the two is wrong"):
+        operator_norm(identity, certified_fallback=2.9)
+    bounds = operator_norm(identity, certified_fallback=3.0)
+    assert bounds.lower <= 3.0
+    assert bounds.upper == pytest.approx(3.0, rel=1e-11)

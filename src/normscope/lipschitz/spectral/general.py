@@ -39,6 +39,9 @@ def operator_norm(
     Returns:
         The bounds. They assume that one application is computed to relative accuracy ``APPLY_ERROR`` in norm.
 
+    Raises:
+        ValueError: if the given certificate lies below a value the map attains.
+
     >>> from normscope.operators.linear_map import LinearMap
     >>> bounds = operator_norm(LinearMap.from_function(lambda x: x[1:] - x[:-1], (5,)))
     >>> exact = 2 * math.cos(math.pi / 10)
@@ -53,10 +56,17 @@ def operator_norm(
         gram = gram_matrix(small)
         scale = float(gram.diagonal().sum())
         bounds = gram_norm(small, gram, 2 * APPLY_ERROR * scale, APPLY_ERROR * math.sqrt(scale), seed=seed)
-        return bounds.with_upper(max(log_fallback, bounds.log_lower), "given")
-    run = lanczos_norm(small, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed)
+        return bounds.with_upper(_not_below(log_fallback, bounds.log_lower), "given")
+    run = lanczos_norm(small, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
     if run.ritz == 0.0:
         return NormBounds(-math.inf, log_fallback, -math.inf, 0.0 if log_fallback == -math.inf else delta, "lanczos")
     log_lower = math.log(run.lower)
-    bounds = NormBounds.certified(log_lower, max(log_fallback, log_lower), "lanczos")
+    bounds = NormBounds.certified(log_lower, math.inf, "lanczos").with_upper(
+        _not_below(log_fallback, log_lower), "given"
+    )
     return bounds.with_probable(math.log(run.probable), run.delta, "lanczos")
+
+
+def _not_below(log_fallback: float, log_lower: float) -> float:
+    """Return the given certificate, raised to the attained value where rounding alone put it below."""
+    return max(log_fallback, log_lower) if log_fallback > log_lower - 1e-9 else log_fallback

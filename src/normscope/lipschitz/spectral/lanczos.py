@@ -33,7 +33,7 @@ def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
 
     Args:
         dimension: the dimension ``N`` of the space of the start vector.
-        steps: the number ``k`` of Lanczos steps, i.e. of products with the positive semidefinite matrix plus one.
+        steps: the number ``k`` of Lanczos steps, the dimension of the Krylov space the Ritz value comes from.
         delta: the allowed probability of failure.
 
     Returns:
