@@ -16,14 +16,14 @@ from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.chain import chain_norm
 from normscope.lipschitz.spectral.convolution import convolution_norm
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm, matrix_norm
-from normscope.lipschitz.spectral.general import operator_norm
+from normscope.lipschitz.spectral.general import DENSE_UP_TO, operator_norm
 from normscope.lipschitz.spectral.schur import schur_norm
 from normscope.lipschitz.tokens import token_axis, token_matrix
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
 from normscope.operators.linear_map import LinearMap
 
 #: Largest smaller side of an operator whose Gram matrix is formed.
-LARGEST_GRAM = 1_100
+LARGEST_GRAM = DENSE_UP_TO
 #: Most entries of the matrix of a segment that is formed itself, rather than its Gram matrix.
 LARGEST_FORMED = 2**22
 #: Largest number of entries of any tensor in a chain whose matrices are multiplied out.

@@ -202,19 +202,21 @@ def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None
     """
     places: dict[int, tuple[Track, bool]] = {source.id: (start, True)}
     for expr in between(source, target):
-        below = [places[i.id] for i in expr.inputs if i.id in places]
+        below = [(i, *places[i.id]) for i in expr.inputs if i.id in places]
         if not below:
             continue  # a constant: its linear part is zero, whatever the index
-        step = _track_op(expr, below[0][0])
-        if step is None or any(b[0] != below[0][0] for b in below):
+        steps = [_track_op(expr, item, place) for item, place, _ in below]
+        found = {step[0] for step in steps if step is not None}
+        if len(found) != 1 or None in steps:
             return None
-        places[expr.id] = (step[0], step[1] and all(b[1] for b in below))
+        alike = all(step[1] for step in steps if step is not None) and all(same for _, _, same in below)
+        places[expr.id] = (found.pop(), alike)
     return places[target.id]
 
 
-def _track_op(expr: Expr, place: Track) -> tuple[Track, bool] | None:
-    """Follow an axis through one operation."""
-    op, shape = expr.op, expr.inputs[0].shape
+def _track_op(expr: Expr, item: Expr, place: Track) -> tuple[Track, bool] | None:
+    """Follow an axis of one operand through an operation."""
+    op, shape = expr.op, item.shape
     if op is None:
         return None
     if op.data.get("reshape"):

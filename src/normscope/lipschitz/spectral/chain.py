@@ -11,7 +11,9 @@ from torch import Tensor
 from normscope.core.value import log_sum
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import matrix_norm
-from normscope.lipschitz.spectral.rounding import gamma
+from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, to_unit_scale
+
+LOG_2 = math.log(2.0)
 
 
 def chain_norm(matrices: Sequence[Tensor], seed: int = 0, *, log_errors: Sequence[float] | None = None) -> NormBounds:
@@ -35,13 +37,13 @@ def chain_norm(matrices: Sequence[Tensor], seed: int = 0, *, log_errors: Sequenc
     """
     forward = _products([m.to(torch.float64) for m in matrices])
     backward = _products([m.to(torch.float64).mT for m in reversed(matrices)])[::-1]
-    whole, log_scale = forward[-1]
+    whole, exponent = forward[-1]
+    log_scale = exponent * LOG_2
     given = [-math.inf] * len(matrices) if log_errors is None else log_errors
     errors = []
     for j, (matrix, error) in enumerate(zip(matrices, given, strict=True)):
-        before = (None, 0.0) if j == 0 else forward[j - 1]
-        after = (None, 0.0) if j == len(matrices) - 1 else backward[j + 1]
-        around = sum(_log_size(m) + log if m is not None else 0.0 for m, log in (before, after))
+        neighbours = [*forward[max(j - 1, 0) : j], *backward[j + 1 : j + 2]]
+        around = sum(_log_size(m) + power * LOG_2 for m, power in neighbours)
         errors.append(log_sum((_log_size(matrix) + math.log(gamma(matrix.shape[1] + 4)), error)) + around)
     if not bool(whole.any()):  # what rounding took away may still be there
         upper = log_sum(errors) + math.log(2.0)
@@ -55,25 +57,24 @@ def chain_norm(matrices: Sequence[Tensor], seed: int = 0, *, log_errors: Sequenc
         ]
         upper = math.inf if math.inf in parts else math.fsum(parts)
         return NormBounds.certified(-math.inf, upper, "product of norms")
-    return bounds.widen(relative).scaled(log_scale)
+    # The logarithm of two and its multiple are rounded: two units in the last place of the sum.
+    return bounds.widen(relative + 4.0 * UNIT_ROUNDOFF * abs(log_scale)).scaled(log_scale)
 
 
-def _products(matrices: Sequence[Tensor]) -> list[tuple[Tensor, float]]:
-    """Return all partial products as (matrix of unit scale, logarithm of its factor)."""
-    partial: list[tuple[Tensor, float]] = []
-    current, log = None, 0.0
+def _products(matrices: Sequence[Tensor]) -> list[tuple[Tensor, int]]:
+    """Return all partial products as (matrix of unit scale, power of two taken out): scaling rounds nothing."""
+    partial: list[tuple[Tensor, int]] = []
+    current, exponent = None, 0
     for matrix in matrices:
-        current = matrix.clone() if current is None else matrix @ current
-        size = float(current.abs().max())
-        if size > 0.0:
-            exponent = math.frexp(size)[1]  # powers of two: scaling rounds nothing
-            current = torch.ldexp(current, torch.tensor(-exponent, dtype=torch.float64))
-            log += exponent * math.log(2.0)
-        partial.append((current, log))
+        factor, log = to_unit_scale(matrix)
+        current, more = to_unit_scale(factor if current is None else factor @ current)
+        exponent += round(log / LOG_2) + round(more / LOG_2)
+        partial.append((current, exponent))
     return partial
 
 
 def _log_size(matrix: Tensor) -> float:
     """Return the logarithm of the Frobenius norm."""
-    size = float(torch.linalg.matrix_norm(matrix.to(torch.float64)))
-    return math.log(size) if size > 0 else -math.inf
+    scaled, log = to_unit_scale(matrix)  # squares of very large or small entries leave the float range
+    size = float(torch.linalg.matrix_norm(scaled))
+    return math.log(size) + log if size > 0 else -math.inf
