@@ -11,7 +11,8 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.core.value import log_sum
-from normscope.lipschitz.segments import SegmentNorms, token_matrix
+from normscope.lipschitz import ranges
+from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr, LinearOp, linear, offset
 from normscope.operators.nonlinear import INF, Lip, Range, product
 from normscope.operators.program import Program
@@ -78,7 +79,7 @@ class Composition:
             return -INF, -INF, 0.0
         certified = _largest_singular_value([lip.certified for lip in lips])
         probable = _largest_singular_value([lip.probable for lip in lips])
-        return certified, min(probable, certified), max(lip.delta for lip in lips)
+        return certified, min(probable, certified), min(1.0, sum(lip.delta for lip in lips))
 
     def _parts(self, expr: Expr) -> list[Lip]:
         """Return the constants of orthogonal parts of an output: those of a final concatenation, or itself."""
@@ -177,9 +178,9 @@ class Composition:
         after = self.norms.norm(junction, path[-1])
         lips: list[Lip] = []
         groups = [[i] for i in junction.inputs] if concat else _by_atom(junction.inputs)
-        for group in groups:
+        for index, group in enumerate(groups):
             branch = _summed(group)
-            placed = _placed(junction, branch) if concat else branch
+            placed = _placed(junction, index) if concat else branch
             whole = _replayed(path, placed) if len(branch.atoms) == 1 else None
             if whole is not None and self.norms.has_closed_form(self._atom_of(branch), whole):
                 lips.append(self._through(self._atom_of(branch), whole))
@@ -201,16 +202,17 @@ class Composition:
         return self._ranges[expr.id]
 
     def _range(self, expr: Expr) -> Range:
-        """Compute a range from those of the operands, and by token where the map allows it."""
+        """Compute a range from those of the operands, and row by row where the map allows it."""
         if expr.op is None:
             return self.image(expr)
         if not expr.atoms:
-            return _range_of(offset(expr, self._offsets))
-        below = [self._ranges[i.id] for i in expr.inputs]
-        shift = _range_of(expr.op.bias) if expr.op.bias is not None else Range(0.0, 0.0, 0.0, 0.0)
-        out = _shifted(self._linear_range(expr, below), shift, expr)
+            return ranges.range_of(offset(expr, self._offsets))
+        out = ranges.shifted(self._linear_range(expr, [self._ranges[i.id] for i in expr.inputs]), expr)
         if len(expr.atoms) == 1 and expr.op.kind in ("matrix", "contraction", "isometry", "diagonal", "sum", "concat"):
-            out = out.meet(self._token_range(expr))
+            source = self._atom_of(expr)
+            row = self.image(source).row
+            if row < INF:
+                out = out.meet(ranges.row_wise(source, expr, row, constant=offset(expr, self._offsets)))
         return out
 
     def _linear_range(self, expr: Expr, below: list[Range]) -> Range:
@@ -218,89 +220,34 @@ class Composition:
         op, first = expr.op, below[0]
         if op is None:
             return Range()
-        if op.kind in ("isometry", "embedding", "contraction", "nonnegative") and (
-            op.data.get("coordinate") or op.kind in ("isometry", "embedding")
-        ):
-            return self._copied(expr, first)
+        if op.kind in ("isometry", "embedding") or op.data.get("coordinate"):
+            return ranges.copied(expr, first, self._norm_of(expr) if first.norm < INF else 1.0)
         if op.kind == "sum":
-            return Range(*(sum(getattr(r, name) for r in below) for name in ("low", "high", "row", "norm")))
+            return ranges.added(below)
         if op.kind == "concat":
-            return self._concatenated(expr, below)
+            return ranges.concatenated(expr, below)
         if op.kind == "diagonal":
-            return _scaled_range(op.data["scale"], first)
+            return ranges.scaled_range(op.data["scale"], first)
         if op.kind == "nonnegative":
-            return self._averaged(expr, first)
+            return ranges.averaged(expr, first, self._norm_of(expr) if first.norm < INF else 1.0)
         if op.kind == "contraction":  # centring; within rows it is a projection of each row
             return Range(row=first.row if op.data.get("rowwise") else INF, norm=first.norm)
         if first.norm == INF == first.row:
             return Range()
-        norm = self.norms.norm(expr.inputs[0], expr).upper
+        norm = self._norm_of(expr)
         out = Range(norm=product(norm, first.norm))
         if op.kind == "matrix" and op.data["axis"] == -1:
             weight = op.data["weight"].to(torch.float64)
-            reach = float(weight.abs().sum(-1).max()) * (1 + 1e-12)
-            sup = min(product(reach, first.sup), product(float(weight.norm(dim=-1).max()) * (1 + 1e-12), first.row))
+            reach, row = ranges.up(weight.abs().sum(-1).max()), ranges.up(weight.norm(dim=-1).max())
+            sup = min(product(reach, first.sup), product(row, first.row))
             out = Range(-sup, sup, product(norm, first.row), out.norm)
         if op.kind == "convolution":
-            out = out.meet(_convolved(op, first))
+            out = out.meet(ranges.convolved(op, first))
         return out
 
-    def _copied(self, expr: Expr, first: Range) -> Range:
-        """Return the range of copied entries: the same, zero included where there is padding."""
-        op = expr.op
-        padded = op is not None and (op.kind == "embedding" or expr.numel > expr.inputs[0].numel)
-        low, high = (min(first.low, 0.0), max(first.high, 0.0)) if padded else (first.low, first.high)
-        norm = first.norm
-        if op is not None and op.kind == "nonnegative":
-            norm = INF if norm == INF else product(self.norms.norm(expr.inputs[0], expr).upper, norm)
-        rows = INF
-        inner = expr.inputs[0].shape
-        keeps = bool(inner and expr.shape) and op is not None and op.axes is not None and not op.data.get("reshape")
-        if keeps and op is not None and op.axes is not None and op.axes(len(inner) - 1) == len(expr.shape) - 1:
-            rows = first.row  # the last axis runs beside the last axis
-        elif inner and expr.shape and op is not None and op.data.get("reshape"):
-            if inner[-1] % expr.shape[-1] == 0:
-                rows = first.row  # rows were cut
-            elif expr.shape[-1] % inner[-1] == 0:
-                rows = product(first.row, math.sqrt(expr.shape[-1] // inner[-1]))
-        elif op is not None and op.kind in ("contraction", "embedding") and expr.shape and inner:
-            rows = first.row if op.axes is not None and op.axes(len(inner) - 1) in (None, len(expr.shape) - 1) else INF
-        return Range(low, high, rows, norm)
-
-    def _concatenated(self, expr: Expr, below: list[Range]) -> Range:
-        """Return the range of tensors side by side."""
-        last = expr.op is not None and expr.op.data["axis"] == len(expr.shape) - 1
-        row = math.hypot(*(r.row for r in below)) if last else max(r.row for r in below)
-        low, high = min(r.low for r in below), max(r.high for r in below)
-        return Range(min(low, 0.0), max(high, 0.0), row, math.hypot(*(r.norm for r in below)))
-
-    def _averaged(self, expr: Expr, first: Range) -> Range:
-        """Return the range of a map with coefficients >= 0, from its row sums."""
-        norm = INF if first.norm == INF else product(self.norms.norm(expr.inputs[0], expr).upper, first.norm)
-        if expr.op is None or first.sup == INF:
-            return Range(norm=norm)
-        sums = expr.op.apply(torch.ones(expr.inputs[0].shape, dtype=torch.float64))
-        most, least = float(sums.max()) * (1 + 1e-12), float(sums.min()) * (1 - 1e-12)
-        ends = [most * first.low, least * first.low, most * first.high, least * first.high]
-        return Range(min(ends), max(ends), norm=norm)
-
-    def _token_range(self, expr: Expr) -> Range:
-        """Return the range of a token-wise map: ``|y_j| <= ||M_j|| R + |c_j|`` with R the norm of a token."""
-        source = self._atom_of(expr)
-        row = self.image(source).row
-        if row == INF:
-            return Range()
-        matrix = token_matrix(source, expr)
-        if matrix is None or matrix.shape[1] != source.shape[-1]:
-            return Range()
-        constant = offset(expr, self._offsets)
-        sup = float(matrix.norm(dim=1).max()) * row * (1 + 1e-12) + _finite(constant.abs().max())
-        rows = INF
-        if matrix.shape[0] % expr.shape[-1] == 0:  # a token may hold several rows, e.g. heads
-            blocks = matrix.reshape(-1, expr.shape[-1], matrix.shape[1])
-            spectral = float(torch.linalg.matrix_norm(blocks, ord=2).max()) * (1 + 1e-10)
-            rows = spectral * row + _finite(constant.norm(dim=-1).max())
-        return Range(-sup, sup, rows)
+    def _norm_of(self, expr: Expr) -> float:
+        """Return the norm of one linear operation on its one operand."""
+        return self.norms.norm(expr.inputs[0], expr).upper
 
     def centered_row(self, expr: Expr) -> float:
         """Return the largest row norm after removing a constant that is the same for every token.
@@ -313,17 +260,8 @@ class Composition:
         constant = offset(expr, self._offsets)
         if not bool(torch.isfinite(constant).all()) or not bool((constant == constant[..., :1, :]).all()):
             return full
-        return min(full, self._token_range_without_shift(expr))
-
-    def _token_range_without_shift(self, expr: Expr) -> float:
-        """Return the row bound of the linear part alone."""
         source = self._atom_of(expr)
-        row = self.image(source).row
-        matrix = token_matrix(source, expr) if row < INF else None
-        if matrix is None or matrix.shape[1] != source.shape[-1] or matrix.shape[0] % expr.shape[-1]:
-            return INF
-        blocks = matrix.reshape(-1, expr.shape[-1], matrix.shape[1])
-        return float(torch.linalg.matrix_norm(blocks, ord=2).max()) * (1 + 1e-10) * row
+        return min(full, ranges.row_wise(source, expr, self.image(source).row).row)
 
 
 def _largest_singular_value(rows: list[tuple[float, ...]]) -> float:
@@ -376,10 +314,9 @@ def _summed(group: list[Expr]) -> Expr:
     return linear(LinearOp("sum", apply), group, group[0].shape)
 
 
-def _placed(junction: Expr, branch: Expr) -> Expr:
+def _placed(junction: Expr, index: int) -> Expr:
     """Return one operand of a concatenation in its place among zeros."""
-    index = next(i for i, item in enumerate(junction.inputs) if item.id == branch.id)
-    op = junction.op
+    branch, op = junction.inputs[index], junction.op
     shapes = [i.shape for i in junction.inputs]
 
     def apply(z: Tensor) -> Tensor:
@@ -410,46 +347,3 @@ def _needed(expr: Expr, done: Mapping[int, Range]) -> list[Expr]:
         seen[item.id] = item
         stack.extend(item.inputs)
     return [seen[key] for key in sorted(seen)]
-
-
-def _range_of(value: Tensor | None) -> Range:
-    """Return the range of a constant tensor."""
-    if value is None or value.numel() == 0:
-        return Range(0.0, 0.0, 0.0, 0.0)
-    value = value.to(torch.float64)
-    rows = value.norm(dim=-1).max() if value.ndim else value.abs()
-    return Range(float(value.min()), float(value.max()), _finite(rows), _finite(value.norm()))
-
-
-def _shifted(linear_part: Range, shift: Range, expr: Expr) -> Range:
-    """Return the range after adding a constant that broadcasts."""
-    bias = None if expr.op is None else expr.op.bias
-    if bias is None:
-        return linear_part
-    row = linear_part.row + _finite(
-        bias.to(torch.float64).expand(expr.shape).norm(dim=-1).max() if expr.shape else shift.row
-    )
-    norm = linear_part.norm + _finite(bias.to(torch.float64).expand(expr.shape).norm())
-    return Range(linear_part.low + shift.low, linear_part.high + shift.high, row, norm)
-
-
-def _scaled_range(scale: Tensor, first: Range) -> Range:
-    """Return the range after an entrywise factor."""
-    low, high = float(scale.min()), float(scale.max())
-    ends = [0.0 if 0.0 in (a, b) else a * b for a in (low, high) for b in (first.low, first.high)]
-    top = float(scale.to(torch.float64).abs().max()) * (1 + 1e-15)
-    return Range(min(ends), max(ends), product(top, first.row), product(top, first.norm))
-
-
-def _convolved(op: LinearOp, first: Range) -> Range:
-    """Return the range of a convolution of bounded entries: the absolute sum of a filter times the largest entry."""
-    if first.sup == INF or op.data["transposed"]:
-        return Range()
-    reach = float(op.data["weight"].to(torch.float64).abs().flatten(1).sum(1).max()) * (1 + 1e-12)
-    return Range(-reach * first.sup, reach * first.sup)
-
-
-def _finite(x: Tensor | float) -> float:
-    """Return a bound with rounding room; NaN counts as no bound."""
-    value = float(x) * (1 + 1e-12)
-    return INF if math.isnan(value) else value

@@ -13,13 +13,22 @@ from normscope.operators.expression import Expr, evaluate, track
 LARGEST_MATRIX = 20_000
 
 
-def token_matrix(source: Expr, target: Expr) -> Tensor | None:
+#: An axis of the source, as (length, stride), and where it ends up in the target.
+Axis = tuple[tuple[int, int], tuple[int, int]]
+
+
+def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
     """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
 
-    A token is a slice of the source at one index of all axes but the last ones; the map is ``I (x) M``, and M is
-    returned, of shape (output entries per token, input entries per token).
+    A token is what the source holds at one index of an axis; the map is ``I (x) M``, and M is returned, of shape
+    (output entries per token, input entries per token).
+
+    Args:
+        source: the expression the map starts from.
+        target: where it ends.
+        axis: the axis that counts tokens, as :func:`token_axis` gives it; by default the longest one.
     """
-    axis = token_axis(source, target)
+    axis = axis or token_axis(source, target)
     if axis is None:
         return None
     (n, s), (_, t) = axis
@@ -43,11 +52,19 @@ def token_matrix(source: Expr, target: Expr) -> Tensor | None:
     return matrix
 
 
-def token_axis(source: Expr, target: Expr) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the longest axis along which the map is the same at every index, and where it ends up."""
+def token_axis(source: Expr, target: Expr, wanted: tuple[int, int] | None = None) -> Axis | None:
+    """Return the longest axis along which the map is the same at every index, and where it ends up.
+
+    Args:
+        source: the expression the map starts from.
+        target: where it ends.
+        wanted: look at this axis (length, stride) alone.
+    """
     shape = source.shape
+    if source.numel == 0 or target.numel == 0:
+        return None
     spans = {(math.prod(shape[a:b]), math.prod(shape[b:])) for b in range(1, len(shape) + 1) for a in range(b)}
-    for n, s in sorted(spans, reverse=True):
+    for n, s in sorted(spans, reverse=True) if wanted is None else [wanted]:
         if n > 1:
             found = track(source, target, (n, s))
             if found is not None and found[1]:

@@ -107,8 +107,11 @@ class Range:
         """Return the range with every bound that follows from the others."""
         last = shape[-1] if shape else 1
         rows = math.prod(shape[:-1]) if shape else 1
-        norm = min(self.norm, product(self.row, math.sqrt(rows)), product(self.sup, math.sqrt(rows * last)))
-        row = min(self.row, norm, product(self.sup, math.sqrt(last)))
+        room = 1 + 2.0**-50  # the roots and products are rounded
+        norm = min(
+            self.norm, product(self.row, math.sqrt(rows) * room), product(self.sup, math.sqrt(rows * last) * room)
+        )
+        row = min(self.row, norm, product(self.sup, math.sqrt(last) * room))
         return Range(max(self.low, -row), min(self.high, row), row, norm)
 
     def meet(self, other: Range) -> Range:
@@ -237,5 +240,6 @@ class Pointwise(Nonlinear):
         low, high = self.enclosure(inside.low, inside.high)
         if not self.vanishing:
             return Range(low, high)
-        slope = self._slope(context)  # g(0) = 0, so |g(t)| <= slope |t|
+        # g(0) = 0, so |g(t)| <= |t| sup|g'| over the interval from 0 to t
+        slope = self.slope(min(inside.low, 0.0), max(inside.high, 0.0))
         return Range(low, high, product(slope, inside.row), product(slope, inside.norm))
