@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from normscope.graph.capture import Captured, capture
 from normscope.graph.fold import fold
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
+from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.models.check import check_model
 
@@ -94,8 +96,10 @@ def _analyze(
     if options.mode == "batch":
         graph = with_batch_statistics(captured.graph)
         captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
-    effort = Effort(options.tolerance, options.delta, options.seed)
     program = walk(captured, options)
+    if options.tolerance is None:
+        options = replace(options, tolerance=1e-2 if forward_cost(program) > LARGE else 1e-4)
+    effort = Effort(options.tolerance or 1e-2, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say)
     if data is not None:
         say("statistics of the data")

@@ -37,8 +37,9 @@ def end_to_end(
         "printed_weights": lemma_5(weights),
     }
     work.say("composing the bound on all inputs")
-    everywhere = Composition(work.program, Domain(ALL_INPUTS), work.norms)
-    out["global"], out["global_probabilistic"] = _values(everywhere, ALL_INPUTS, mode)
+    whole = everywhere_of(work)
+    everywhere = Composition(work.program, Domain(whole), work.norms)
+    out["global"], out["global_probabilistic"] = _values(everywhere, whole, mode)
     work.messages += _why_infinite(everywhere)
     floor_domain = None
     if work.seen is not None:
@@ -49,11 +50,27 @@ def end_to_end(
     out["without_normalizers"] = _without(work) if work.options.without_normalizers else None
     work.say("lower bounds")
     found = _search(work, model, data, floor_domain)
-    out["lower"] = _lower(found.everywhere, ALL_INPUTS, mode)
+    if found.failure:
+        work.messages.append(f"no lower bound: the network cannot be differentiated ({found.failure})")
+    out["lower"] = _lower(found.everywhere, whole, mode)
     out["lower_on_floor"] = None if work.seen is None else _lower(found.on_floor, out["variance_floor"].domain, mode)  # type: ignore[union-attr]
     out["jacobian"] = _lower(found.jacobian, "these data points" if data is not None else "random points", mode)
     out["stacked_batch"], out["stacked_batch_lower"] = _stacked(work, model, data)
     return out
+
+
+def everywhere_of(work: Work) -> str:
+    """Return the widest domain the graph speaks of: all inputs, unless it was recorded along one path."""
+    return ALL_INPUTS if work.captured.graph.front_end == "export" else "inputs that take the recorded branches"
+
+
+def _restricted(domain: str, condition: str) -> str:
+    """Return the name of a domain with one more condition.
+
+    >>> _restricted(ALL_INPUTS, "within a ball"), _restricted("inputs within a ball", "on a line")
+    ('inputs within a ball', 'inputs within a ball and on a line')
+    """
+    return f"inputs {condition}" if domain == ALL_INPUTS else f"{domain} and {condition}"
 
 
 def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Value, Value | None]:
@@ -80,13 +97,12 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     if seen is None:
         raise InputError("the variance-floor domain needs data")
     floors = seen.floors()
-    name = "inputs whose normalizer stds stay above those seen in the data" if floors else ALL_INPUTS
+    whole = everywhere_of(work)
+    name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
     domain = Domain(name, floors)
     value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
     if math.isinf(value.log) and value.log > 0:
-        name = (
-            "inputs whose normalizer stds stay above those seen, and " if floors else "inputs "
-        ) + "within the data's range and norm"
+        name = _restricted(name, "within the data's range and norm")
         domain = Domain(name, floors, tuple(seen.inputs))
         value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
     return domain, value, probable
@@ -98,10 +114,10 @@ def _without(work: Work) -> Value | None:
         return None
     work.say("composing the bound without normalizers")
     program = walk(work.captured, work.options, without=True)
-    domain = Domain(ALL_INPUTS)
-    value, _ = _values(Composition(program, domain, work.norms), ALL_INPUTS, None)
+    whole = everywhere_of(work)
+    value, _ = _values(Composition(program, Domain(whole), work.norms), whole, None)
     if math.isinf(value.log) and value.log > 0 and work.seen is not None:
-        name = "inputs within the data's range and norm"
+        name = _restricted(whole, "within the data's range and norm")
         value, _ = _values(Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms), name, None)
     return value
 

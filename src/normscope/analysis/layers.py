@@ -15,8 +15,9 @@ from normscope.operators.site import Site
 def layers(work: Work) -> list[LayerResult]:
     """Return the norm of every linear layer, alone and with the fixed normalization after it."""
     after = {}
-    for before, out in work.program.ends.values():
-        if out is not None and out.op is not None and out.op.kind == "diagonal":
+    fixed = {s.node for s in work.program.sites if s.running is not None}
+    for node, (before, out) in work.program.ends.items():
+        if node in fixed and out is not None:
             after[before.id] = out
     names = _numbered([e.op.owner or e.op.weight_name for e in work.program.layers])  # type: ignore[union-attr]
     results = []

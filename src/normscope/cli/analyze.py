@@ -84,7 +84,9 @@ def analyze(
     mode: Annotated[str, typer.Option(help="What BatchNorm uses: running or batch statistics.")] = "running",
     points: Annotated[int | None, typer.Option(min=1, help="Points at which the Jacobian is measured.")] = None,
     ascent: Annotated[int | None, typer.Option(min=0, help="Steps of the search for bad inputs.")] = None,
-    tolerance: Annotated[float, typer.Option(help="Relative width aimed at for each norm.")] = 5e-3,
+    tolerance: Annotated[
+        float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
+    ] = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
     seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
@@ -226,9 +228,9 @@ def _refuse_beside_weights(request: Request) -> None:
         )
 
 
-def _checked_numbers(tolerance: float, delta: float) -> None:
+def _checked_numbers(tolerance: float | None, delta: float) -> None:
     """Raise if a number is out of range."""
-    if not 0 < tolerance < 1:
+    if tolerance is not None and not 0 < tolerance < 1:
         raise typer.BadParameter(f"a relative width is between 0 and 1; got {tolerance}", param_hint="--tolerance")
     if not 0 < delta < 1:
         raise typer.BadParameter(f"a probability is between 0 and 1; got {delta}", param_hint="--delta")

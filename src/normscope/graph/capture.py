@@ -14,13 +14,15 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError
 from normscope.core.guard import untouched
+from normscope.graph.cache import cached
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph
+from normscope.graph.ir import Graph, Node
 
 _PREFIX = "model"
+_RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +87,14 @@ def _tensors_in(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
     return [pair for key, item in items for pair in _tensors_in(item, f"{name}.{key}" if name else key)]
 
 
+def uncompiled(model: nn.Module) -> nn.Module:
+    """Return the module inside ``torch.compile(module)``: what it computes is the same, and compiling takes long."""
+    inner = getattr(model, "_orig_mod", None)
+    return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
+
+
 def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
-    """Capture a model in evaluation mode; nothing of it is changed.
+    """Capture a model in evaluation mode; nothing of it is changed, and compiled parts run as written.
 
     Args:
         model: the model.
@@ -97,21 +105,39 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
         CaptureError: if it gives no floating tensor, or no front end can record it.
     """
     inputs = _without_cache(model, inputs)
-    with untouched(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+    with untouched(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
         model.eval()
         flat = _Flat(model, inputs)
         flat.training = False
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
-        expected = _eager(flat, example)
-        graph, tensors, example = _first_that_works(flat, example)
-        outputs = tuple(flat.names)
-    if not expected:
-        raise CaptureError(
-            "the model returns no floating tensor: there is nothing whose Lipschitz constant could be told"
-        )
-    graph = replace(_renamed(graph), output_names=outputs)
-    return Captured(graph, {_strip(k): v for k, v in tensors.items()}, example, names)
+        if not _eager(flat, example):
+            raise CaptureError(
+                "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
+                "return the logits or features themselves, not indices, strings or None"
+            )
+        graph, tensors, example = _kept_or_fresh(model, inputs, flat, example)
+    return Captured(graph, tensors, example, names)
+
+
+def _kept_or_fresh(
+    model: nn.Module, inputs: ModelInputs, flat: _Flat, example: list[Tensor]
+) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
+    """Return the graph from the cache if it still reproduces the model, otherwise capture it and keep it."""
+
+    def fresh() -> tuple[Graph, dict[str, Tensor]]:
+        graph, tensors = _first_that_works(flat, example)
+        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(flat.names)))
+        return graph, {_strip(k): v for k, v in tensors.items()}
+
+    graph, tensors = cached(model, (inputs.args, inputs.kwargs), fresh)
+    given = (_doubled(example) or example) if graph.batch == "dynamic" else example
+    try:
+        _verify(flat, graph, tensors, given, dynamic=graph.batch == "dynamic")
+    except Exception:  # whatever was kept is not this model: only a fresh capture counts
+        graph, tensors = fresh()
+        given = (_doubled(example) or example) if graph.batch == "dynamic" else example
+    return graph, tensors, given
 
 
 def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
@@ -126,7 +152,7 @@ def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
         ) from error
 
 
-def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
+def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor]]:
     """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model."""
     failures: list[str] = []
     doubled = _doubled(example)
@@ -145,7 +171,7 @@ def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[s
         except Exception as error:  # any failure of a front end means: try the next one
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
-        return graph, tensors, given
+        return graph, tensors
     raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
 
 
@@ -173,6 +199,25 @@ def _verify(flat: _Flat, graph: Graph, tensors: dict[str, Tensor], given: list[T
             same = torch.isclose(ours, theirs, rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True)
             if ours.shape != theirs.shape or not bool(same.all()):
                 raise CaptureError("the captured graph does not reproduce the model")
+
+
+def _with_stabilizers(graph: Graph) -> Graph:
+    """Write out the stabilizer of every RMSNorm that has none: torch takes a machine epsilon, that of the dtype run in.
+
+    Half precision is computed in float32. Without this, the same graph run in float64 would be another function.
+    """
+    return replace(graph, nodes=tuple(_stabilized(n) for n in graph.nodes), _index={})
+
+
+def _stabilized(node: Node) -> Node:
+    """Return a node with its machine epsilon written out, if it is an RMSNorm without one."""
+    if node.op not in _RMS_NORMS or (len(node.args) > 3 and node.args[3] is not None) or dict(node.kwargs).get("eps"):
+        return node
+    eps = torch.finfo(torch.float64 if node.dtype == "float64" else torch.float32).eps
+    kwargs = dict(node.kwargs)
+    weight = node.args[2] if len(node.args) > 2 else kwargs.pop("weight", None)
+    kwargs.pop("eps", None)
+    return replace(node, args=(*node.args[:2], weight, eps), kwargs=tuple(sorted(kwargs.items())))
 
 
 def _renamed(graph: Graph) -> Graph:

@@ -212,7 +212,8 @@ def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     if len(data) < count:
         names = ", ".join(signature.required)
         raise InputError(f"the model's forward needs {count} inputs ({names}), the batch holds {len(data)}")
-    labels = _tensor(data[count], model, cast=False) if len(data) > count else None
+    given = data[count] if len(data) > count else None
+    labels = None if given is None else _tensor(given, model, cast=False)
     return ModelInputs(tuple(_value(item, model) for item in data[:count]), {}, labels)
 
 

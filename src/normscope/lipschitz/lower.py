@@ -125,7 +125,9 @@ def jacobian_map(function: Function, x: Tensor) -> LinearMap:
 
 
 @statement("normscope", "Jacobian", holds="at the point; a lower bound of the constant on any set that contains it")
-def jacobian_norm(function: Function, x: Tensor, *, steps: int = 30, seed: int = 0) -> tuple[float, Tensor]:
+def jacobian_norm(
+    function: Function, x: Tensor, *, steps: int = 30, tolerance: float = 1e-6, seed: int = 0
+) -> tuple[float, Tensor]:
     """Return an attained value of the spectral norm of the Jacobian at x, and the direction that attains it.
 
     >>> value, _ = jacobian_norm(lambda x: x * torch.tensor([1.0, 3.0]), torch.zeros(2))
@@ -134,7 +136,7 @@ def jacobian_norm(function: Function, x: Tensor, *, steps: int = 30, seed: int =
     """
     mapping = jacobian_map(function, x)
     try:
-        found = lanczos_norm(mapping, tolerance=1e-6, max_steps=steps, seed=seed, apply_error=0.0)
+        found = lanczos_norm(mapping, tolerance=tolerance, max_steps=steps, seed=seed, apply_error=0.0)
     except ValueError:  # NaN or infinity on the way: values beyond the float range
         return math.nan, torch.zeros_like(x)
     vector = found.vector.reshape(-1)

@@ -14,6 +14,7 @@ from normscope.core.value import log_of
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
+from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.lower import EndToEnd, ascend, jacobian_map, jacobian_norm, pair_quotient
 from normscope.lipschitz.rescaled import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
@@ -29,11 +30,13 @@ class Search:
         jacobian: largest Jacobian norm over the points given.
         everywhere: the same, and the best pair found by ascent.
         on_floor: the same, counting only inputs inside the variance-floor domain.
+        failure: why nothing was measured, if something went wrong.
     """
 
     jacobian: float | None
     everywhere: float | None
     on_floor: float | None
+    failure: str = ""
 
 
 def search(
@@ -64,10 +67,8 @@ def search(
     if not program.outputs or not inputs:
         return Search(None, None, None)
     say = progress or (lambda text: None)
-    cost = _cost(captured, program)
-    heavy = cost > 2e8
-    points = (2 if heavy else 8 if cost > 2e6 else 12) if points is None else points
-    steps = 8 if heavy else 30
+    heavy = forward_cost(program) > LARGE
+    points = (2 if heavy else 12) if points is None else points
     ascent = (0 if heavy else 30) if ascent is None else ascent
     dtype = torch.float32 if heavy else torch.float64
     best: tuple[float, Tensor, Tensor, list[Tensor]] | None = None
@@ -75,14 +76,19 @@ def search(
         say(f"Jacobian at point {index + 1} of {min(points, len(inputs))}")
         function = EndToEnd(captured, program, given, dtype)
         x = function.point()
-        value, direction = jacobian_norm(function, x, steps=steps, seed=seed)
+        try:
+            value, direction = jacobian_norm(function, x, steps=8, tolerance=1e-2, seed=seed)
+        except (RuntimeError, NotImplementedError) as error:  # an operation without a derivative
+            return Search(None, None, None, str(error).splitlines()[0])
         if math.isfinite(value) and (best is None or value > best[0]):
             best = (value, x, direction, given)
     if best is None or best[0] == 0.0:
-        deep = _rescaled(captured, program, inputs[:points], steps, seed)
+        deep = _rescaled(captured, program, inputs[:points], seed)
         return Search(deep, deep, deep)
     precise = EndToEnd(captured, program, best[3], torch.float64)
     x, direction = best[1].double(), best[2].double()
+    if not heavy:  # the first look was a short one
+        direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
     jacobian = _attained(precise, x, direction)
     everywhere = on_floor = jacobian
     if ascent:
@@ -95,9 +101,7 @@ def search(
     return Search(log_of(jacobian), log_of(everywhere), log_of(on_floor))
 
 
-def _rescaled(
-    captured: Captured, program: Program, inputs: Sequence[list[Tensor]], steps: int, seed: int
-) -> float | None:
+def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor]], seed: int) -> float | None:
     """Return the log of the largest Jacobian norm of a homogeneous network beyond the float range, or ``None``."""
     logs = []
     for given in inputs:
@@ -106,7 +110,7 @@ def _rescaled(
             return None
         x = function.point()
         function.fix(x)
-        value, direction = jacobian_norm(function, x, steps=steps, seed=seed)
+        value, direction = jacobian_norm(function, x, seed=seed)
         if math.isfinite(value):
             logs.append(log_of(_attained(function, x, direction)) + function.log_scale)
     return max(logs, default=None)
@@ -128,22 +132,6 @@ def _careful(function: EndToEnd, x: Tensor, d: Tensor) -> float:
     noise = 1e-13 * size / max(float(d.norm()), 1e-300)
     quotient = pair_quotient(function, x, d)
     return max(0.0, quotient * (1 - 1e-9) - noise) if math.isfinite(quotient) else 0.0
-
-
-def _cost(captured: Captured, program: Program) -> float:
-    """Estimate the multiplications of one forward pass."""
-    total = float(sum(e.numel for e in program.atoms))
-    for expr in program.layers:
-        op = expr.op
-        if op is not None:
-            weight = op.data["weight"]
-            places = (
-                math.prod(expr.shape[-(weight.ndim - 2) :])
-                if op.kind == "convolution" and weight.ndim > 2
-                else (expr.numel / max(1, expr.shape[-1]))
-            )
-            total += weight.numel() * places
-    return total
 
 
 def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Sequence[Range]) -> bool:

@@ -45,7 +45,7 @@ class Call:
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the (first) result."""
         first = self.value[0] if isinstance(self.value, tuple | list) else self.value
-        return tuple(first.shape)
+        return tuple(first.shape) if isinstance(first, Tensor) else ()  # a number read off a tensor
 
     def tainted(self) -> list[str]:
         """Return the names of the arguments that depend on the network input."""

@@ -75,7 +75,7 @@ def survey(
         progress: called with the number of samples so far.
 
     Raises:
-        NonFiniteError: if the network gives NaN or infinity before a normalizer on some sample.
+        NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
     """
     result = Survey()
     sites = {s.node: s for s in program.sites if s.shape and not s.kind.startswith(("weight", "spectral"))}
@@ -99,7 +99,9 @@ def survey(
                 _see(group.setdefault(name, Seen()), value, site, size, reference, name)
 
         with torch.no_grad():
-            run(captured.graph, captured.tensors, batch, visit)
+            outputs = run(captured.graph, captured.tensors, batch, visit)
+        if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
+            raise NonFiniteError("the network gives NaN on some sample: nothing can be said of it there; mend the data")
         result.samples += size
         if progress is not None:
             progress(result.samples)
@@ -115,7 +117,8 @@ def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, na
     """Add one batch to what was seen at a place."""
     if not bool(torch.isfinite(x).all()):
         raise NonFiniteError(
-            f"the values before {name} are NaN or infinite on some sample: nothing can be said of them"
+            f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
+            "mend the data, or run the model in a wider dtype (model.double())"
         )
     seen.moments.update(channel_rows(x, _channel_axis(x, site)))
     per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)

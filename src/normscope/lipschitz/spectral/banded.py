@@ -86,7 +86,7 @@ def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tupl
         p, q = places[first][0][both], places[second][0][both]
         if len(p) == 0:
             continue
-        a, b = weight[(..., *first)], weight[(..., *second)]
+        a, b = (weight.flatten(2)[..., _flat(tap, weight.shape[2:])] for tap in (first, second))
         value = a @ b.mT if of_outputs else a.mT @ b
         slab_p, slab_q = p[:, axis] // thickness, q[:, axis] // thickness
         row, column = p @ strides - slab_p * per_slab, q @ strides - slab_q * per_slab
@@ -97,6 +97,11 @@ def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tupl
                 view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
     diagonal, below = (b.reshape(-1, size, size) for b in blocks)
     return diagonal, below
+
+
+def _flat(tap: Sequence[int], kernel: Sequence[int]) -> int:
+    """Return the place of a tap in the flattened kernel."""
+    return int(np.ravel_multi_index(tuple(tap), tuple(kernel)))
 
 
 def _places(axes: Sequence[Axis], tap: Sequence[int], *, of_outputs: bool) -> tuple[np.ndarray, np.ndarray]:

@@ -301,7 +301,7 @@ def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, vector:
     tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
     estimate, torus = _most_promising(relaxed.form, tori, enough, vector.reshape(block.map().domain_shape))
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
-    guess = torch.tensor([(max(estimate, enough) * (1.0 + 2e-4)) ** 2], dtype=torch.float64)
+    guess = torch.tensor([(estimate * (1.0 + 1e-4)) ** 2], dtype=torch.float64)
     return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
 
 

@@ -1,0 +1,25 @@
+"""How much work one forward pass of a network is, to choose how hard to try."""
+
+from __future__ import annotations
+
+import math
+
+from normscope.operators.program import Program
+
+#: Multiplications of a forward pass from which a network counts as large.
+LARGE = 2e8
+
+
+def forward_cost(program: Program) -> float:
+    """Return about how many multiplications one forward pass takes."""
+    total = float(sum(e.numel for e in program.atoms))
+    for expr in program.layers:
+        if expr.op is None:
+            continue
+        weight = expr.op.data["weight"]
+        if expr.op.kind == "convolution":
+            places = math.prod(expr.shape[len(expr.shape) - (weight.ndim - 2) :])
+        else:
+            places = expr.numel // max(1, expr.shape[-1])
+        total += float(weight.numel()) * places
+    return total

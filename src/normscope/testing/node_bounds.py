@@ -1,0 +1,131 @@
+"""Hold every tensor inside a network against the range and the constant the analysis gives it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.lower import EndToEnd
+from normscope.operators.expression import Expr
+from normscope.operators.program import Walk
+
+#: Relative error of a value or quotient evaluated in float64.
+EVALUATION = 1e-9
+
+
+def tensors_inside(end: EndToEnd, points: Tensor) -> list[dict[str, Tensor]]:
+    """Return the tensors of every node of a network at each point (flattened blocks, one per row)."""
+    found: list[dict[str, Tensor]] = []
+    for x in points:
+        blocks = [
+            p.reshape(s) for p, s in zip(torch.split(x, [math.prod(s) for s in end.shapes]), end.shapes, strict=True)
+        ]
+        values: dict[str, Tensor] = {}
+
+        def visit(
+            node: Node, value: object, _: object, blocks: list[Tensor] = blocks, values: dict[str, Tensor] = values
+        ) -> Tensor | None:
+            index = end._place.get(node.name)
+            replaced = None if index is None else blocks[index]
+            kept = value if replaced is None else replaced
+            for name, part in _parts(node.name, kept):
+                values[name] = part
+            return replaced
+
+        with torch.no_grad():
+            run(end.captured.graph, end.tensors, end.inputs, visit, end.dtype)
+        found.append(values)
+    return found
+
+
+def _parts(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
+    """Yield the floating tensors of a node, numbered if there are several."""
+    if isinstance(value, Tensor) and value.is_floating_point():
+        yield name, value
+    elif isinstance(value, tuple | list):
+        for i, item in enumerate(value):
+            yield from _parts(f"{name}[{i}]", item)
+
+
+def node_violations(
+    walk: Walk, composition: Composition, points: Tensor, tensors: Sequence[dict[str, Tensor]]
+) -> list[str]:
+    """Return a sentence for every node whose values leave its range, or whose changes exceed its constant.
+
+    Args:
+        walk: the walk that gave the composition's program.
+        composition: bounds on a domain that holds the points.
+        points: flattened inputs, one per row.
+        tensors: what :func:`tensors_inside` gives for them.
+    """
+    blocks = torch.split(points, [math.prod(b.shape) for b in walk.program.blocks], 1)
+    distances = [(b[:, None] - b[None]).norm(dim=-1) for b in blocks]
+    found = []
+    for name, result in walk.exprs.items():
+        for label, expr in _expressions(name, result):
+            values = [t[label] for t in tensors if label in t]
+            if len(values) != len(tensors) or not all(tuple(v.shape) == expr.shape for v in values):
+                if values and tuple(values[0].shape) != expr.shape:
+                    found.append(f"{label} has shape {tuple(values[0].shape)}, not {expr.shape}")
+                continue
+            stacked = torch.stack(values)
+            if bool(stacked.isfinite().all()):
+                found += [f"{label} ({_kind(expr)}): {text}" for text in _outside(composition, expr, stacked)]
+                found += [f"{label} ({_kind(expr)}): {text}" for text in _faster(composition, expr, stacked, distances)]
+    return found
+
+
+def _expressions(name: str, result: object) -> Iterator[tuple[str, Expr]]:
+    """Yield the expressions of a node, numbered like its values."""
+    if isinstance(result, Expr):
+        yield name, result
+    elif isinstance(result, list):
+        for i, item in enumerate(result):
+            yield from _expressions(f"{name}[{i}]", item)
+
+
+def _kind(expr: Expr) -> str:
+    """Return what an expression is, for messages."""
+    return type(expr.atom).__name__ if expr.op is None else expr.op.kind
+
+
+def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[str]:
+    """Yield where values leave the range of an expression."""
+    inside = composition.range(expr)
+    top = float(values.abs().max())
+    slack = EVALUATION * top
+    flat = values.flatten(1)
+    rows = float(values.norm(dim=-1).max()) if values.ndim > 1 else top
+    if float(values.min()) < inside.low - slack:
+        yield f"least entry {float(values.min())!r} below {inside.low!r}"
+    if float(values.max()) > inside.high + slack:
+        yield f"largest entry {float(values.max())!r} above {inside.high!r}"
+    if rows > inside.row * (1 + EVALUATION):
+        yield f"row norm {rows!r} above {inside.row!r}"
+    if float(flat.norm(dim=1).max()) > inside.norm * (1 + EVALUATION):
+        yield f"norm {float(flat.norm(dim=1).max())!r} above {inside.norm!r}"
+
+
+def _faster(composition: Composition, expr: Expr, values: Tensor, distances: Sequence[Tensor]) -> Iterator[str]:
+    """Yield where a pair of points changes an expression by more than its constants allow."""
+    logs = composition.lipschitz(expr).certified
+    if max(logs) == math.inf:
+        return
+    # ||dz|| <= sum_i L_i ||dx_i||
+    allowed = torch.zeros_like(distances[0])
+    for log, distance in zip(logs, distances, strict=False):
+        allowed = allowed + math.exp(min(log, 700.0)) * distance
+    flat = values.flatten(1)
+    change = (flat[:, None] - flat[None]).norm(dim=-1)
+    size = flat.norm(dim=1)
+    noise = 1e-13 * (size[:, None] + size[None])
+    excess = change * (1 - EVALUATION) - noise - allowed
+    if bool((excess > 0).any()):
+        i, j = divmod(int(excess.argmax()), len(flat))
+        yield f"pair ({i}, {j}) changes it by {float(change[i, j])!r}, allowed {float(allowed[i, j])!r}"

@@ -1,0 +1,285 @@
+"""Try to refute an upper bound: Jacobians, pairs and ascent in float64, at points of very different scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.value import ALL_INPUTS
+from normscope.graph.capture import Captured, capture
+from normscope.graph.dispatch import record_graph
+from normscope.graph.inputs import ModelInputs
+from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.lower import EndToEnd
+from normscope.lipschitz.search import _inside
+from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.operators.program import Program, Walk
+from normscope.statistics.survey import survey
+from normscope.testing.node_bounds import EVALUATION, node_violations, tensors_inside
+
+#: A network on flattened inputs, many at once: (points, entries) -> (points, outputs).
+Flat = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class Checked:
+    """Bounds on each domain and what was attained there, as natural logarithms.
+
+    Attributes:
+        upper: certified bound by name of the domain.
+        probable: probabilistic bound by name of the domain.
+        attained: largest Jacobian norm or quotient found, by name of the domain.
+        opaque: operations without a finite constant.
+        violations: a sentence for each bound that something attained exceeds.
+    """
+
+    upper: dict[str, float] = field(default_factory=dict)
+    probable: dict[str, float] = field(default_factory=dict)
+    attained: dict[str, float] = field(default_factory=dict)
+    opaque: list[str] = field(default_factory=list)
+    violations: list[str] = field(default_factory=list)
+
+    def compare(self, domain: str, attained: float, what: str) -> None:
+        """Hold something attained against the bounds on a domain."""
+        if not attained > 0.0 or not math.isfinite(attained):
+            return
+        log = math.log(attained) + math.log1p(-EVALUATION)
+        self.attained[domain] = max(self.attained.get(domain, -math.inf), log)
+        for kind, bounds in (("certified", self.upper), ("probable", self.probable)):
+            if log > bounds[domain]:
+                self.violations.append(f"{what} attains {log:.12g} on {domain}, {kind} bound {bounds[domain]:.12g}")
+
+
+def check_upper_bound(
+    model: nn.Module, inputs: Sequence[Tensor], *, seed: int = 0, front_end: str = "export", ascent: int = 15
+) -> Checked:
+    """Bound a network on all inputs, on the data's variance floors and on the data's range, and try to refute each.
+
+    Args:
+        model: in evaluation mode and float64, each sample on its own.
+        inputs: a batch of data, axis 0 the batch.
+        seed: of the points.
+        front_end: ``export`` or ``dispatch``.
+        ascent: steps of gradient ascent.
+
+    Returns:
+        The bounds, what was attained, and every violation.
+
+    >>> check_upper_bound(nn.Linear(2, 2).double(), [torch.eye(2, dtype=torch.float64)]).violations
+    []
+    """
+    samples = [[t[i : i + 1] for t in inputs] for i in range(inputs[0].shape[0])]
+    captured = _captured(model, samples[0] if front_end == "dispatch" else list(inputs), front_end)
+    walk = Walk(captured.graph, captured.tensors, samples[0])
+    program = walk.run()
+    seen = survey(captured, program, samples, activations={})
+    domains = {
+        "everywhere": Domain(ALL_INPUTS),
+        "floors": Domain("floors", seen.floors()),
+        "range": Domain("range", {}, tuple(seen.inputs)),
+        "floors and range": Domain("floors and range", seen.floors(), tuple(seen.inputs)),
+    }
+    norms = SegmentNorms(Effort(seed=seed))
+    checked = Checked(opaque=sorted({a.atom.op for a in program.opaque}))
+    compositions = {name: Composition(program, domain, norms) for name, domain in domains.items()}
+    for name, composition in compositions.items():
+        checked.upper[name], checked.probable[name], _ = composition.total()
+        if math.isfinite(checked.upper[name]):
+            checked.upper[name] += 1e-12 * max(1.0, abs(checked.upper[name]))
+            checked.probable[name] += 1e-12 * max(1.0, abs(checked.probable[name]))
+    if not program.outputs:
+        return checked
+    ends = [EndToEnd(captured, program, s) for s in samples]
+    data = torch.stack([e.point() for e in ends])
+    function = _direct(model, inputs, program) or _one_by_one(ends[0])
+    generator = torch.Generator().manual_seed(seed)
+    _refute_everywhere(checked, function, data, program, generator, ascent)
+    _refute_on_data(checked, function, data, ends[0], domains, generator, ascent)
+    for name, composition in compositions.items():
+        points = _spread(data, generator, everywhere=name == "everywhere")
+        found = node_violations(walk, composition, points, tensors_inside(ends[0], points))
+        checked.violations += [f"{text} on {name}" for text in found]
+    return checked
+
+
+def _spread(data: Tensor, generator: torch.Generator, *, everywhere: bool) -> Tensor:
+    """Return the data, and if any point will do, points far from it and close pairs."""
+    if not everywhere:
+        return data
+    noise = torch.randn(4, *data.shape[1:], generator=generator, dtype=torch.float64)
+    return torch.cat([data, data[:1] + 1e-4 * noise[:1], noise, 1e3 * noise[:2], 1e-3 * noise[2:]])
+
+
+def _captured(model: nn.Module, inputs: list[Tensor], front_end: str) -> Captured:
+    """Capture the model by one front end."""
+    if front_end == "export":
+        return capture(model, ModelInputs(tuple(inputs)))
+
+    class Flat(nn.Module):
+        """The model with a tuple as its result."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+            """Run the model."""
+            return (self.model(*tensors),)
+
+    flat = Flat()
+    flat.training = False
+    graph, tensors = record_graph(flat, tuple(inputs))
+    return Captured(graph, tensors, inputs, [str(i) for i in range(len(inputs))])
+
+
+def _direct(model: nn.Module, inputs: Sequence[Tensor], program: Program) -> Flat | None:
+    """Return the user's own model on flattened inputs; ``None`` for token models, which start at an embedding."""
+    if any(b.kind != "input" for b in program.blocks):
+        return None
+    shapes = [tuple(t.shape[1:]) for t in inputs]
+
+    def function(x: Tensor) -> Tensor:
+        parts = torch.split(x, [math.prod(s) for s in shapes], 1)
+        out = model(*(p.reshape(len(x), *s) for p, s in zip(parts, shapes, strict=True)))
+        return out.flatten(1)
+
+    return function
+
+
+def _one_by_one(end: EndToEnd) -> Flat:
+    """Return the captured network on several points."""
+    return lambda x: torch.stack([end(row) for row in x])
+
+
+def _jacobian_norms(function: Flat, x: Tensor) -> Tensor:
+    """Return the spectral norm of the Jacobian at each point; NaN where it is not finite."""
+    x = x.detach().requires_grad_(True)
+    with torch.enable_grad():
+        y = function(x)
+    if not y.requires_grad:
+        return torch.zeros(len(x), dtype=torch.float64)
+    rows = [
+        torch.autograd.grad(y[:, k].sum(), x, retain_graph=True, allow_unused=True, materialize_grads=True)[0]
+        for k in range(y.shape[1])
+    ]
+    jacobian = torch.stack(rows, 1)
+    finite = jacobian.isfinite().flatten(1).all(1)
+    norms = torch.linalg.matrix_norm(torch.where(finite[:, None, None], jacobian, 0.0), ord=2)
+    return torch.where(finite, norms, math.nan)
+
+
+def _points(data: Tensor, program: Program, generator: torch.Generator) -> Tensor:
+    """Return points of very different scales, and points near those where normalizers are steepest."""
+    n = data.shape[1]
+    found = [data, data * 1e-4]
+    for exponent in range(-6, 7, 2):
+        found.append(torch.randn(2, n, generator=generator, dtype=torch.float64) * 10.0**exponent)
+    noise = torch.randn(6, n, generator=generator, dtype=torch.float64)
+    for size in (1e-9, 1e-6, 1e-3):
+        level = torch.tensor([0.0, 0.0, 1.0, -1.0, 30.0, -30.0], dtype=torch.float64)[:, None]
+        found.append(level + size * noise)
+        pieces = [
+            (
+                torch.randn(2, *b.shape[1:-1], 1, generator=generator, dtype=torch.float64).expand(2, *b.shape[1:])
+            ).reshape(2, -1)
+            if len(b.shape) > 2
+            else torch.ones(2, math.prod(b.shape), dtype=torch.float64)
+            for b in program.blocks
+        ]
+        found.append(torch.cat(pieces, 1) + size * noise[:2])
+    return torch.cat(found)
+
+
+def _quotients(function: Flat, x: Tensor) -> float:
+    """Return the largest quotient over all pairs of some points that are not too close for float64."""
+    with torch.no_grad():
+        y = function(x)
+    if not bool(y.isfinite().all()):
+        return math.nan
+    distance, change = ((t[:, None] - t[None]).norm(dim=-1) for t in (x, y))
+    size = torch.maximum(x.norm(dim=1)[:, None], x.norm(dim=1)[None])
+    apart = distance > 1e-3 * size
+    noise = 1e-13 * (y.norm(dim=1)[:, None] + y.norm(dim=1)[None])  # rounding of the values
+    return float(((change - noise)[apart] / distance[apart]).max()) if bool(apart.any()) else 0.0
+
+
+def _refute_everywhere(
+    checked: Checked, function: Flat, data: Tensor, program: Program, generator: torch.Generator, ascent: int
+) -> None:
+    """Hold Jacobians and pairs anywhere against the bound on all inputs."""
+    if checked.upper["everywhere"] == math.inf:
+        return
+    x = _points(data, program, generator)
+    norms = _jacobian_norms(function, x)
+    checked.compare("everywhere", float(norms.nan_to_num(0.0).max()), "a Jacobian")
+    checked.compare("everywhere", _quotients(function, x), "a pair")
+    order = norms.nan_to_num(0.0).argsort(descending=True)
+    starts = torch.cat([x[order[:3]], data[:2]])
+    a, b = _ascended(function, starts, generator, ascent)
+    checked.compare("everywhere", _largest_pair(function, a, b), "an ascended pair")
+    checked.compare("everywhere", float(_jacobian_norms(function, torch.cat([a, b])).nan_to_num(0.0).max()), "ascent")
+
+
+def _refute_on_data(
+    checked: Checked,
+    function: Flat,
+    data: Tensor,
+    end: EndToEnd,
+    domains: dict[str, Domain],
+    generator: torch.Generator,
+    ascent: int,
+) -> None:
+    """Hold data, points near it and ascended points against the bounds on the domains the data gives."""
+    near = data + 0.1 * data.std() * torch.randn(data.shape, generator=generator, dtype=torch.float64)
+    mixed = 0.5 * (data + data.roll(1, 0))
+    a, b = _ascended(function, data, generator, ascent)
+    others = torch.cat([near, mixed, a, b])
+    at_data, at_others = _jacobian_norms(function, data), _jacobian_norms(function, others)
+    for name, domain in domains.items():
+        if name == "everywhere" or checked.upper[name] == math.inf:
+            continue
+        checked.compare(name, float(at_data.nan_to_num(0.0).max()), "a Jacobian at the data")
+        checked.compare(name, _quotients(function, data), "a pair of the data")
+        inside = torch.tensor([_inside(end, x, domain.floors, domain.ranges) for x in others])
+        if bool(inside.any()):
+            checked.compare(name, float(at_others[inside].nan_to_num(0.0).max()), "a Jacobian inside")
+            checked.compare(name, _quotients(function, torch.cat([data, others[inside]])), "a pair inside")
+
+
+def _ascended(function: Flat, x: Tensor, generator: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
+    """Return pairs whose quotient gradient ascent has made large, one from each start."""
+    scale = x.norm(dim=1, keepdim=True) / math.sqrt(x.shape[1]) + 1e-12
+    point = torch.zeros_like(x).requires_grad_(True)  # in units of the scale, as is the step
+    step = (0.03 * torch.randn(x.shape, generator=generator, dtype=torch.float64)).requires_grad_(True)
+    optimizer = torch.optim.Adam([point, step], lr=0.03)
+    best = torch.full((len(x),), -math.inf, dtype=torch.float64)
+    pair = (x.clone(), x + scale * step.detach())
+    for _ in range(steps):
+        a = x + scale * point
+        b = a + scale * step
+        with torch.enable_grad():
+            change = (function(x + scale * point + scale * step) - function(x + scale * point)).square().sum(1)
+            value = (change + 1e-300).log() - (scale * step).square().sum(1).log()
+        better = value.detach() > best
+        best = torch.where(better, value.detach(), best)
+        pair = tuple(torch.where(better[:, None], new.detach(), old) for new, old in zip((a, b), pair, strict=True))  # type: ignore[assignment]
+        if not value.requires_grad:
+            break
+        grads = torch.autograd.grad(-value.sum(), [point, step], allow_unused=True, materialize_grads=True)
+        point.grad, step.grad = (g.nan_to_num(0.0, 0.0, 0.0) for g in grads)
+        optimizer.step()
+    return pair
+
+
+def _largest_pair(function: Flat, a: Tensor, b: Tensor) -> float:
+    """Return the largest quotient of given pairs, less what rounding of the values may have added."""
+    with torch.no_grad():
+        y, z = function(a), function(b)
+    distance = (a - b).norm(dim=1)
+    noise = 1e-13 * (y.norm(dim=1) + z.norm(dim=1))
+    quotient = ((y - z).norm(dim=1) - noise) / distance
+    return float(quotient.nan_to_num(0.0, 0.0, 0.0).max())
