@@ -120,11 +120,14 @@ def test_tolerance_is_reached_and_the_krylov_certificate_beats_the_theorem() -> 
 
 
 def test_invariant_subspaces_stop_the_run() -> None:
-    """A map with two distinct singular values is exhausted after two steps, the zero map after one."""
+    """A map with two distinct singular values is exhausted after two steps, the zero map after one.
+
+    What rounding could hide behind the last coupling stays in the bound: it is near the norm, not at it.
+    """
     two = lanczos_norm(diagonal_map(torch.tensor([2.0] * 30 + [1.0] * 30)), delta=1e-9)
     assert two.exhausted
     assert two.steps == 2
-    assert two.probable == pytest.approx(2.0, rel=1e-10)
+    assert 2.0 <= two.probable <= 2.0 * (1 + 1e-3)
     zero = lanczos_norm(diagonal_map(torch.zeros(10)), delta=1e-9)
     assert (zero.lower, zero.probable, zero.exhausted) == (0.0, 0.0, True)
 
@@ -163,6 +166,16 @@ def test_overlap_raises_the_bound() -> None:
         krylov_certificate(diagonal, coupling, 100, 0.5e-3), rel=1e-9
     )
     assert krylov_certificate(diagonal, coupling, 100, 1e-3, overlap=4.0) > tight
+
+
+def test_float32_runs_in_large_spaces_do_not_stop_early() -> None:
+    """The breakdown test knows rounding, not dimension: a large space is no reason to think it exhausted."""
+    singular = torch.cat([torch.linspace(0, 0.98, 200_000), torch.ones(1)])
+    wide = singular.to(torch.float32)
+    A = LinearMap(lambda x: wide * x, lambda y: wide * y, (200_001,), (200_001,), dtype=torch.float32)
+    run = lanczos_norm(A, tolerance=1e-3, max_steps=60, reorthogonalise=False)
+    assert not run.exhausted
+    assert run.ritz == pytest.approx(1.0, abs=1e-4)
 
 
 def test_start_and_target() -> None:
