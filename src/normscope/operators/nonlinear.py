@@ -126,6 +126,19 @@ def product(a: float, b: float) -> float:
     return 0.0 if 0.0 in (a, b) else a * b
 
 
+def outward(low: float, high: float) -> tuple[float, float]:
+    """Return an interval widened by more than one product or quotient can lose in float64.
+
+    >>> outward(-1.0, 1.0)[0] < -1.0
+    True
+    """
+    room = 2.0**-50
+    return (
+        low if math.isinf(low) else low - room * abs(low),
+        high if math.isinf(high) else high + room * abs(high),
+    )
+
+
 def _log(x: float) -> float:
     """Return the logarithm of a bound."""
     return INF if x == INF else log_of(x)

@@ -71,15 +71,25 @@ class Call:
         rule.name, rule.owner, rule.op = self.node.name, self.node.owner, self.node.op
         return atom_expr(rule, self.shape if shape is None else shape)
 
-    def opaque(self, reason: str, *, known: bool = False) -> Expr:
+    def opaque(self, reason: str, *, known: bool = False, shape: tuple[int, ...] | None = None) -> Expr:
         """Return the result as opaque: listed, and infinite for every bound that passes it.
 
         Args:
             reason: why.
             known: the operation is understood and has no finite constant, rather than unknown.
+            shape: the shape of the result, if it is not the first one.
         """
         inputs = [e for name in self.tainted() for e in expressions(self.arguments[name])]
-        return self.atom(Opaque(tuple(inputs), reason, known))
+        return self.atom(Opaque(tuple(inputs), reason, known), shape)
+
+    def with_rest(self, first: Expr, reason: str, *, known: bool = True) -> Any:
+        """Return the first result of an operation, and the others, if it has any, as opaque."""
+        if not isinstance(self.value, tuple | list):
+            return first
+        return [first] + [
+            self.opaque(reason, known=known, shape=tuple(v.shape)) if isinstance(v, Tensor) else None
+            for v in self.value[1:]
+        ]
 
 
 Rule = Callable[[Call], Any]

@@ -71,7 +71,7 @@ def kind_by_axes(kind: str, axes: tuple[int, ...], rank: int) -> str:
 
 def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
     """Describe a normalizer that is an operation of its own."""
-    division = _division_below(out)
+    division = _division_below(out, call.node.name)
     running = None
     mean, var = call.arguments.get("running_mean"), call.arguments.get("running_var")
     if division is None and isinstance(mean, Tensor) and isinstance(var, Tensor):
@@ -94,10 +94,10 @@ def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
     )
 
 
-def _division_below(expr: Expr) -> Division | None:
-    """Return the nonlinear core of a normalizer's result, or ``None`` if it is linear."""
+def _division_below(expr: Expr, node: str) -> Division | None:
+    """Return the nonlinear core a node itself made, or ``None`` if it is linear (the core of another is not its own)."""
     while expr.op is not None:
         if len(expr.inputs) != 1:
             return None
         expr = expr.inputs[0]
-    return expr.atom if isinstance(expr.atom, Division) else None
+    return expr.atom if isinstance(expr.atom, Division) and expr.atom.name == node else None
