@@ -12,7 +12,7 @@ from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
-from normscope.analysis.work import Progress, Work, look, walk
+from normscope.analysis.work import Progress, Work, frozen, look, walk
 from normscope.core.errors import InputError
 from normscope.core.guard import untouched
 from normscope.core.result import Result
@@ -61,8 +61,10 @@ def analyze(
     ('certified', True)
     """
     options = Options(**settings) if options is None else options
-    if options.mode not in ("running", "batch"):
-        raise InputError(f"mode is 'running' or 'batch' (BatchNorm), not {options.mode!r}")
+    if options.mode not in ("running", "batch", "frozen-batch"):
+        raise InputError(f"mode is 'running', 'batch' or 'frozen-batch' (of BatchNorm), not {options.mode!r}")
+    if options.mode == "frozen-batch" and data is None:
+        raise InputError("mode 'frozen-batch' freezes the statistics of a batch of data: give data")
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")
@@ -96,6 +98,8 @@ def _analyze(
     if options.mode == "batch":
         graph = with_batch_statistics(captured.graph)
         captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
+    elif options.mode == "frozen-batch":
+        captured = frozen(captured)
     program = walk(captured, options)
     if options.tolerance is None:
         options = replace(options, tolerance=1e-2 if forward_cost(program) > LARGE else 1e-4)

@@ -15,12 +15,14 @@ from normscope.graph.capture import Captured
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.normalizers import OF_WEIGHTS
-from normscope.lipschitz.printed import lemma_5, theorem_9
+from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Search, search
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.program import build_program
 from normscope.statistics.survey import survey
 
+#: Normalizers for which the paper states a corollary of its own.
+KINDS_PRINTED = ("batch_norm", "layer_norm")
 #: Rounding of the logarithms themselves, added to every certified total.
 LOG_ROUNDING = 1e-12
 
@@ -36,6 +38,10 @@ def end_to_end(
         "printed": theorem_9(weights, printed_parts),
         "printed_weights": lemma_5(weights),
     }
+    by_kind = {k: [n.printed for n in normalizers if n.kind == k and n.printed is not None] for k in KINDS_PRINTED}
+    first, second = corollary_10(weights, by_kind["batch_norm"]) if by_kind["batch_norm"] else (None, None)
+    out["corollary_10"], out["corollary_10_power"] = first, second
+    out["corollary_11"] = corollary_11(weights, by_kind["layer_norm"]) if by_kind["layer_norm"] else None
     work.say("composing the bound on all inputs")
     whole = everywhere_of(work)
     everywhere = Composition(work.program, Domain(whole), work.norms)

@@ -152,6 +152,9 @@ def messages(work: Work) -> Iterable[str]:
         yield "tokens are discrete: constants are with respect to the embedding output"
     if work.program.fixed:
         yield f"held fixed: {', '.join(work.program.fixed)}"
+    if any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in work.program.sites):
+        size = work.program.blocks[0].shape[0]
+        yield f"samples are coupled by batch statistics: the input is a stacked batch of {size}"
     if not work.program.outputs:
         yield "no output depends on a floating input: every constant is zero"
     if work.seen is None:

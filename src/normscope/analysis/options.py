@@ -10,7 +10,8 @@ class Options:
     """How ``analyze`` works.
 
     Attributes:
-        mode: what BatchNorm does: ``running`` or ``batch`` (the stacked batch is one input).
+        mode: what BatchNorm does: ``running``, ``batch`` (the stacked batch is one input) or ``frozen-batch`` (the
+            statistics of the first batch, held fixed).
         points: data points at which the Jacobian is measured; ``None`` chooses by the size of the network.
         ascent: steps of the search for bad inputs; ``None`` chooses by the size of the network.
         tolerance: relative width aimed at for each norm; ``None`` chooses by the size of the network.

@@ -14,6 +14,7 @@ from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
+from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.statistics.survey import Survey, activation_inputs, survey
@@ -48,6 +49,23 @@ def walk(captured: Captured, options: Options, *, without: bool = False) -> Prog
         return build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
     except RuntimeError as error:
         raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def frozen(captured: Captured) -> Captured:
+    """Return the model with every BatchNorm fixed to the statistics of the first batch of the data."""
+    graph = with_batch_statistics(captured.graph)
+    program = build_program(graph, captured.tensors, captured.example)
+    moving = Captured(graph, captured.tensors, captured.example, captured.input_names)
+    seen = survey(moving, program, [captured.example], activations={})
+    tensors = dict(captured.tensors)
+    for node in captured.graph:
+        statistics = running_statistics(node)
+        found = seen.before_normalizers.get(node.name)
+        if statistics is not None and found is not None:
+            for name, value in zip(statistics, (found.moments.mean, found.moments.variance), strict=True):
+                target = captured.graph[name].target
+                tensors[target] = value.to(tensors[target])
+    return Captured(captured.graph, tensors, captured.example, captured.input_names)
 
 
 def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:

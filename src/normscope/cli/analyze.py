@@ -81,7 +81,9 @@ def analyze(
     limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
     normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
     input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
-    mode: Annotated[str, typer.Option(help="What BatchNorm uses: running or batch statistics.")] = "running",
+    mode: Annotated[
+        str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")
+    ] = "running",
     points: Annotated[int | None, typer.Option(min=1, help="Points at which the Jacobian is measured.")] = None,
     ascent: Annotated[int | None, typer.Option(min=0, help="Steps of the search for bad inputs.")] = None,
     tolerance: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normscope.graph.ir import Graph, Node
+from normscope.graph.ir import Graph, Node, Ref
 
 _FIXED = {"aten.batch_norm.default", "aten._native_batch_norm_legit_no_training.default"}
 
@@ -26,6 +26,14 @@ def _batch_mode(node: Node) -> Node:
         return replace(node, args=(x, weight, bias, None, None, True, momentum, eps, *rest))
     x, weight, bias, _, _, momentum, eps = node.args
     return replace(node, op="aten._native_batch_norm_legit.no_stats", args=(x, weight, bias, True, momentum, eps))
+
+
+def running_statistics(node: Node) -> tuple[str, str] | None:
+    """Return the nodes of a BatchNorm's running mean and variance, or ``None`` if it has none."""
+    if node.op not in _FIXED:
+        return None
+    mean, variance = node.args[3:5]
+    return (mean.name, variance.name) if isinstance(mean, Ref) and isinstance(variance, Ref) else None
 
 
 def has_batch_norm(graph: Graph) -> bool:

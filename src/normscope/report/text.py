@@ -25,6 +25,8 @@ from normscope.report.table import Section, Table, plain_text, shortened
 #: Rows of the end-to-end table: key in the result, words, key of the attained value it is compared with.
 END_TO_END: tuple[tuple[str, str, str | None], ...] = (
     ("printed", "printed (Theorem 9)", "lower"),
+    ("corollary_10_power", "printed (Corollary 10, sigma^-K)", "lower"),
+    ("corollary_11", "printed (Corollary 11)", "lower"),
     ("printed_weights", "product of weight norms (Lemma 5)", None),
     ("global", "proved, all inputs", "lower"),
     ("global_probabilistic", "proved, all inputs", "lower"),
