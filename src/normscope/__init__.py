@@ -5,34 +5,22 @@ The names below are loaded when they are first used, so that ``import normscope`
 
 from __future__ import annotations
 
-from typing import Any
+from normscope.core.lazy import lazy_names
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "analyze": "normscope.analysis",
-    "Options": "normscope.analysis",
-    "Result": "normscope.core.result",
-    "Value": "normscope.core.value",
-    "Kind": "normscope.core.value",
-    "NormscopeError": "normscope.core.errors",
-    "register_rule": "normscope.operators.registry",
-    "load_model": "normscope.models.load",
-    "load_data": "normscope.data.load",
-}
-
-__all__ = ["__version__", *_PUBLIC]
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name on first use."""
-    if name not in _PUBLIC:
-        raise AttributeError(f"module 'normscope' has no attribute {name!r}")
-    import importlib
-
-    return getattr(importlib.import_module(_PUBLIC[name]), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "analyze": "analysis",
+        "Options": "analysis",
+        "Result": "core.result",
+        "Value": "core.value",
+        "Kind": "core.value",
+        "NormscopeError": "core.errors",
+        "register_rule": "operators.registry",
+        "load_model": "models.load",
+        "load_data": "data.load",
+    },
+    also=("__version__",),
+)
