@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.ir import SOURCES, Graph, Node, Ref
 
 #: Operations a match looks through.
 _TRANSPARENT = (
@@ -26,6 +26,11 @@ _TRANSPARENT = (
     "alias",
     "type_as",
 )
+
+
+#: Operations that keep a spread away from zero, and reductions that are roots already.
+_STABILIZERS = ("add", "clamp_min", "clamp", "maximum")
+_ROOTS = ("linalg_vector_norm", "norm", "std")
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,13 @@ def name_of(node: Node) -> str:
     return node.op.split(".")[1] if node.op.startswith("aten.") else node.op
 
 
+def _does_more(node: Node) -> bool:
+    """Tell whether a stabilizing operation also does something else: cuts off above, or scales what it adds."""
+    settings = dict(node.kwargs)
+    upper = node.args[2] if len(node.args) > 2 else settings.get("max")
+    return (name_of(node) == "clamp" and upper is not None) or settings.get("alpha", 1) != 1
+
+
 class Recogniser:
     """Matches normalizers in one graph.
 
@@ -99,6 +111,21 @@ class Recogniser:
                 continue
             return node
         return None
+
+    def same(self, a: Node | None, b: Node | None, depth: int = 6) -> bool:
+        """Tell whether two nodes are one, or compute the same from the same nodes, as ``x - mean`` written twice."""
+        if a is b:
+            return a is not None
+        if a is None or b is None or depth == 0 or a.op in SOURCES or a.op != b.op or len(a.args) != len(b.args):
+            return False
+        if a.kwargs != b.kwargs or "rand" in a.op or "dropout" in a.op:
+            return False
+        return all(
+            self.same(self.graph[x.name], self.graph[y.name], depth - 1)
+            if isinstance(x, Ref) and isinstance(y, Ref)
+            else x == y
+            for x, y in zip(a.args, b.args, strict=True)
+        )
 
     def _scalar(self, value: Any) -> float | None:
         """Return a constant number, literal or computed."""
@@ -138,6 +165,9 @@ class Recogniser:
         if name == "reciprocal":
             inner = self.through(root.args[0])
             return None if inner is None else self._root(inner)
+        if name == "mul" and self._scalar(root.args[1]) == 1.0:  # how torch writes 1.0 / x
+            inner = self.through(root.args[0])
+            return None if inner is None else self._inverse_root(inner)
         if name == "div" and self._scalar(root.args[0]) == 1.0:
             inner = self.through(root.args[1])
             return None if inner is None else self._root(inner)
@@ -148,12 +178,12 @@ class Recogniser:
         name = name_of(root)
         if name == "sqrt" or (name == "pow" and root.args[1] == 0.5):
             return self._stabilized(root.args[0])
-        if name in ("linalg_vector_norm", "norm", "std"):
+        if name in _ROOTS:
             return root, 0.0, "inside"
-        if name in ("add", "clamp_min", "clamp", "maximum"):
+        if name in _STABILIZERS:
             eps = self._scalar(root.args[1]) if len(root.args) > 1 else None
             inner = self.through(root.args[0])
-            if eps is None or inner is None or (name == "clamp" and len(root.args) > 2 and root.args[2] is not None):
+            if eps is None or inner is None or _does_more(root):
                 return None
             below = self._root(inner)
             if below is not None and below[1] == 0.0:
@@ -166,11 +196,13 @@ class Recogniser:
         if node is None:
             return None
         name = name_of(node)
-        if name in ("add", "clamp_min", "clamp", "maximum") and len(node.args) > 1:
+        if name in _ROOTS or _does_more(node):
+            return None  # a root of a root is no spread
+        if name in _STABILIZERS and len(node.args) > 1:
             for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
                 eps = self._scalar(other)
                 behind = self.through(inner)
-                if eps is not None and behind is not None:
+                if eps is not None and behind is not None and name_of(behind) not in _ROOTS:
                     return (behind, eps, "inside") if name == "add" else (behind, eps**0.5, "max")
             return None
         return node, 0.0, "inside"
@@ -189,7 +221,7 @@ class Recogniser:
         if name in ("linalg_vector_norm", "norm"):
             settings = dict(zip(("self", "ord", "dim", "keepdim"), reduced.args, strict=False)) | dict(reduced.kwargs)
             base = self.through(reduced.args[0])
-            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None) or base is not top:
+            if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None) or not self.same(base, top):
                 return None
             return self._named(node, numerator, top, settings.get("dim"), eps, where, root_of="sum")
         if name not in ("mean", "sum"):
@@ -204,10 +236,10 @@ class Recogniser:
         """Tell whether a node is the square of another."""
         name = name_of(square)
         if name == "pow":
-            return square.args[1] in (2, 2.0) and self.through(square.args[0]) is base
+            return square.args[1] in (2, 2.0) and self.same(self.through(square.args[0]), base)
         if name == "square":
-            return self.through(square.args[0]) is base
-        return name == "mul" and all(self.through(a) is base for a in square.args[:2])
+            return self.same(self.through(square.args[0]), base)
+        return name == "mul" and all(self.same(self.through(a), base) for a in square.args[:2])
 
     def _mean_of(self, node: Node | None) -> Node | None:
         """Return what a node is the mean of."""
@@ -221,18 +253,31 @@ class Recogniser:
     def _centered(self, node: Node, top: Node, reduced: Node, eps: float, where: str) -> Match | None:
         """Match ``(x - mean(x)) / sqrt(var(x) + eps)``."""
         base = self.through(reduced.args[0])
-        if name_of(top) != "sub" or base is None or self.through(top.args[0]) is not base:
+        if name_of(top) != "sub" or base is None or not self.same(self.through(top.args[0]), base):
             return None
-        if self._mean_of(self.through(top.args[1])) is not base:
-            return None
+        mean = self.through(top.args[1])
         settings = dict(reduced.kwargs)
         dims = settings.get("dim", reduced.args[1] if len(reduced.args) > 1 else None)
+        if not self.same(self._mean_of(mean), base) or not self._same_axes(mean, self._axes(dims, base), base):
+            return None
         correction = settings.get("correction")
         if correction is None:
             unbiased = settings.get("unbiased", reduced.args[2] if len(reduced.args) > 2 else True)
             correction = 1.0 if unbiased in (True, None) else 0.0
-        axes = self._axes(dims, base)
-        return Match(node.name, base.name, "layer_norm", axes, eps, True, float(correction), "mean", where)
+        return Match(
+            node.name, base.name, "layer_norm", self._axes(dims, base), eps, True, float(correction), "mean", where
+        )
+
+    def _same_axes(self, mean: Node | None, axes: tuple[int, ...], base: Node) -> bool:
+        """Tell whether a mean is taken over the same axes as the square: otherwise it is another function."""
+        if mean is None:
+            return False
+        if mean.op == "getitem":
+            mean = self.graph[mean.args[0].name]
+        settings = dict(mean.kwargs)
+        dims = settings.get("dim", mean.args[1] if len(mean.args) > 1 else None)
+        rank = len(base.shape or ())
+        return {a % max(rank, 1) for a in self._axes(dims, base)} == {a % max(rank, 1) for a in axes}
 
     def _axes(self, dims: Any, base: Node) -> tuple[int, ...]:
         """Return reduced axes as a tuple; all of them where none is given."""
@@ -246,7 +291,7 @@ class Recogniser:
         if name_of(top) == "sub" and root_of == "mean":
             base = self.through(top.args[0])
             mean = self.through(top.args[1])
-            if base is not None and self._mean_of(mean) is base:
+            if base is not None and self.same(self._mean_of(mean), base) and self._same_axes(mean, axes, base):
                 return Match(node.name, base.name, "layer_norm", axes, eps, True, 0.0, "mean", where)
         kind = "rms_norm" if root_of == "mean" else "l2_norm"
         return Match(node.name, numerator.name, kind, axes, eps, False, 0.0, root_of, where)
@@ -261,7 +306,9 @@ class Recogniser:
             return None
         eps = self._scalar(below.args[1]) if name_of(below) == "add" else 0.0
         mean = self.through(below.args[0]) if name_of(below) == "add" else below
-        if eps is None or self._mean_of(mean) is not norm or self.through(norm.args[0]) is not top or mean is None:
+        if eps is None or mean is None or not self.same(self._mean_of(mean), norm):
+            return None
+        if not self.same(self.through(norm.args[0]), top):
             return None
         settings = dict(zip(("self", "ord", "dim", "keepdim"), norm.args, strict=False)) | dict(norm.kwargs)
         channel = self._axes(mean.args[1] if len(mean.args) > 1 else None, norm)

@@ -18,6 +18,7 @@ from normscope.graph.recognise import Match, Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.registry import Call, bind, expressions, find_rule
+from normscope.operators.replay import divides_by_spread, replay
 from normscope.operators.rules.normalization import Spread, normalizer
 from normscope.operators.rules.response import global_response
 from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
@@ -309,9 +310,7 @@ class Walk:
         n = math.prod(source.shape[a] for a in axes)
         factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
         spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
-        expected = spread.normalize(value.to(torch.float64))
-        actual = call.value.to(torch.float64)
-        if not torch.allclose(expected, actual, rtol=1e-2, atol=1e-3 * float(actual.abs().max().clamp_min(1e-30))):
+        if not self._agrees(call, match, spread):
             return None
         gamma, beta = self._affine_after(call.node)
         kind = kind_by_axes(match.kind, axes, rank)
@@ -330,6 +329,25 @@ class Walk:
         )
         self._note(site, source, None)
         return source if self.without else normalizer(call, source, spread, kind)
+
+    def _agrees(self, call: Call, match: Match, spread: Spread) -> bool:
+        """Tell whether the numbers say that a match is what it was taken for: at points of our own, or as met."""
+        found = divides_by_spread(
+            spread, lambda x: replay(self.graph, call.node, match.source, x, self._known_constant)
+        )
+        if found is not None:
+            return found
+        expected = spread.normalize(self.values[match.source].to(torch.float64))
+        actual = call.value.to(torch.float64)
+        size = float(actual.abs().max())  # zeros would agree with anything
+        return size > 0 and torch.allclose(expected, actual, rtol=1e-2, atol=1e-3 * size)
+
+    def _known_constant(self, name: str) -> Any:
+        """Return the value of a node that does not depend on a floating input, or ``None``."""
+        if name in self.exprs:
+            return None
+        value = self.values.get(name)
+        return value if value is not None else self._constant_value(name)
 
     def _affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
         """Return the scale and shift applied right after a hand-written normalizer, for the report."""
@@ -356,6 +374,8 @@ class Walk:
         if isinstance(value, Tensor):
             return value
         node = self.graph[name]
+        if name in self.exprs:
+            return None
         if node.op in ("parameter", "buffer", "constant"):
             return self.tensors[node.target].detach()
         inputs = {n: self._constant_value(n) for n in node.inputs()}

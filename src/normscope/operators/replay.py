@@ -1,0 +1,90 @@
+"""Check on numbers that a part of a graph computes what it was taken for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.graph.interpreter import call as execute
+from normscope.graph.ir import SOURCES, Graph, Node, Ref
+from normscope.graph.recognise import Recogniser
+from normscope.operators.rules.normalization import Spread
+
+Constant = Callable[[str], Any]
+#: A normalizer is made of fewer operations than this; a larger part of the graph is something else.
+LARGEST_CONE = 64
+
+
+def replay(graph: Graph, node: Node, source: str, probe: Tensor, constant: Constant) -> Tensor | None:
+    """Return the value of a node if another one had a given value, in float64.
+
+    Args:
+        graph: the graph.
+        node: what is asked for.
+        source: the node that is given another value; so is everything that is the same tensor up to a cast or view.
+        probe: that value.
+        constant: returns the value of a node that does not depend on the network input, or ``None``.
+
+    Returns:
+        The value, or ``None`` if the node depends on more than the source and constants.
+    """
+    same = Recogniser(graph, lambda name: None).through(Ref(source))
+    values: dict[str, Any] = {source: probe}
+    for item in _cone(graph, node, values, same, constant):
+        try:
+            values[item.name] = execute(item, values, torch.float64)
+        except (KeyError, RuntimeError, TypeError):
+            return None
+    result = values.get(node.name)
+    return result if isinstance(result, Tensor) else None
+
+
+def _cone(graph: Graph, node: Node, values: dict[str, Any], same: Node | None, constant: Constant) -> list[Node]:
+    """Return what must be computed for a node, in order, up to a limit; leaves get their values."""
+    recogniser = Recogniser(graph, lambda name: None)
+    found: set[str] = set()
+    stack = [node.name]
+    while stack and len(found) < LARGEST_CONE:
+        name = stack.pop()
+        if name in found or name in values:
+            continue
+        item = graph[name]
+        if same is not None and name != node.name and recogniser.through(Ref(name)) is same:
+            values[name] = next(iter(values.values()))
+            continue
+        value = None if name == node.name else constant(name)
+        if value is not None:
+            wide = isinstance(value, Tensor) and value.is_floating_point()
+            values[name] = value.to(torch.float64) if wide else value
+        elif item.op not in SOURCES:
+            found.add(name)
+            stack.extend(item.inputs())
+    return sorted((graph[name] for name in found), key=lambda n: graph.position(n.name))
+
+
+def divides_by_spread(spread: Spread, run: Callable[[Tensor], Tensor | None]) -> bool | None:
+    """Tell whether a function normalizes by a spread, stabilizer included, from its values at random points.
+
+    The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
+
+    Args:
+        spread: the normalizer it is taken for.
+        run: the function; ``None`` where it cannot be evaluated.
+
+    Returns:
+        Whether all values agree, or ``None`` if the function cannot be evaluated.
+    """
+    generator = torch.Generator().manual_seed(0)
+    eps = math.sqrt(spread.eps) if spread.where == "inside" else spread.eps
+    for scale, shift in ((1.0, 0.0), (eps / math.sqrt(spread.factor) or 1.0, 0.0), (1.0, 3.0)):
+        x = torch.randn(spread.view, generator=generator, dtype=torch.float64) * scale + shift
+        actual = run(x)
+        if actual is None:
+            return None
+        if actual.shape != x.shape or not torch.allclose(spread.normalize(x), actual, rtol=1e-6, atol=1e-7):
+            return False
+    return True
