@@ -163,7 +163,7 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
         )
         if not has_weights:
             notes.append("the directory has no weights: they are random")
-            return transformers.AutoModel.from_config(config, trust_remote_code=False), notes, False
+            return _from_config(transformers, config), notes, False
     except Exception as error:
         raise explained(error, f"building hf:{folder}", "") from error
     try:
@@ -179,6 +179,23 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
     return model, notes, True
 
 
+def _architecture(transformers: ModuleType, config: Any) -> Any:
+    """Return the library's own class that the configuration names (its task head included), or ``None``."""
+    for name in getattr(config, "architectures", None) or ():
+        found = getattr(transformers, str(name), None)
+        if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
+            return found
+    return None
+
+
+def _from_config(transformers: ModuleType, config: Any) -> nn.Module:
+    """Build a model with random weights."""
+    named = _architecture(transformers, config)
+    if named is not None:
+        return named(config)
+    return transformers.AutoModel.from_config(config, trust_remote_code=False)
+
+
 def _quietly(transformers: ModuleType, folder: Path, config: Any) -> tuple[nn.Module, dict[str, Any]]:
     """Load with progress bars and remarks off, and put the library's own settings back."""
     logging = transformers.utils.logging
@@ -186,12 +203,10 @@ def _quietly(transformers: ModuleType, folder: Path, config: Any) -> tuple[nn.Mo
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        return transformers.AutoModel.from_pretrained(
-            os.fspath(folder),
-            config=config,
-            local_files_only=True,
-            trust_remote_code=False,
-            output_loading_info=True,
+        named = _architecture(transformers, config)
+        rest = {} if named is not None else {"trust_remote_code": False}
+        return (named or transformers.AutoModel).from_pretrained(
+            os.fspath(folder), config=config, local_files_only=True, output_loading_info=True, **rest
         )
     finally:
         logging.set_verbosity(level)
