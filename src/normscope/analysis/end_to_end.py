@@ -58,8 +58,11 @@ def end_to_end(
     found = _search(work, model, data, floor_domain)
     if found.failure:
         work.messages.append(f"no lower bound: the network cannot be differentiated ({found.failure})")
-    out["lower"] = _lower(found.everywhere, whole, mode)
-    out["lower_on_floor"] = None if work.seen is None else _lower(found.on_floor, out["variance_floor"].domain, mode)  # type: ignore[union-attr]
+    floor = out["variance_floor"]
+    out["lower"] = (
+        _lower(found.everywhere, whole, mode) if floor is None else _lower(found.on_floor, floor.domain, mode)
+    )
+    out["lower_everywhere"] = _lower(found.everywhere, whole, mode)
     out["jacobian"] = _lower(found.jacobian, "these data points" if data is not None else "random points", mode)
     out["stacked_batch"], out["stacked_batch_lower"] = _stacked(work, model, data)
     return out
