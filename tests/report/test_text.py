@@ -28,6 +28,7 @@ def _result(**changes: Any) -> Result:
             "global_probabilistic": Value.of(8.0, Kind.PROBABILISTIC, delta=1e-9),
             "variance_floor": None,
             "lower": Value.of(4.0, Kind.LOWER),
+            "lower_everywhere": Value.of(4.0, Kind.LOWER),
         },
     }
     return Result(**(fields | changes))
