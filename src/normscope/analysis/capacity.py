@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normscope.analysis.again import repeatable
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
@@ -16,7 +17,7 @@ from normscope.analysis.work import Progress, Work, frozen, look, walk
 from normscope.core.errors import InputError
 from normscope.core.guard import untouched
 from normscope.core.result import Result
-from normscope.graph.capture import Captured, capture
+from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.fold import fold
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
@@ -41,7 +42,7 @@ def analyze(
 
     Args:
         model: any PyTorch module; nothing of it is changed.
-        data: a tensor, tuple, dict or DataLoader of inputs; without it nothing about data is claimed.
+        data: a tensor, tuple, dict, DataLoader or generator of inputs; without it nothing about data is claimed.
         input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
         name: how the model is called in the result.
         options: an :class:`Options`; single fields may be given as keyword arguments instead.
@@ -68,6 +69,7 @@ def analyze(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")
+    model, data = uncompiled(model), repeatable(data)
     check_model(model)
     with untouched(model):
         say("capturing the graph")

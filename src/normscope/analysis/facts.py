@@ -152,9 +152,9 @@ def messages(work: Work) -> Iterable[str]:
         yield "tokens are discrete: constants are with respect to the embedding output"
     if work.program.fixed:
         yield f"held fixed: {', '.join(work.program.fixed)}"
-    if any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in work.program.sites):
-        size = work.program.blocks[0].shape[0]
-        yield f"samples are coupled by batch statistics: the input is a stacked batch of {size}"
+    size = next((b.shape[0] for b in work.program.blocks if b.shape), 1)
+    if work.captured.graph.batch == "dynamic" and size > 1:
+        yield f"the samples of a batch are coupled: the input is a stacked batch of {size}"
     if not work.program.outputs:
         yield "no output depends on a floating input: every constant is zero"
     if work.seen is None:

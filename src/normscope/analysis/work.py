@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.analysis.coupling import couples_samples, uses_batch_statistics
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
@@ -35,18 +36,15 @@ class Work:
     messages: list[str] = field(default_factory=list)
 
 
-def _couples_samples(captured: Captured) -> bool:
-    """Tell whether some normalizer uses statistics over the batch, so that samples are not independent."""
-    probe = build_program(captured.graph, captured.tensors, captured.example)
-    return any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in probe.sites)
-
-
 def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
     """Walk the graph at a batch of one, or at the example's batch where samples are coupled."""
     try:
-        coupled = options.mode == "batch" or _couples_samples(captured)
+        coupled = options.mode == "batch" or couples_samples(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
-        return build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+        if not coupled and uses_batch_statistics(program):
+            program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
+        return program
     except RuntimeError as error:
         raise InputError(f"the graph cannot be run on this input: {error}") from error
 

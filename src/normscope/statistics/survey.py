@@ -93,7 +93,7 @@ def survey(
         def visit(node: Node, value: Any, values: Mapping[str, Any], size: int = size) -> None:
             if node.name in blocks:
                 index = blocks[node.name]
-                result.inputs[index] = _widened(result.inputs[index], value, size)
+                result.inputs[index] = _widened(result.inputs[index], value, size, reference)
             for name, site in watch.get(node.name, ()):
                 group = result.before_activations if site is None else result.before_normalizers
                 _see(group.setdefault(name, Seen()), value, site, size, reference, name)
@@ -148,10 +148,11 @@ def group_floor(x: Tensor, spread: Spread, scale: float) -> Tensor:
     return values.amin(dims, keepdim=True)
 
 
-def _widened(inside: Range, value: Tensor, size: int) -> Range:
-    """Return a range widened to hold a batch of inputs."""
+def _widened(inside: Range, value: Tensor, size: int, reference: int) -> Range:
+    """Return a range widened to hold a batch of inputs, of which the program takes ``reference`` samples at a time."""
     x = value.detach().to(torch.float64)
-    samples = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)
+    pieces = size // max(reference, 1)
+    samples = x.reshape(pieces, -1) if pieces * reference == size and x.numel() % size == 0 else x.reshape(1, -1)
     row = float(x.norm(dim=-1).max()) if x.ndim else float(x.abs())
     return Range(
         min(inside.low, float(x.min())),
