@@ -131,7 +131,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("tolerance out of range", ["net.py:good", "--tolerance", "0"], ["--tolerance", "between 0 and 1"]),
     ("no sample wanted", ["net.py:good", "--data", "good.npy", "--limit", "0"], ["--limit"]),
     ("no such hub directory", ["hf:nowhere"], ["no directory nowhere"]),
-    ("cut checkpoint", ["cut.safetensors"], ["cut.safetensors", "copy or save it again"]),
+    ("cut checkpoint", ["cut.safetensors"], ["cut.safetensors", "copy it again"]),
     ("no such checkpoint", ["no.safetensors"], ["there is no no.safetensors"]),
     ("NaN checkpoint", ["nan.safetensors"], ["a.weight holds 4 NaN"]),
     ("unsafe checkpoint", ["unsafe.pt"], ["could run code"]),

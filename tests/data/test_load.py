@@ -40,7 +40,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     """Unknown names list the known ones; a preset is given once."""
     with pytest.raises(InputError, match=rf"one of {', '.join(DATASETS)} .*got 'cifar100'"):
         load_data("cifar100")
-    with pytest.raises(InputError, match="does not exist"):
+    with pytest.raises(InputError, match="there is no"):
         load_data(tmp_path / "none.npy")
     with pytest.raises(InputError, match="is a directory"):
         load_data(tmp_path)

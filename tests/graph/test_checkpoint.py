@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from torch.nn.utils import prune, spectral_norm
 
 from normscope.core.errors import WeightsError
 from normscope.graph.checkpoint import Role, TensorEntry, guess_role, iterate_tensors, read_header
@@ -146,6 +148,8 @@ def test_roles_are_guessed_from_names_and_shapes() -> None:
         ("conv.parametrizations.weight.original0", (8, 1, 1, 1), Role.OTHER),
         ("conv.parametrizations.weight.original1", (8, 3, 3, 3), Role.CONVOLUTION),
         ("fc.parametrizations.weight.0._u", (8,), Role.OTHER),
+        ("conv.weight_mask", (8, 3, 3, 3), Role.OTHER),
+        ("fc.weight_mask", (8, 3), Role.OTHER),
         ("cls.predictions.transform.dense.weight", (768, 768), Role.MATRIX),
         ("blocks.0.token_mixing.fc1.weight", (384, 196), Role.MATRIX),
         ("logit_scale", (), Role.OTHER),
@@ -156,6 +160,27 @@ def test_roles_are_guessed_from_names_and_shapes() -> None:
 def test_special_names(name: str, shape: tuple[int, ...], role: Role) -> None:
     """Names of public checkpoints."""
     assert TensorEntry(name, shape, "float32", 0).role is role
+
+
+@pytest.mark.parametrize(
+    ("layer", "role"),
+    [
+        (nn.Conv1d(3, 4, 3), Role.CONVOLUTION),
+        (nn.Conv2d(3, 4, 3), Role.CONVOLUTION),
+        (nn.Conv3d(3, 4, 3), Role.CONVOLUTION),
+        (nn.ConvTranspose2d(3, 4, 3), Role.CONVOLUTION),
+        (nn.Linear(3, 4), Role.MATRIX),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
+)
+@pytest.mark.parametrize("hook", ["spectral norm", "pruning"])
+def test_weights_behind_old_hooks_keep_their_role(layer: nn.Module, role: Role, hook: str) -> None:
+    """Spectral normalization by hook and pruning store the weight as ``weight_orig``, beside vectors and masks."""
+    layer = copy.deepcopy(layer)
+    hooked = spectral_norm(layer) if hook == "spectral norm" else prune.l1_unstructured(layer, "weight", amount=0.5)
+    guesses = {name: guess_role(name, tuple(tensor.shape)) for name, tensor in hooked.state_dict().items()}
+    beside = {"weight_mask": Role.OTHER} if hook == "pruning" else {"weight_u": Role.OTHER, "weight_v": Role.OTHER}
+    assert guesses == {"weight_orig": role, "bias": Role.BIAS, **beside}
 
 
 class Evil:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune, spectral_norm
 
 from normscope.core.errors import NonFiniteError, WeightsError
 from normscope.lipschitz import checkpoint as module
@@ -157,6 +157,20 @@ def test_spectral_normalization_is_told(tmp_path: Path) -> None:
     state = parametrizations.spectral_norm(nn.Linear(4, 3)).state_dict()
     found = _analyzed({k: v.clone() for k, v in state.items()}, tmp_path)
     assert "before spectral normalization" in found["parametrizations.weight.original"].note
+
+
+@pytest.mark.parametrize("hook", ["spectral normalization", "pruning"])
+def test_convolutions_behind_old_hooks_are_measured_and_told(hook: str, tmp_path: Path) -> None:
+    """The stored kernel has the norm of its matrix and a size-free certificate; the note says what the layer adds."""
+    conv = nn.Conv2d(3, 4, 3)
+    hooked = spectral_norm(conv) if "spectral" in hook else prune.l1_unstructured(conv, "weight", amount=0.5)
+    found = _analyzed({k: v.clone() for k, v in hooked.state_dict().items()}, tmp_path)["weight_orig"]
+    assert found.role == "convolution"
+    assert f"before {hook}" in found.note
+    truth = _norm(hooked.weight_orig.detach().flatten(1))
+    assert _encloses(found, truth)
+    assert found.certificate is not None
+    assert found.certificate.value >= 3 * truth
 
 
 def test_products_are_printed_and_in_the_log_domain(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from normscope.data.digits import TOP, digits
 from normscope.data.mnist import mnist
 from normscope.data.normalization import PRESETS, normalization
 from normscope.data.source import Data, Records
-from normscope.data.tensor_file import ENDINGS, tensor_file
+from normscope.data.tensor_file import EXAMPLES, tensor_file
 
 #: Data sets by name.
 DATASETS = ("digits", "mnist", "fashion-mnist", "cifar10")
@@ -69,10 +69,10 @@ def load_data(
         records, top = _records(name, root, split)
         choice = normalize if normalize is not None else preset or "unit"
         return Data(text, records, normalization(choice, top, records.shape), batch_size, limit)
-    if Path(text).suffix.lower() not in ENDINGS and not Path(text).exists():
+    if Path(text).suffix.lower() not in EXAMPLES.endings and not Path(text).exists():
         raise InputError(
             f"data must be one of {', '.join(DATASETS)} (with :{'|:'.join(PRESETS)} if wanted) or a file ending in "
-            f"{', '.join(ENDINGS)}; got {text!r}; check the spelling"
+            f"{', '.join(EXAMPLES.endings)}; got {text!r}; check the spelling"
         )
     stored = tensor_file(text)
     pixels = stored.examples.dtype == torch.uint8

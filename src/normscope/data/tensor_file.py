@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import warnings
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +13,18 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
+from normscope.core.safe_load import FileKind, existing_file, safe_load, unreadable
 from normscope.data.source import Block
 
 #: Names under which inputs and labels are looked for, whatever their case.
 INPUTS = ("inputs", "images", "input_ids", "x", "x_test", "x_train", "data", "features")
 LABELS = ("labels", "targets", "y", "y_test", "y_train", "classes")
-ENDINGS = (".npy", ".npz", ".pt", ".pth", ".safetensors")
+EXAMPLES = FileKind(
+    "data",
+    InputError,
+    (".npy", ".npz", ".pt", ".pth", ".safetensors"),
+    "save plain tensors: torch.save({'inputs': x, 'labels': y}, FILE)",
+)
 
 #: Returns, given a block size, consecutive blocks of one array.
 Reader = Callable[[int], Iterator[torch.Tensor]]
@@ -66,15 +70,7 @@ class TensorFile:
             else:
                 yield from zip(self.examples.read(size), self.marks.read(size), strict=True)
         except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-            raise _unreadable(self.path, error) from error
-
-
-def _unreadable(path: Path, error: Exception) -> InputError:
-    first = str(error).splitlines()[0] if str(error) else "no message"
-    return InputError(
-        f"{path} must be a readable {path.suffix} file of tensors; {type(error).__name__}: {first[:160]}; "
-        "it may be cut short: save it again"
-    )
+            raise unreadable(self.path, EXAMPLES, error) from error
 
 
 def _torch_dtype(dtype: np.dtype, path: Path) -> torch.dtype:
@@ -143,11 +139,7 @@ def _numpy_columns(path: Path) -> dict[str, Column]:
 
 
 def _torch_columns(path: Path) -> dict[str, Column]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on the file's age
-        with path.open("rb") as file:
-            archive = file.read(2) == b"PK"
-        content = torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+    content = safe_load(path, EXAMPLES)
     if isinstance(content, torch.Tensor):
         content = {"inputs": content}
     elif isinstance(content, (tuple, list)) and len(content) in (1, 2):
@@ -205,7 +197,7 @@ def tensor_file(path: str | Path) -> TensorFile:
     tensor is the inputs, whatever its name.
 
     Args:
-        path: a file that ends in one of :data:`ENDINGS`.
+        path: a file with one of the endings of :data:`EXAMPLES`.
 
     Returns:
         The examples as stored.
@@ -221,26 +213,15 @@ def tensor_file(path: str | Path) -> TensorFile:
     (5, (3,), [[0, 1, 2], [3, 4]])
     """
     path = Path(path).expanduser()
-    if not path.is_file():
-        what = "is a directory" if path.is_dir() else "does not exist"
-        raise InputError(f"data must be a file; {path} {what}; check the path")
+    existing_file(path, EXAMPLES)
     readers = {".npy": _numpy_columns, ".npz": _numpy_columns, ".safetensors": _safetensors_columns}
-    if path.suffix.lower() not in ENDINGS:
-        raise InputError(f"a data file must end in {', '.join(ENDINGS)}; got {path.name}; save it as one of these")
-    if path.stat().st_size == 0:
-        raise InputError(f"{path} must hold tensors; it is empty (0 bytes); save it again")
     try:
         columns = readers.get(path.suffix.lower(), _torch_columns)(path)
     except InputError:
         raise
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} must hold tensors only; it was refused, because unpickling it could run code; "
-            "save plain tensors with torch.save"
-        ) from error
     except Exception as error:
         # Damaged files raise almost anything, KeyError, ValueError and SafetensorError among them.
-        raise _unreadable(path, error) from error
+        raise unreadable(path, EXAMPLES, error) from error
     return _checked(path, columns)
 
 

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import pickle
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,19 @@ from typing import Any
 import torch
 
 from normscope.core.errors import WeightsError
+from normscope.core.safe_load import (
+    CHECKPOINT,
+    PICKLED,
+    SAFETENSORS,
+    existing_file,
+    is_archive,
+    safe_load,
+    tensors_by_name,
+    unreadable,
+)
 
-#: Keys under which training scripts put the state dict.
-WRAPPERS = ("state_dict", "model_state_dict", "model")
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-SAFETENSORS = ".safetensors"
 INDEX = ".safetensors.index.json"
+_KIND = replace(CHECKPOINT, endings=(SAFETENSORS, INDEX, *PICKLED), directory=f"name the file or the {INDEX} in it")
 #: Bytes that may stay mapped together; a smaller window would open a file of many small tensors too often.
 WINDOW = 16 * 2**20
 
@@ -47,8 +52,9 @@ _STATISTICS = re.compile(r"(running_(mean|var)|num_batches_tracked|moving_(mean|
 _BIAS = re.compile(r"(^|_)(bias|beta)(_[ih]h_l\d+(_reverse)?)?$")
 _NORM = re.compile(r"norm|(^|[._])(bn|ln|gn|rms)(\d|_|\.|$)")
 _EMBEDDING = re.compile(r"embed|(^|[._])(wte|wpe|positions?|tokens?)(\.|$)")
-_WEIGHT = re.compile(r"^(weight(_v)?|kernel|original1?|v)$")
-_MAGNITUDE = re.compile(r"^(weight_g|original0)$")
+_WEIGHT = re.compile(r"^(weight(_v|_orig)?|kernel|original1?|v)$")
+#: Parts that are no weight on their own: gains of weight normalization, masks of pruning.
+_PART = re.compile(r"^(weight_g|original0|\w+_mask)$")
 
 
 def guess_role(name: str, shape: tuple[int, ...]) -> Role:
@@ -75,7 +81,7 @@ def guess_role(name: str, shape: tuple[int, ...]) -> Role:
         return Role.RUNNING_STATISTICS
     if _BIAS.search(last):
         return Role.BIAS
-    if axes == 0 or _MAGNITUDE.search(last):
+    if axes == 0 or _PART.search(last):
         return Role.OTHER
     if axes == 1:
         scale = last in ("weight", "gamma", "scale", "g") or _NORM.search(lower)
@@ -121,54 +127,14 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
     try:
         opened = safe_open(path, framework="pt", device="cpu")
     except (SafetensorError, OSError) as error:
-        raise WeightsError(
-            f"{path} must be a whole safetensors file; {error}; it may be cut short: copy or save it again"
-        ) from error
+        raise unreadable(path, _KIND, error) from error
     with opened as file:
         yield list(file.keys()), file.get_tensor
 
 
-def _is_archive(path: Path) -> bool:
-    """Return whether a .pt file has the zip format, which can be mapped from disk."""
-    with path.open("rb") as file:
-        return file.read(2) == b"PK"
-
-
-def _refused(path: Path, error: Exception) -> WeightsError:
-    """Return the error for a file that ``torch.load(weights_only=True)`` would not read."""
-    text = str(error)
-    asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
-    if isinstance(error, pickle.UnpicklingError) and asked:
-        return WeightsError(
-            f"a checkpoint must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was "
-            "refused, because unpickling it could run code; save model.state_dict() instead"
-        )
-    first = text.splitlines()[0][:160] if text and not isinstance(error, pickle.UnpicklingError) else "not a checkpoint"
-    return WeightsError(
-        f"{path} must be a file written by torch.save; {type(error).__name__}: {first}; it may be cut short or code: "
-        "copy it again, or save model.state_dict()"
-    )
-
-
 @contextmanager
 def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on the file's age; every refusal is an error of its own
-        try:
-            content: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=_is_archive(path))
-        except Exception as error:
-            # Damaged pickles raise almost anything, KeyError and struct.error among them.
-            raise _refused(path, error) from error
-    while isinstance(content, Mapping):
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    found = content if isinstance(content, Mapping) else {}
-    tensors = {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
-    if not tensors:
-        keys = ", ".join(itertools.islice(map(str, found), 12)) or type(content).__name__
-        raise WeightsError(f"a checkpoint must hold tensors by name; {path} holds {keys}; save model.state_dict()")
+    tensors = tensors_by_name(safe_load(path, _KIND), str(path))
     yield list(tensors), tensors.__getitem__
 
 
@@ -199,17 +165,9 @@ def _shards(index: Path) -> dict[Path, list[str]]:
 
 def _files(path: Path) -> dict[Path, list[str] | None]:
     """Return the files of a checkpoint and the tensors expected in each, None for all there are."""
-    if path.is_dir():
-        raise WeightsError(f"a checkpoint must be a file; {path} is a directory; name the file or the {INDEX} in it")
-    if not path.exists():
-        raise WeightsError(f"a checkpoint must be a file; there is no {path}; check the path")
+    existing_file(path, _KIND)
     if path.name.lower().endswith(INDEX):
         return dict(_shards(path))
-    if path.suffix.lower() not in (SAFETENSORS, *PICKLED):
-        known = ", ".join((SAFETENSORS, INDEX, *PICKLED))
-        raise WeightsError(f"a checkpoint must end in {known}; got {path.name}; save a state dict in one of these")
-    if path.stat().st_size == 0:
-        raise WeightsError(f"a checkpoint must hold tensors; {path} is empty (0 bytes); copy or save it again")
     return {path: None}
 
 
@@ -287,7 +245,7 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
         entries = list(group)
         if file is None:
             continue
-        mapped = file.suffix.lower() == SAFETENSORS or _is_archive(file)
+        mapped = file.suffix.lower() == SAFETENSORS or is_archive(file)
         size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
         for run in _windows(entries, size):
             with _opened(file) as (_, get):

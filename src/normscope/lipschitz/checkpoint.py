@@ -15,8 +15,9 @@ from torch import Tensor
 
 from normscope.core.errors import NonFiniteError, WeightsError
 from normscope.core.result import SCHEMA_VERSION, _plain, write_text
+from normscope.core.safe_load import PICKLED, SAFETENSORS
 from normscope.core.value import Kind, Value, product
-from normscope.graph.checkpoint import INDEX, PICKLED, SAFETENSORS, Role, TensorEntry, iterate_tensors, read_header
+from normscope.graph.checkpoint import INDEX, Role, TensorEntry, iterate_tensors, read_header
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import matrix_norm
 from normscope.lipschitz.spectral.streamed import streamed_norm
@@ -295,11 +296,12 @@ def _facts(entry: TensorEntry, tensor: Tensor) -> dict[str, float]:
 
 
 def _notes(names: set[str]) -> dict[str, str]:
-    """Return notes on weights whose spectral normalization is applied outside the file."""
+    """Return notes on weights that are normalized or pruned outside the file."""
     text = "before spectral normalization: the layer divides it by an estimate of its norm"
     old = {name for name in names if name.endswith("weight_orig") and f"{name[: -len('orig')]}u" in names}
     new = {name for name in names if name.endswith(".original") and f"{name[: -len('original')]}0._u" in names}
-    return dict.fromkeys(old | new, text)
+    pruned = {name for name in names if name.endswith("_orig") and f"{name[: -len('orig')]}mask" in names}
+    return dict.fromkeys(old | new, text) | dict.fromkeys(pruned, "before pruning: the layer multiplies it by its mask")
 
 
 def _products(results: list[TensorResult]) -> dict[str, Value]:

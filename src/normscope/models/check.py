@@ -8,22 +8,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from normscope.core.errors import NonFiniteError, WeightsError
-
-#: How many names a message lists.
-LISTED = 12
-
-
-def listed(names: list[str]) -> str:
-    """Return at most a dozen names, and how many more there are.
-
-    >>> listed(["a", "b"])
-    'a, b'
-    >>> listed([str(i) for i in range(14)])
-    '0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11 and 2 more'
-    """
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
+from normscope.core.errors import NonFiniteError, WeightsError, listed
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

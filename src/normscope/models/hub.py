@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import nn
 
-from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError
-from normscope.models.check import listed
+from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError, listed
 from normscope.models.user_code import explained
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")

@@ -9,9 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from normscope.core.errors import ModelNotFoundError
+from normscope.core.errors import ModelNotFoundError, listed
+from normscope.core.safe_load import CHECKPOINT
 from normscope.models import zoo
-from normscope.models.check import check_model, listed
+from normscope.models.check import check_model
 from normscope.models.hub import timm_model, torchvision_model, transformers_model
 from normscope.models.randomness import seeded
 from normscope.models.user_code import (
@@ -22,7 +23,7 @@ from normscope.models.user_code import (
     import_module,
     undisturbed,
 )
-from normscope.models.weights import PICKLED, SAFETENSORS, load_weights
+from normscope.models.weights import load_weights
 
 FORMS = "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME or torchvision:NAME"
 _LIBRARIES = ("zoo", "hf", "timm", "torchvision")
@@ -94,7 +95,7 @@ def _guess(text: str) -> str:
     if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
         return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
-    if path.suffix.lower() in SAFETENSORS + PICKLED:
+    if path.suffix.lower() in CHECKPOINT.endings:
         return "a checkpoint holds weights only; name the model and give this file as its weights"
     if path.is_dir():
         return f"write hf:{text}" if (path / "config.json").is_file() else "name a Python file in that directory"

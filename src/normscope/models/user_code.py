@@ -20,8 +20,7 @@ from typing import Any
 from torch import nn
 
 from normscope.core.environment import flags, restore_flags
-from normscope.core.errors import FactoryError, ModelNotFoundError
-from normscope.models.check import listed
+from normscope.core.errors import FactoryError, ModelNotFoundError, listed
 from normscope.models.randomness import seeded
 
 

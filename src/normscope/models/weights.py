@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import re
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,79 +10,11 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from normscope.core.errors import WeightsError
-from normscope.models.check import listed
+from normscope.core.errors import WeightsError, listed
+from normscope.core.safe_load import CHECKPOINT, SAFETENSORS, existing_file, safe_load, tensors_by_name, unreadable
 
-#: Keys under which training scripts put the state dict.
-WRAPPERS = ("state_dict", "model_state_dict", "model")
 #: Prefixes that wrappers of the model leave on every key.
 PREFIXES = ("module.", "_orig_mod.")
-SAFETENSORS = (".safetensors",)
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
-
-
-def _existing_file(path: Path) -> None:
-    if path.is_dir():
-        raise WeightsError(
-            f"weights must be a file; {path} is a directory; name the file in it (for a model: hf:{path})"
-        )
-    if not path.exists():
-        raise WeightsError(f"weights must be a file; there is no {path}; check the path")
-    if path.suffix.lower() not in SAFETENSORS + PICKLED:
-        known = ", ".join(SAFETENSORS + PICKLED)
-        raise WeightsError(f"weights must end in {known}; got {path.name}; save a state dict in one of these formats")
-    if path.stat().st_size == 0:
-        raise WeightsError(f"weights must hold tensors; {path} is empty (0 bytes); copy or save it again")
-
-
-def refused(path: Path, error: Exception) -> WeightsError:
-    """Return the error for a file that ``torch.load(weights_only=True)`` would not read, with the likely reason.
-
-    Args:
-        path: the file.
-        error: what ``torch.load`` raised.
-
-    Returns:
-        The error to raise.
-
-    >>> str(refused(Path("m.pt"), EOFError())).splitlines()[0][:40]
-    'm.pt cannot be read as a checkpoint (EOF'
-    """
-    text = str(error)
-    asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
-    if isinstance(error, pickle.UnpicklingError) and asked:
-        return WeightsError(
-            f"a checkpoint must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was "
-            "refused, because unpickling it could run code; save a state dict instead: "
-            "torch.save(model.state_dict(), FILE)"
-        )
-    if "TorchScript" in text:
-        return WeightsError(
-            f"a checkpoint must be a state dict; {path} is a TorchScript archive, which holds code; "
-            "save torch.jit.load(FILE).state_dict() instead"
-        )
-    first = text.splitlines()[0] if text else "no message"
-    if isinstance(error, pickle.UnpicklingError):
-        first = "not a pickle that torch.save wrote"
-    return WeightsError(
-        f"{path} cannot be read as a checkpoint ({type(error).__name__}: {first[:160]}); it may be cut short or in "
-        "another format; copy it again, or save it with torch.save(model.state_dict(), FILE)"
-    )
-
-
-def _read_pickled(path: Path) -> Any:
-    """Return what ``torch.load`` finds, mapped from disk where the format allows."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # remarks on the file's age; every refusal below is an error of its own
-        try:
-            with path.open("rb") as file:
-                archive = file.read(2) == b"PK"
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
-        except PermissionError as error:
-            raise WeightsError(f"{path} must be readable; {error}; check its permissions") from error
-        except Exception as error:
-            # Damaged pickles raise almost anything, KeyError and struct.error among them.
-            raise refused(path, error) from error
 
 
 def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
@@ -95,9 +24,7 @@ def _read_safetensors(path: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(path, device="cpu")
     except (SafetensorError, OSError) as error:
-        raise WeightsError(
-            f"{path} cannot be read as safetensors ({error}); it may be cut short; copy or save it again"
-        ) from error
+        raise unreadable(path, CHECKPOINT, error) from error
 
 
 def unwrap(content: Any, name: str = "the file") -> dict[str, torch.Tensor]:
@@ -116,22 +43,7 @@ def unwrap(content: Any, name: str = "the file") -> dict[str, torch.Tensor]:
     >>> list(unwrap({"epoch": 3, "state_dict": {"module.weight": torch.ones(1)}}))
     ['weight']
     """
-    while isinstance(content, Mapping):
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    if not isinstance(content, Mapping):
-        raise WeightsError(
-            f"a checkpoint must hold tensors by name; {name} holds {type(content).__name__}; save model.state_dict()"
-        )
-    tensors = {str(key): value for key, value in content.items() if isinstance(value, torch.Tensor)}
-    if not tensors:
-        keys = listed([str(key) for key in content]) or "nothing"
-        raise WeightsError(
-            f"a checkpoint must hold tensors by name, at the top or under {', '.join(WRAPPERS)}; "
-            f"{name} holds {keys}; save model.state_dict()"
-        )
+    tensors = tensors_by_name(content, name)
     while prefix := next((p for p in PREFIXES if all(key.startswith(p) for key in tensors)), None):
         tensors = {key.removeprefix(prefix): value for key, value in tensors.items()}
     return tensors
@@ -158,9 +70,10 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     tensor([1., 1.])
     """
     path = Path(path)
-    _existing_file(path)
-    content = _read_safetensors(path) if path.suffix.lower() in SAFETENSORS else _read_pickled(path)
-    return unwrap(content, str(path))
+    if path.suffix.lower() == SAFETENSORS:
+        existing_file(path, CHECKPOINT)
+        return unwrap(_read_safetensors(path), str(path))
+    return unwrap(safe_load(path, CHECKPOINT), str(path))
 
 
 def mismatch(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> str:
