@@ -13,7 +13,7 @@ from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
-from normscope.analysis.work import Progress, Work, frozen, look, walk
+from normscope.analysis.work import Progress, Work, candidates, frozen, look, walk
 from normscope.core.errors import InputError
 from normscope.core.guard import untouched
 from normscope.core.result import Result
@@ -107,6 +107,7 @@ def _analyze(
         options = replace(options, tolerance=1e-2 if forward_cost(program) > LARGE else 1e-4)
     effort = Effort(options.tolerance or 1e-2, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say)
+    work.candidates = candidates(work, model, data, limit)
     if data is not None:
         say("statistics of the data")
         work.seen = look(work, model, data, limit)

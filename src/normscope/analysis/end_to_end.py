@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from normscope.analysis.work import Work, batches, walk
 from normscope.core.errors import InputError
@@ -55,7 +56,7 @@ def end_to_end(
         out["variance_floor"] = out["variance_floor_probabilistic"] = None
     out["without_normalizers"] = _without(work) if work.options.without_normalizers else None
     work.say("lower bounds")
-    found = _search(work, model, data, floor_domain)
+    found = _search(work, floor_domain)
     if found.failure:
         work.messages.append(f"no lower bound: the network cannot be differentiated ({found.failure})")
     floor = out["variance_floor"]
@@ -131,23 +132,12 @@ def _without(work: Work) -> Value | None:
     return value
 
 
-def _search(work: Work, model: nn.Module, data: Any, domain: Domain | None) -> Search:
+def _search(work: Work, domain: Domain | None) -> Search:
     """Search for inputs with a large Jacobian or quotient."""
-    inputs: list[list[Tensor]]
-    coupled = work.program.blocks and work.program.blocks[0].shape[:1] != (1,)
-    if data is None or coupled:
-        inputs = [work.captured.example if coupled else work.captured.at_batch(1)]
-    else:
-        size = int(work.captured.graph.batch) if work.captured.graph.batch != "dynamic" else 1
-        inputs = []
-        for batch in batches(work.captured, model, data, 64):
-            inputs += [[t[i : i + size] if t.ndim else t for t in batch] for i in range(0, batch[0].shape[0], size)]
-            if len(inputs) >= 64:
-                break
     return search(
         work.captured,
         work.program,
-        inputs,
+        work.candidates,
         floors={} if domain is None else domain.floors,
         ranges=() if domain is None else domain.ranges,
         points=work.options.points,
@@ -181,7 +171,7 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
     graph = with_batch_statistics(work.captured.graph)
     captured = Captured(graph, work.captured.tensors, batch, work.captured.input_names)
     program = build_program(graph, captured.tensors, batch)
-    seen = survey(captured, program, [batch], activations={})
+    seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
     name = f"stacked batches of {batch[0].shape[0]} whose channel stds stay above those of the first batch"
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
     found = search(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)

@@ -16,6 +16,7 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics
+from normscope.lipschitz.search import number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.statistics.survey import Survey, activation_inputs, survey
@@ -33,6 +34,7 @@ class Work:
     norms: SegmentNorms
     say: Progress
     seen: Survey | None = None
+    candidates: list[list[Tensor]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
 
 
@@ -78,7 +80,24 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
     )
     if found.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+    # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
+    some = work.candidates[: number_of_points(work.program, work.options.points)]
+    found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
     return found
+
+
+def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
+    """Return inputs at which the network may be differentiated: of the data if there is any, else the example."""
+    coupled = work.program.blocks and work.program.blocks[0].shape[:1] != (1,)
+    if data is None or coupled:
+        return [work.captured.example if coupled else work.captured.at_batch(1)]
+    size = int(work.captured.graph.batch) if work.captured.graph.batch != "dynamic" else 1
+    inputs: list[list[Tensor]] = []
+    for batch in batches(work.captured, model, data, 64 if limit is None else min(limit, 64)):
+        inputs += [[t[i : i + size] if t.ndim else t for t in batch] for i in range(0, batch[0].shape[0], size)]
+        if len(inputs) >= 64:
+            break
+    return inputs
 
 
 def batches(captured: Captured, model: nn.Module, data: Any, limit: int | None) -> Iterable[list[Tensor]]:

@@ -57,7 +57,7 @@ def search(
         captured: the model.
         program: its program.
         inputs: candidate inputs, one list of tensors each.
-        floors: the variance-floor domain, against which a pair found by ascent is checked.
+        floors: the variance-floor domain, against which every input is checked.
         ranges: ranges of the input blocks that domain asks for, if any.
         points: how many inputs to use; ``None`` chooses by the cost of the network.
         ascent: steps of ascent; ``None`` chooses by the cost.
@@ -68,37 +68,60 @@ def search(
         return Search(None, None, None)
     say = progress or (lambda text: None)
     heavy = forward_cost(program) > LARGE
-    points = (2 if heavy else 12) if points is None else points
+    inputs = inputs[: number_of_points(program, points)]
     ascent = (0 if heavy else 30) if ascent is None else ascent
     dtype = torch.float32 if heavy else torch.float64
-    best: tuple[float, Tensor, Tensor, list[Tensor]] | None = None
-    for index, given in enumerate(inputs[:points]):
-        say(f"Jacobian at point {index + 1} of {min(points, len(inputs))}")
+    found: list[tuple[float, Tensor, Tensor, list[Tensor]]] = []
+    for index, given in enumerate(inputs):
+        say(f"Jacobian at point {index + 1} of {len(inputs)}")
         function = EndToEnd(captured, program, given, dtype)
         x = function.point()
         try:
             value, direction = jacobian_norm(function, x, steps=8, tolerance=1e-2, seed=seed)
         except (RuntimeError, NotImplementedError) as error:  # an operation without a derivative
             return Search(None, None, None, str(error).splitlines()[0])
-        if math.isfinite(value) and (best is None or value > best[0]):
-            best = (value, x, direction, given)
-    if best is None or best[0] == 0.0:
-        deep = _rescaled(captured, program, inputs[:points], seed)
+        if math.isfinite(value):
+            found.append((value, x.double(), direction.double(), given))
+    found.sort(key=lambda item: -item[0])
+    if not found or found[0][0] == 0.0:
+        deep = _rescaled(captured, program, inputs, seed)
         return Search(deep, deep, deep)
-    precise = EndToEnd(captured, program, best[3], torch.float64)
-    x, direction = best[1].double(), best[2].double()
+    precise = EndToEnd(captured, program, found[0][3], torch.float64)
+    _, x, direction, _ = found[0]
     if not heavy:  # the first look was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
-    jacobian = _attained(precise, x, direction)
-    everywhere = on_floor = jacobian
+    jacobian = everywhere = _attained(precise, x, direction)
+    on_floor = (
+        jacobian if _inside(precise, x, floors, ranges) else _best_inside(captured, program, found, floors, ranges)
+    )
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
         quotient = _careful(precise, point, step)
         everywhere = max(everywhere, quotient)
         if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
-            on_floor = max(on_floor, quotient)
-    return Search(log_of(jacobian), log_of(everywhere), log_of(on_floor))
+            on_floor = max(on_floor or 0.0, quotient)
+    return Search(log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
+
+
+def number_of_points(program: Program, points: int | None) -> int:
+    """Return at how many inputs the Jacobian is measured: as many as asked for, or by the cost of the network."""
+    return points if points is not None else 2 if forward_cost(program) > LARGE else 12
+
+
+def _best_inside(
+    captured: Captured,
+    program: Program,
+    found: Sequence[tuple[float, Tensor, Tensor, list[Tensor]]],
+    floors: Mapping[str, Any],
+    ranges: Sequence[Range],
+) -> float | None:
+    """Return the Jacobian norm attained at the best input inside the variance-floor domain, or ``None``."""
+    for _, x, direction, given in found:
+        function = EndToEnd(captured, program, given, torch.float64)
+        if _inside(function, x, floors, ranges):
+            return _attained(function, x, direction)
+    return None
 
 
 def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor]], seed: int) -> float | None:

@@ -53,8 +53,19 @@ class Survey:
     inputs: list[Range] = field(default_factory=list)
 
     def floors(self) -> dict[str, Tensor]:
-        """Return the least spread before each normalizer that uses the statistics of its input."""
-        return {name: seen.floor for name, seen in self.before_normalizers.items() if seen.floor is not None}
+        """Return the least spread before each normalizer that uses the statistics of its input.
+
+        Less what the order of a sum may change, so that the inputs seen lie inside however they are batched.
+        """
+        found = {name: seen.floor for name, seen in self.before_normalizers.items()}
+        return {name: floor * (1 - 1e-12) for name, floor in found.items() if floor is not None}
+
+    def include(self, other: Survey) -> None:
+        """Lower the floors to those of another survey of the same network."""
+        for name, seen in other.before_normalizers.items():
+            mine = self.before_normalizers.get(name)
+            if mine is not None and mine.floor is not None and seen.floor is not None:
+                mine.floor = torch.minimum(mine.floor, seen.floor)
 
 
 def survey(
@@ -64,6 +75,7 @@ def survey(
     *,
     activations: Mapping[str, str],
     progress: Callable[[int], None] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Survey:
     """Run the graph over the data once and collect statistics.
 
@@ -73,6 +85,7 @@ def survey(
         batches: inputs, batch axis first.
         activations: node of each activation to look at, and the node it reads.
         progress: called with the number of samples so far.
+        dtype: run in this precision instead of the model's own.
 
     Raises:
         NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
@@ -87,6 +100,7 @@ def survey(
     blocks = {b.name: i for i, b in enumerate(program.blocks)}
     result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
     reference = _batch_of(program)
+    tensors = {k: _cast(v, dtype) for k, v in captured.tensors.items()}
     for batch in batches:
         size = batch[0].shape[0] if batch and batch[0].ndim else 1
 
@@ -99,13 +113,20 @@ def survey(
                 _see(group.setdefault(name, Seen()), value, site, size, reference, name)
 
         with torch.no_grad():
-            outputs = run(captured.graph, captured.tensors, batch, visit)
+            outputs = run(captured.graph, tensors, [_cast(t, dtype) for t in batch], visit, dtype)
         if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
             raise NonFiniteError("the network gives NaN on some sample: nothing can be said of it there; mend the data")
         result.samples += size
         if progress is not None:
             progress(result.samples)
     return result
+
+
+def _cast(tensor: Any, dtype: torch.dtype | None) -> Any:
+    """Return a floating tensor in a precision, anything else as it is."""
+    return (
+        tensor.to(dtype) if dtype is not None and isinstance(tensor, Tensor) and tensor.is_floating_point() else tensor
+    )
 
 
 def _batch_of(program: Program) -> int:
