@@ -95,7 +95,7 @@ def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
 
 
 def _division_below(expr: Expr, node: str) -> Division | None:
-    """Return the nonlinear core a node itself made, or ``None`` if it is linear (the core of another is not its own)."""
+    """Return the nonlinear core that a node itself made, not one before it, or ``None`` if the node is linear."""
     while expr.op is not None:
         if len(expr.inputs) != 1:
             return None

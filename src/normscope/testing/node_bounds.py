@@ -75,7 +75,7 @@ def node_violations(
                     found.append(f"{label} has shape {tuple(values[0].shape)}, not {expr.shape}")
                 continue
             stacked = torch.stack(values)
-            if bool(stacked.isfinite().all()):
+            if stacked.numel() and bool(stacked.isfinite().all()):
                 found += [f"{label} ({_kind(expr)}): {text}" for text in _outside(composition, expr, stacked)]
                 found += [f"{label} ({_kind(expr)}): {text}" for text in _faster(composition, expr, stacked, distances)]
     return found

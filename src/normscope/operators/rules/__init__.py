@@ -5,11 +5,15 @@ from normscope.operators.rules import (
     arithmetic,
     attention,
     convolution,
+    einsum,
+    indexing,
+    joining,
     layout,
     matrix,
     normalization,
     pooling,
     recurrent,
+    reduction,
 )
 
 __all__ = [
@@ -17,9 +21,13 @@ __all__ = [
     "arithmetic",
     "attention",
     "convolution",
+    "einsum",
+    "indexing",
+    "joining",
     "layout",
     "matrix",
     "normalization",
     "pooling",
     "recurrent",
+    "reduction",
 ]

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
+from normscope.operators.expression import Expr, LinearOp, constant_expr, linear
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.registry import Call, rule
-from normscope.operators.rules.arithmetic import _constant, _weighted
-from normscope.operators.rules.layout import add_terms, broadcast, scaled
+from normscope.operators.rules.arithmetic import Product, _weighted, total
+from normscope.operators.rules.layout import broadcast, reshaped
+from normscope.operators.rules.normalization import Division, Spread
+from normscope.operators.rules.reduction import summed
 
 
 def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | None = None) -> Expr:
@@ -55,38 +57,53 @@ def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | N
 
 @rule("linear")
 def linear_layer(call: Call) -> Expr:
-    """``x W^T + b``."""
+    """``x W^T + b``, the weight perhaps a function of the input too."""
     x, weight, bias = call["input"], call["weight"], call["bias"]
-    if isinstance(weight, Expr) or isinstance(bias, Expr):
-        return call.opaque("the weight of a linear layer depends on the input")
-    return matrix(call, x, weight, bias=bias)
+    if isinstance(x, Expr) and not isinstance(weight, Expr) and not isinstance(bias, Expr):
+        return matrix(call, x, weight, bias=bias)
+    if len(weight.shape) != 2:
+        return call.opaque("a linear layer whose weight is a vector that depends on the input")
+    turned: Any = _transposed(call, weight) if isinstance(weight, Expr) else weight.mT
+    if isinstance(x, Expr) or isinstance(weight, Expr):
+        product: Any = matmul_of(call, x, turned)
+    else:
+        product = torch.matmul(x, turned)
+    return total(call, ((product, 1.0), (0.0 if bias is None else bias, 1.0)))
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+def _transposed(call: Call, x: Expr) -> Expr:
+    """Return the transpose of a matrix."""
+    op = LinearOp("isometry", lambda z: z.mT, None, {}, [1, 0].index, call.node.owner)
+    return linear(op, [x], x.shape[::-1])
+
+
+@rule("addmm", "baddbmm", "addmv")
 def addmm(call: Call) -> Expr:
     """``beta self + alpha A B``."""
-    names = list(call.arguments)
-    base, left, right = (call[n] for n in names[:3])
+    base, left, right = (call[n] for n in list(call.arguments)[:3])
     alpha, beta = float(call.get("alpha", 1)), float(call.get("beta", 1))
-    if "addbmm" in call.node.op or "addmv" in call.node.op:
-        return call.opaque("no rule for this matrix product")
-    if not isinstance(left, Expr) and not isinstance(right, Expr):
-        return scaled(call, broadcast(base, call.shape, call), _constant(beta))
-    product = matmul_of(call, left, right)
-    terms = [product if alpha == 1 else scaled(call, product, _constant(alpha))]
-    bias = None
-    if isinstance(base, Expr):
-        wide = broadcast(base, call.shape, call)
-        terms.append(wide if beta == 1 else scaled(call, wide, _constant(beta)))
-    elif beta:
-        bias = _constant(base) * beta
-    return add_terms(call, terms, bias)
+    if isinstance(left, Expr) or isinstance(right, Expr):
+        product: Any = matmul_of(call, left, right)
+    else:
+        product = torch.matmul(left, right)
+    return total(call, ((product, alpha), (base, beta) if beta else (0.0, 1.0)))
 
 
-@rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "__matmul__")
+@rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "__matmul__", "linalg_matmul")
 def matmul(call: Call) -> Expr:
     """Matrix product with broadcasting batch axes."""
     left, right = list(call.arguments.values())[:2]
+    return matmul_of(call, left, right)
+
+
+@rule("inner", "linalg_vecdot", "outer", "ger")
+def vector_products(call: Call) -> Expr:
+    """Products of vectors as matrix products."""
+    left, right = list(call.arguments.values())[:2]
+    if len(left.shape) != 1 or len(right.shape) != 1:
+        return call.opaque("no rule for this product of tensors")
+    if "outer" in call.node.op or "ger" in call.node.op:
+        left, right = _as_shape(call, left, (*left.shape, 1)), _as_shape(call, right, (1, *right.shape))
     return matmul_of(call, left, right)
 
 
@@ -100,19 +117,19 @@ def matmul_of(call: Call, left: Any, right: Any) -> Expr:
         if right.ndim == 2:
             return matrix(call, left, right.mT)
         wide = broadcast(left, (*batch, *shape_l[-2:]), call)
-        return _batched(call, wide, right.expand(*batch, *shape_r[-2:]), left=False)
+        return _batched(call, wide, right, left=False)
     if not isinstance(left, Expr):
         wide = broadcast(right, (*batch, *shape_r[-2:]), call)
         if left.ndim == 2:
             return matrix(call, wide, left, axis=-2)
-        return _batched(call, wide, left.expand(*batch, *shape_l[-2:]), left=True)
+        return _batched(call, wide, left, left=True)
     wide_l = broadcast(left, (*batch, *shape_l[-2:]), call)
     wide_r = broadcast(right, (*batch, *shape_r[-2:]), call)
     return call.atom(MatrixProduct(wide_l, wide_r), (*batch, shape_l[-2], shape_r[-1]))
 
 
 def _batched(call: Call, x: Expr, constant: Tensor, *, left: bool) -> Expr:
-    """Return ``constant @ x`` or ``x @ constant`` with one matrix per batch index."""
+    """Return ``constant @ x`` or ``x @ constant`` with one matrix per batch index, or one for several of them."""
     if left:
         return matrix(call, x, constant, axis=-2)
     # x @ C with C per batch index: rows of x share C, so the matrix acts on the last axis, batch by batch.
@@ -130,30 +147,17 @@ def _batched(call: Call, x: Expr, constant: Tensor, *, left: bool) -> Expr:
 
 
 def _vector_product(call: Call, left: Any, right: Any) -> Expr:
-    """Return a product with a vector."""
-    if isinstance(left, Expr) and isinstance(right, Expr):
-        return call.opaque("a product of two input-dependent vectors has no rule")
-    if isinstance(left, Expr):
-        if right.ndim == 1:  # (..., k) . (k)
-            row = matrix(call, left, right.unsqueeze(0))
-            return _reshaped(call, row, call.shape)
-        row = _reshaped(call, left, (1, *left.shape))
-        return _reshaped(call, matmul_of(call, row, right), call.shape)
-    if left.ndim == 1:
-        return _reshaped(call, matmul_of(call, left.unsqueeze(0), _as_matrix(call, right)), call.shape)
-    return _reshaped(call, matmul_of(call, left, _as_matrix(call, right)), call.shape)
+    """Return a product with a vector: a row on the left, a column on the right."""
+    if len(left.shape) == 1:
+        left = _as_shape(call, left, (1, *left.shape))
+    if len(right.shape) == 1:
+        right = _as_shape(call, right, (*right.shape, 1))
+    return reshaped(call, matmul_of(call, left, right), call.shape)
 
 
-def _as_matrix(call: Call, x: Expr) -> Expr:
-    """Return a vector as a column."""
-    return _reshaped(call, x, (*x.shape, 1)) if len(x.shape) == 1 else x
-
-
-def _reshaped(call: Call, x: Expr, shape: Sequence[int]) -> Expr:
-    """Return x under another shape."""
-    shape = tuple(shape)
-    op = LinearOp("isometry", lambda z: z.reshape(shape), None, {"reshape": True}, None, call.node.owner)
-    return x if x.shape == shape else linear(op, [x], shape)
+def _as_shape(call: Call, x: Any, shape: Sequence[int]) -> Any:
+    """Return an expression or a constant under another shape."""
+    return x.reshape(shape) if isinstance(x, Tensor) else reshaped(call, x, shape)
 
 
 class MatrixProduct(Nonlinear):
@@ -176,7 +180,8 @@ class MatrixProduct(Nonlinear):
         columns = min(product(range_b.sup, math.sqrt(b.shape[-2])), norm_b)
         row = product(range_a.row, norm_b)
         sup = min(product(range_a.row, columns), row)
-        return Range(-sup, sup, row, min(product(range_a.norm, norm_b), product(range_b.norm, norm_a)))
+        norm = min(product(range_a.norm, norm_b), product(range_b.norm, norm_a))
+        return Range(*outward(-sup, sup), outward(0.0, row)[1], outward(0.0, norm)[1])
 
 
 def _spectral(inside: Range, shape: Sequence[int]) -> float:
@@ -185,70 +190,18 @@ def _spectral(inside: Range, shape: Sequence[int]) -> float:
     return min(inside.norm, product(inside.row, rows), product(inside.sup, rows * math.sqrt(shape[-1])))
 
 
-@rule("einsum")
-def einsum(call: Call) -> Expr:
-    """A contraction of two tensors, turned into one matrix product."""
-    equation = call["equation"].replace(" ", "")
-    operands = list(call["tensors"])
-    plan = _plan(equation, [len(o.shape) for o in operands])
-    if plan is None:
-        return call.opaque(
-            f"einsum {equation} has no rule (two operands, each label at most once in each, no ellipsis)"
-        )
-    left, right, out = plan
-    shared = [c for c in left if c in right]
-    batch = [c for c in shared if c in out]
-    inner = [c for c in shared if c not in out]
-    rows = [c for c in left if c not in right]
-    columns = [c for c in right if c not in left]
-    if any(c not in out for c in rows + columns):
-        return call.opaque(f"einsum {equation} sums an operand alone: no rule")
-    size = dict(zip(left, operands[0].shape, strict=True)) | dict(zip(right, operands[1].shape, strict=True))
-
-    def total(labels: list[str]) -> int:
-        return math.prod(size[c] for c in labels)
-
-    a = _arranged(call, operands[0], [left.index(c) for c in batch + rows + inner])
-    b = _arranged(call, operands[1], [right.index(c) for c in batch + inner + columns])
-    a = _to_shape(call, a, (total(batch), total(rows), total(inner)))
-    b = _to_shape(call, b, (total(batch), total(inner), total(columns)))
-    flat = matmul_of(call, a, b)
-    order = batch + rows + columns
-    back = _to_shape(call, flat, tuple(size[c] for c in order))
-    result: Expr = _arranged(call, back, [order.index(c) for c in out])
-    return result
+@rule("cosine_similarity")
+def cosine_similarity(call: Call) -> Expr:
+    """``<x, y> / (max(|x|, eps) max(|y|, eps))``: each is divided by its norm, then they are multiplied and summed."""
+    parts = [constant_expr(p) if isinstance(p, Tensor) else p for p in (call["x1"], call["x2"])]
+    shape = tuple(torch.broadcast_shapes(*(p.shape for p in parts)))
+    dim = int(call.get("dim", 1)) % len(shape)
+    spread = Spread(shape, (dim,), float(call.get("eps", 1e-8)), False, float(shape[dim]), "max")
+    units = [call.atom(Division(broadcast(p, shape, call), spread, "l2_norm"), shape) for p in parts]
+    return summed(call, call.atom(Product(*units), shape), [dim], "sum", keep=False)
 
 
-def _plan(equation: str, ranks: list[int]) -> tuple[str, str, str] | None:
-    """Return the labels of both operands and of the result, or ``None`` if it is another kind of contraction."""
-    if "." in equation or len(ranks) != 2:
-        return None
-    inputs, arrow, out = equation.partition("->")
-    labels = inputs.split(",")
-    if len(labels) != 2 or any(len(set(t)) != len(t) or len(t) != r for t, r in zip(labels, ranks, strict=True)):
-        return None
-    if not arrow:
-        out = "".join(sorted(c for c in set(inputs) - {","} if inputs.count(c) == 1))
-    return labels[0], labels[1], out
-
-
-def _arranged(call: Call, x: Any, order: list[int]) -> Any:
-    """Permute axes of an expression or a constant."""
-    if isinstance(x, Tensor):
-        return x.permute(order)
-    if order == sorted(order):
-        return x
-    shape = tuple(x.shape[i] for i in order)
-    op = LinearOp("isometry", lambda z: z.permute(order), None, {}, order.index, call.node.owner)
-    return linear(op, [x], shape)
-
-
-def _to_shape(call: Call, x: Any, shape: tuple[int, ...]) -> Any:
-    """Reshape an expression or a constant."""
-    return x.reshape(shape) if isinstance(x, Tensor) else _reshaped(call, x, shape)
-
-
-@rule("cosine_similarity", "cdist", "bilinear", "_trilinear")
+@rule("cdist", "bilinear", "_trilinear", "addbmm", "kron", "tensordot", "chain_matmul", "linalg_multi_dot")
 def bilinear_forms(call: Call) -> Expr:
     """Say that these have no rule."""
-    return call.opaque("no rule for this bilinear form")
+    return call.opaque("no rule for this product of tensors")

@@ -282,6 +282,4 @@ def _fixed(
 
 def _first_of(call: Call, result: Expr) -> Any:
     """Return the result, followed by statistics nobody may rely on if the operation gives them."""
-    if not isinstance(call.value, tuple | list):
-        return result
-    return [result] + [call.opaque("statistics of a normalizer used outside it") for _ in call.value[1:]]
+    return call.with_rest(result, "statistics of a normalizer used outside it", known=False)

@@ -11,7 +11,8 @@ from normscope.operators.expression import Expr, constant_expr
 from normscope.operators.registry import Call, rule
 from normscope.operators.rules.activation import function
 from normscope.operators.rules.arithmetic import Product
-from normscope.operators.rules.layout import _piece, add_terms, side_by_side
+from normscope.operators.rules.joining import _piece, side_by_side
+from normscope.operators.rules.layout import add_terms, reshaped, scaled
 from normscope.operators.rules.matrix import matrix
 
 #: Longest sequence that is unrolled; beyond it the graph of atoms would be larger than the answer is worth.
@@ -36,9 +37,7 @@ def _shaped(call: Call, shape: tuple[int, ...]) -> Call:
 
 def _complement(call: Call, z: Expr) -> Expr:
     """Return ``1 - z`` with its range kept: the sigmoid of the negated argument."""
-    from normscope.operators.rules.layout import scaled
-
-    gate = z.atom.inputs[0]
+    gate = z.atom.inputs[0]  # z is a sigmoid
     return function(call, scaled(_shaped(call, gate.shape), gate, torch.tensor(-1.0, dtype=torch.float64)), "sigmoid")
 
 
@@ -80,11 +79,11 @@ def _rnn_step(name: str) -> Any:
     return step
 
 
-def _direction(call: Call, x: Expr, state: tuple[Any, Any], params: list[Any], step: Any, reverse: bool) -> Any:
+def _direction(call: Call, x: Expr, state: list[Expr], params: list[Any], step: Any, reverse: bool) -> Any:
     """Run one direction of one layer over (time, batch, features); returns outputs and last states."""
     w_in, w_h, b_in, b_h = params
     pre = matrix(call, x, w_in, bias=b_in)
-    h, c = (s if isinstance(s, Expr) else constant_expr(s) for s in state)
+    h, c = state
     outputs: list[Expr] = []
     steps = range(x.shape[0])
     for t in reversed(steps) if reverse else steps:
@@ -94,23 +93,25 @@ def _direction(call: Call, x: Expr, state: tuple[Any, Any], params: list[Any], s
     return outputs[::-1] if reverse else outputs, h, c
 
 
+_STEPS = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _rnn_step("tanh"), "rnn_relu": _rnn_step("relu")}
+
+
 @rule("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 def recurrent(call: Call) -> Any:
     """A stack of recurrent layers."""
     name = call.node.op.split(".")[1]
-    x = call["input"]
+    x = _as_expr(call["input"])
     if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
-        return _give_up(call, f"{name} on a sequence longer than {LONGEST} steps is not unrolled")
-    hidden = call["hx"]
-    states = list(hidden) if isinstance(hidden, list | tuple) else [hidden, hidden]
-    if any(isinstance(s, Expr) for s in states):
-        return _give_up(call, f"{name} with an input-dependent initial state has no rule")
+        return _give_up(call, f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
     per_layer = 4 if call["has_biases"] else 2
     params = list(call["params"])
     directions = 2 if call["bidirectional"] else 1
-    if len(params) != per_layer * directions * call["num_layers"]:
+    if len(params) != per_layer * directions * call["num_layers"] or any(isinstance(p, Expr) for p in params):
         return _give_up(call, f"{name} with projections has no rule")
-    step = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _rnn_step("tanh"), "rnn_relu": _rnn_step("relu")}[name]
+    if call.get("train", False) and float(call.get("dropout", 0.0)) > 0:
+        return _give_up(call, f"{name} with active dropout is random")
+    hidden = call["hx"]
+    states = [_as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden])]
     if call["batch_first"]:
         x = _swapped(call, x)
     last_h, last_c = [], []
@@ -118,22 +119,39 @@ def recurrent(call: Call) -> Any:
         sides = []
         for d in range(directions):
             index = layer * directions + d
-            chosen = params[index * per_layer : (index + 1) * per_layer]
-            chosen += [None] * (4 - per_layer)
-            state = (states[0][index], states[1][index])
-            outputs, h, c = _direction(call, x, state, chosen, step, reverse=d == 1)
+            chosen = params[index * per_layer : (index + 1) * per_layer] + [None] * (4 - per_layer)
+            state = [_piece(call, s, 0, index, 1, s.shape[1:], True) for s in states]
+            outputs, h, c = _direction(call, x, state, chosen, _STEPS[name], reverse=d == 1)
             sides.append(_stack(call, outputs))
             last_h.append(h)
             last_c.append(c)
         x = sides[0] if directions == 1 else side_by_side(sides, 2, call)
-    out = _swapped(call, x) if call["batch_first"] else x
-    results = [out, _stack(call, last_h)]
+    results = [_swapped(call, x) if call["batch_first"] else x, _stack(call, last_h)]
     return [*results, _stack(call, last_c)] if name == "lstm" else results
+
+
+@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def cell(call: Call) -> Any:
+    """One step of a recurrent layer."""
+    name = call.node.op.split(".")[1].removesuffix("_cell")
+    hidden = call["hx"]
+    h, c = (_as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden]))
+    weights = [call[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")]
+    if any(isinstance(w, Expr) for w in weights):
+        return call.with_rest(call.opaque("a recurrent cell whose weights depend on the input"), "its state")
+    pre = matrix(call, _as_expr(call["input"]), weights[0], bias=weights[2])
+    h, c = _STEPS[name](call, pre, h, c, weights[1], weights[3])
+    return [h, c] if name == "lstm" else h
+
+
+def _as_expr(x: Any) -> Expr:
+    """Return a constant as an expression."""
+    return constant_expr(x) if isinstance(x, Tensor) else x
 
 
 def _give_up(call: Call, reason: str) -> list[Expr]:
     """Return an opaque result for each output."""
-    return [call.opaque(reason) for _ in call.value]
+    return [call.opaque(reason, shape=tuple(v.shape)) for v in call.value]
 
 
 def _swapped(call: Call, x: Expr) -> Expr:
@@ -146,5 +164,5 @@ def _swapped(call: Call, x: Expr) -> Expr:
 def _stack(call: Call, parts: list[Expr]) -> Expr:
     """Stack expressions along a new first axis."""
     shape = (1, *parts[0].shape)
-    rows = [call.linear("isometry", lambda z: z.reshape(shape), [p], shape=shape, reshape=True) for p in parts]
+    rows = [reshaped(call, p, shape) for p in parts]
     return rows[0] if len(rows) == 1 else side_by_side(rows, 0, call)
