@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.graph.ir import Graph, Named, Node, Ref
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.tape import argument
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Operations that check shapes and types and return nothing we need.
@@ -144,11 +145,7 @@ def _argument(value: Any) -> Any:
         return Ref(value.name)
     if isinstance(value, list | tuple):
         return tuple(_argument(item) for item in value)
-    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
-        return Named(type(value).__name__, str(value).removeprefix("torch."))
-    if isinstance(value, torch.device):
-        return Named("device", str(value))
-    return value
+    return argument(value)
 
 
 def _describe(fx_node: Any) -> dict[str, Any]:

@@ -119,14 +119,7 @@ def convnext_tiny(norm: str = "ln", classes: int = 1000, image_size: int = 224, 
 def convnextv2_atto(norm: str = "ln", classes: int = 1000, image_size: int = 224, width: int = 40) -> ConvNeXt:
     """Return ConvNeXt V2 atto with global response normalization: 3,708,400 parameters with 1000 classes.
 
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side, a multiple of 32.
-        width: channels of the first stage.
-
-    Returns:
-        The network.
+    The arguments are those of :func:`convnext_tiny`.
 
     >>> convnextv2_atto(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 2])

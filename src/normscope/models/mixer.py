@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.models.normalizers import token_normalizer
+from normscope.models.patches import PatchEmbedding
 
 
 class MixerBlock(nn.Module):
@@ -44,21 +45,17 @@ class Mixer(nn.Module):
         channel_hidden: int,
     ) -> None:
         super().__init__()
-        if image_size % patch:
-            raise ValueError(f"image_size must be a multiple of patch; got image_size={image_size}, patch={patch}")
         self.input_shape = (3, image_size, image_size)
-        tokens = (image_size // patch) ** 2
-        self.embedding = nn.Conv2d(3, width, patch, stride=patch)
+        self.embedding = PatchEmbedding(image_size, patch, width)
         self.blocks = nn.Sequential(
-            *(MixerBlock(tokens, width, token_hidden, channel_hidden, norm) for _ in range(depth))
+            *(MixerBlock(self.embedding.tokens, width, token_hidden, channel_hidden, norm) for _ in range(depth))
         )
         self.norm = token_normalizer(norm, width, 1e-6)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
-        tokens = self.embedding(x).flatten(2).transpose(1, 2)
-        return self.head(self.norm(self.blocks(tokens)).mean(dim=1))
+        return self.head(self.norm(self.blocks(self.embedding(x))).mean(dim=1))
 
 
 def mixer(

@@ -6,32 +6,15 @@ from collections.abc import Sequence
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from normscope.models.normalizers import normalizer, weighted
-from normscope.models.resnet import convolution, projection
+from normscope.models.resnet import Bottleneck, convolution
 
 
-class GroupedBlock(nn.Module):
+class GroupedBlock(Bottleneck):
     """1x1, grouped 3x3 and 1x1 convolutions of one width, with a shortcut around them."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int, group: int, norm: str) -> None:
-        super().__init__()
-        self.conv1 = convolution(inputs, outputs, 1, 1, norm)
-        self.norm1 = normalizer(norm, outputs, 2)
-        grouped = nn.Conv2d(outputs, outputs, 3, stride=stride, padding=1, groups=outputs // group, bias=False)
-        self.conv2 = weighted(grouped, norm)
-        self.norm2 = normalizer(norm, outputs, 2)
-        self.conv3 = convolution(outputs, outputs, 1, 1, norm)
-        self.norm3 = normalizer(norm, outputs, 2)
-        self.shortcut = projection(inputs, outputs, stride, norm)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the block's output."""
-        y = F.relu(self.norm1(self.conv1(x)))
-        y = F.relu(self.norm2(self.conv2(y)))
-        y = self.norm3(self.conv3(y))
-        return F.relu(y + (x if self.shortcut is None else self.shortcut(x)))
+    expansion = 1
 
 
 class RegNet(nn.Module):
@@ -49,7 +32,7 @@ class RegNet(nn.Module):
         layers += [normalizer(norm, channels, 2), nn.ReLU()]
         for width, count in zip(widths, blocks, strict=True):
             for position in range(count):
-                layers.append(GroupedBlock(channels, width, 2 if position == 0 else 1, group, norm))
+                layers.append(GroupedBlock(channels, width, 2 if position == 0 else 1, norm, width // group))
                 channels = width
         self.features = nn.Sequential(*layers)
         self.head = weighted(nn.Linear(channels, classes), norm)

@@ -11,13 +11,14 @@ from torch.nn import functional as F
 from normscope.models.normalizers import normalizer, weighted
 
 
-def convolution(inputs: int, outputs: int, size: int, stride: int, norm: str) -> nn.Conv2d:
+def convolution(inputs: int, outputs: int, size: int, stride: int, norm: str, groups: int = 1) -> nn.Conv2d:
     """Return a square convolution that keeps the resolution up to ``stride``, without bias.
 
     >>> convolution(3, 8, 3, 2, "none")
     Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), bias=False)
     """
-    return weighted(nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, bias=False), norm)
+    layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
+    return weighted(layer, norm)
 
 
 def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Module | None:
@@ -48,16 +49,16 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions with a shortcut around them; the stride is in the 3x3."""
+    """1x1, 3x3 and 1x1 convolutions with a shortcut around them; stride and groups are in the 3x3."""
 
     expansion = 4
 
-    def __init__(self, inputs: int, planes: int, stride: int, norm: str) -> None:
+    def __init__(self, inputs: int, planes: int, stride: int, norm: str, groups: int = 1) -> None:
         super().__init__()
         outputs = planes * self.expansion
         self.conv1 = convolution(inputs, planes, 1, 1, norm)
         self.bn1 = normalizer(norm, planes, 2)
-        self.conv2 = convolution(planes, planes, 3, stride, norm)
+        self.conv2 = convolution(planes, planes, 3, stride, norm, groups)
         self.bn2 = normalizer(norm, planes, 2)
         self.conv3 = convolution(planes, outputs, 1, 1, norm)
         self.bn3 = normalizer(norm, outputs, 2)

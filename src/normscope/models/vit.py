@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.models.normalizers import token_normalizer
+from normscope.models.patches import PatchEmbedding
 
 
 class Attention(nn.Module):
@@ -63,20 +64,17 @@ class VisionTransformer(nn.Module):
         self, norm: str, classes: int, image_size: int, patch: int, width: int, depth: int, heads: int
     ) -> None:
         super().__init__()
-        if image_size % patch:
-            raise ValueError(f"image_size must be a multiple of patch; got image_size={image_size}, patch={patch}")
         self.input_shape = (3, image_size, image_size)
-        self.embedding = nn.Conv2d(3, width, patch, stride=patch)
+        self.embedding = PatchEmbedding(image_size, patch, width)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
-        self.positions = nn.Parameter(0.02 * torch.randn(1, (image_size // patch) ** 2 + 1, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(1, self.embedding.tokens + 1, width))
         self.blocks = nn.Sequential(*(TransformerBlock(width, heads, norm) for _ in range(depth)))
         self.norm = token_normalizer(norm, width, 1e-6)
         self.head = nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
-        tokens = self.embedding(x).flatten(2).transpose(1, 2)
-        tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), tokens], dim=1)
+        tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), self.embedding(x)], dim=1)
         return self.head(self.norm(self.blocks(tokens + self.positions))[:, 0])
 
 

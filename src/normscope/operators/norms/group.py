@@ -44,11 +44,7 @@ def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) ->
 def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> float:
     """Return the Jacobian norm at a batch, the largest over samples and groups (the Jacobian is block diagonal).
 
-    Args:
-        x: the input, of shape (samples, channels, *positions).
-        groups: number of groups.
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
+    The arguments are those of :func:`group_norm_each`.
 
     >>> round(group_norm_at(torch.ones(1, 12), 4, None, 1e-5), 4)
     316.2278
