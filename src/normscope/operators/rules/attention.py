@@ -16,6 +16,7 @@ from normscope.operators.registry import Call, rule
 from normscope.operators.rules.arithmetic import _weighted
 from normscope.operators.rules.indexing import repeats_heads
 from normscope.operators.rules.layout import _first, broadcast
+from normscope.operators.rules.reduction import Contraction
 
 
 class Softmax(Nonlinear):
@@ -57,15 +58,8 @@ class LogSoftmax(Nonlinear):
         return Range(*outward(inside.low - inside.high - math.log(max(1, self.length)), 0.0))
 
 
-class LogSumExp(Nonlinear):
-    """Log-sum-exp along axes: its gradient is a distribution, so it is 1-Lipschitz."""
-
-    def __init__(self, x: Expr) -> None:
-        self.inputs = (x,)
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant of the input."""
-        return context.lipschitz(self.inputs[0])
+class LogSumExp(Contraction):
+    """Log-sum-exp along axes, a smooth maximum: its gradient is a distribution, so it is 1-Lipschitz as well."""
 
     def image(self, context: Context) -> Range:
         """Return the range of the input, raised by the logarithm of the number of entries."""
