@@ -1,0 +1,56 @@
+"""``python -m benchmarks [convolutions analyze growth certificates] [--quick]``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.machine import use_one_thread
+from benchmarks.report import text_report, write_report
+
+CHOICES = ("convolutions", "certificates", "analyze", "growth")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the chosen benchmarks, print their tables and write results.json and RESULTS.md."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed and accuracy beside the peers.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"{', '.join(CHOICES)}; all by default")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
+    parser.add_argument("--out", type=Path, help="where to write; by default this folder, with --quick nowhere")
+    parser.add_argument("--render", action="store_true", help="measure nothing, write RESULTS.md again")
+    parser.add_argument("--networks", help="of the convolutions only these, separated by commas")
+    given = parser.parse_args(arguments)
+    unknown = sorted(set(given.names) - set(CHOICES))
+    if unknown:
+        parser.error(f"benchmarks are {', '.join(CHOICES)}; came {', '.join(unknown)}")
+    use_one_thread()
+    out = given.out or (None if given.quick else Path(__file__).parent)
+    results = _earlier(out)
+    for name in () if given.render else given.names or CHOICES:
+        module = importlib.import_module(f"benchmarks.{name}")
+        settings = module.QUICK if given.quick else module.Settings()
+        if given.networks and name == "convolutions":
+            chosen = given.networks.split(",")
+            settings = replace(settings, networks=tuple(n for n in settings.networks if n[0] in chosen))
+        print(f"== {name}", flush=True)
+        for results[name] in module.run(settings, lambda line: print(line, flush=True)):
+            if out is not None:  # what was measured is kept, also when the rest is not
+                write_report(results, out)
+        print(text_report({name: results[name]}))
+    if given.render and out is not None:
+        write_report(results, out)
+    return 0
+
+
+def _earlier(out: Path | None) -> dict:
+    """Return the results already there."""
+    file = None if out is None else out / "results.json"
+    return json.loads(file.read_text()) if file is not None and file.exists() else {}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""Tables of the results, the same on the terminal and in RESULTS.md."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+Section = dict[str, Any]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table, its columns aligned so that it reads on a terminal too."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "| " + " | ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) + " |" for row in (head, *rows)
+    ]
+    lines.insert(1, "|" + "|".join("-" * (w + 2) for w in widths) + "|")
+    return "\n".join(lines)
+
+
+def percent(value: float) -> str:
+    """Return a relative number in per cent, or a factor where it is large.
+
+    >>> percent(0.00056), percent(-0.35), percent(20.7), percent(4e-12)
+    ('+0.056 %', '-35 %', '21.7 x', '<0.001 %')
+    """
+    if math.isinf(value):
+        return "infinite"
+    if abs(value) < 1e-5:
+        return "<0.001 %"
+    return f"{100 * value:+.2g} %" if value < 2 else f"{value + 1:.3g} x"
+
+
+def width(value: float) -> str:
+    """Return a width in per cent, without a sign."""
+    return percent(value).lstrip("+")
+
+
+def seconds(value: float) -> str:
+    """Return seconds with three digits."""
+    return f"{value:.3g}"
+
+
+def _where(section: Section) -> str:
+    """Return the environment as a line."""
+    e = section["environment"]
+    return (
+        f"{e['processor']}, {e['cores']} cores, {e['threads']} thread used, load average {e['load_average']}; "
+        f"Python {e['python']}, torch {e['torch']}, numpy {e['numpy']}, scipy {e['scipy']}, "
+        f"normscope {e['normscope']}."
+    )
+
+
+def convolutions(section: Section) -> str:
+    """Return the tables of the convolutions."""
+    parts = [_where(section), _targets(section), _ours(section), _peers(section), _errors(section), _equal(section)]
+    return "\n\n".join(parts)
+
+
+def _targets(section: Section) -> str:
+    """Return totals, missed targets and faster peers in sentences."""
+    rows = [
+        [
+            name,
+            str(t["convolutions"]),
+            str(t["shapes"]),
+            seconds(t["cpu"]),
+            seconds(t["wall"]),
+            seconds(t["cpu_distinct"]),
+        ]
+        for name, t in section["totals"].items()
+    ]
+    head = ["network", "convolutions", "shapes", "CPU s, all", "wall s, all", "CPU s, each shape once"]
+    lines = [table(head, rows), ""]
+    for row in section["missed"]:
+        lines.append(
+            f"- target missed: {row['layer']}: certified width or, at 7, probable width {width(row['width'])}, "
+            f"target {width(row['target'])} (probable width {width(row['probable_width'])})"
+        )
+    if not section["missed"]:
+        lines.append("- every width meets its target")
+    for row in section["faster_peers"]:
+        lines.append(
+            f"- faster at this accuracy: {row['peer']} (bound: {row['claim']}) on {row['layer']}: "
+            f"{row['cpu_ratio']:.2f} of our CPU time, error {percent(row['error'])}"
+        )
+    return "\n".join(lines)
+
+
+def _ours(section: Section) -> str:
+    """Return the table of our own bounds."""
+    rows = []
+    for row in section["layers"]:
+        n, t = row["normscope"], row["truth"]
+        rows.append(
+            [
+                row["layer"],
+                ", ".join(f"{k} {v}" for k, v in row["uses"].items()),
+                f"{t['lower']:.6g}",
+                width(t["upper"] / t["lower"] - 1),
+                percent(n["lower_error"]),
+                width(n["width"]),
+                width(n["probable_width"]),
+                width(row["target"]),
+                seconds(n["cpu"]),
+                seconds(n["wall"]),
+                n["method"],
+            ]
+        )
+    head = ["layer", "used", "truth", "truth known to", "our lower", "certified width", "probable width", "target"]
+    return table([*head, "CPU s", "wall s", "method"], rows)
+
+
+def _peers(section: Section) -> str:
+    """Return what the peers are."""
+    rows = [[p["name"], p["origin"], p["version"], p["claim"], p["usual"], p["times"]] for p in section["peers"]]
+    return table(["peer", "what it is", "version", "bound", "usual effort", "time"], rows)
+
+
+def _errors(section: Section) -> str:
+    """Return the errors of the peers at their usual effort, one per line and layer."""
+    names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
+    rows = [
+        [row["layer"], width(row["normscope"]["width"]), *(_usual(row["peers"][name], row) for name in names)]
+        for row in section["layers"]
+        if not row["is_matrix"]
+    ]
+    title = "Relative error at the usual effort (negative: below the truth, so no bound), CPU time over ours:"
+    return f"{title}\n\n" + table(["layer", "our width", *names], rows)
+
+
+def _usual(found: dict[str, Any], row: dict[str, Any]) -> str:
+    """Return one cell of the table of errors."""
+    if "none" in found:
+        return f"({found['none']})"
+    point = found.get("usual")
+    if point is None:
+        return f"({found.get('stopped', 'no value')})"
+    return f"{percent(point['error'])}, {point['cpu'] / row['normscope']['cpu']:.2g}x"
+
+
+def _equal(section: Section) -> str:
+    """Return what each iterative peer needs to be as accurate as we are."""
+    names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
+    rows = []
+    for row in section["layers"]:
+        cells = [_reached(row["peers"][name], row) for name in names]
+        rows.append([row["layer"], width(row["normscope"]["probable_width"]), *cells])
+    title = "Effort and CPU time over ours until the error is within our width; the error at the end where it is never:"
+    return f"{title}\n\n" + table(["layer", "width to reach", *names], rows)
+
+
+def _reached(found: dict[str, Any], row: dict[str, Any]) -> str:
+    """Return one cell of the table at equal accuracy."""
+    if "none" in found:
+        return f"({found['none']})"
+    if "equal" in found:
+        return f"{found['equal']['effort']}: {found['equal']['cpu_ratio']:.2g}x"
+    if "last" not in found:
+        return f"({found.get('stopped', 'no value')})"
+    last = found["last"]
+    return f"never; {last['effort']}: {percent(last['error'])} at {last['cpu'] / row['normscope']['cpu']:.2g}x"
+
+
+def certificates(section: Section) -> str:
+    """Return the table of false certificates."""
+    rows = [
+        [r["network"], f"{r['jacobian']:.5g}", r["eclipse"], r["eclipse_verdict"], f"{r['normscope']:.5g}"]
+        for r in section["rows"]
+    ]
+    head = [
+        "network",
+        "largest Jacobian norm found",
+        f"eclipse-nn {section['version']}",
+        "so it is",
+        "normscope certified",
+    ]
+    note = (
+        "The networks are small and built to show this. eclipse-nn raises nothing here; its `model_review()` prints "
+        "that only fully connected networks are meant. On the plain chain, which it does read right, its bound is the "
+        "tighter one: Normscope multiplies norms across a ReLU."
+    )
+    return "\n\n".join([_where(section), table(head, rows), note])
+
+
+def analyze(section: Section) -> str:
+    """Return the cost of whole analyses."""
+    rows = [
+        [
+            r["network"],
+            seconds(r["forward"]),
+            seconds(r["cpu"]),
+            seconds(r["wall"]),
+            f"{r['forwards']:.3g}",
+            "" if r["target"] is None else f"{r['target']:g}",
+            f"{r['memory_mib']:.0f}",
+            f"{r['import_mib']:.0f}",
+        ]
+        for r in section["rows"]
+    ]
+    head = [
+        "network",
+        "forward of 32, CPU s",
+        "analyze, CPU s",
+        "wall s",
+        "in forwards",
+        "target",
+        "peak MiB",
+        "of it, torch",
+    ]
+    stages = []
+    for r in section["rows"]:
+        parts = ", ".join(f"{name} {100 * cpu / r['cpu']:.0f} %" for name, cpu in r["stages"].items())
+        stages.append(f"- {r['network']}: {parts}")
+    return "\n\n".join([_where(section), table(head, rows), "Where the CPU time goes:", "\n".join(stages)])
+
+
+def growth(section: Section) -> str:
+    """Return the growth of the cost and the fitted exponents."""
+    parts = [_where(section)]
+    for series in section["series"]:
+        head = [series["axis"], *(str(p["size"]) for p in series["points"])]
+        rows = [["CPU s", *(seconds(p["cpu"]) for p in series["points"])]]
+        last = f"{series['last_exponent']:.2f}"
+        parts.append(
+            f"{series['network']}, {series['fixed']}: CPU time grows like {series['axis']}^{series['exponent']:.2f} "
+            f"(between the last two sizes {last})\n\n" + table(head, rows)
+        )
+    return "\n\n".join(parts)
+
+
+RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
+    "convolutions": ("Norms of convolutions", convolutions),
+    "certificates": ("False certificates", certificates),
+    "analyze": ("Whole analyses", analyze),
+    "growth": ("Growth with depth and width", growth),
+}
+
+
+def text_report(results: dict[str, Section]) -> str:
+    """Return all tables as Markdown."""
+    parts = []
+    for name, (title, render) in RENDER.items():
+        if name in results:
+            parts.append(f"## {title}\n\nReproduce: `python -m benchmarks {name}`\n\n{render(results[name])}")
+    return "\n\n".join(parts) + "\n"
+
+
+def write_report(results: dict[str, Section], folder: Path) -> None:
+    """Write results.json and RESULTS.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
+    (folder / "RESULTS.md").write_text(f"# Benchmarks\n\n`make bench` measures all of this.\n\n{text_report(results)}")

@@ -1,0 +1,79 @@
+"""The benchmarks run on tiny shapes, say which peers are missing, and their arithmetic is right."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+ROOT = Path(__file__).parents[1]
+#: Runs the benchmarks as if no peer were installed.
+WITHOUT_PEERS = """
+import sys
+import benchmarks.machine as machine
+real = machine.version
+machine.version = lambda name: None if name in ("orthogonium", "deel-torchlip", "eclipse-nn") else real(name)
+from benchmarks.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-c", WITHOUT_PEERS, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.CompletedProcess[str], Path]:
+    out = tmp_path_factory.mktemp("bench")
+    return _run("--quick", "--out", str(out)), out
+
+
+def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, out = quick
+    assert done.returncode == 0, done.stderr
+    results = json.loads((out / "results.json").read_text())
+    assert set(results) == {"convolutions", "certificates", "analyze", "growth"}
+    versions = {p["name"]: p["version"] for p in results["convolutions"]["peers"]}
+    assert versions["orthogonium"] == versions["torchlip"] == "not installed"
+    assert versions["torch spectral_norm"] == torch.__version__
+    assert {r["eclipse"] for r in results["certificates"]["rows"]} == {"not installed"}
+
+
+def test_tables_on_the_terminal_are_those_of_the_file(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    done, out = quick
+    written = (out / "RESULTS.md").read_text()
+    tables = [line for line in written.splitlines() if line.startswith("|")]
+    assert len(tables) > 20
+    assert set(tables) <= set(done.stdout.splitlines())
+
+
+def test_every_method_speaks_of_the_same_norm(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    rows = json.loads((quick[1] / "results.json").read_text())["convolutions"]["layers"]
+    assert rows
+    for row in rows:
+        truth, ours, peers = row["truth"], row["normscope"], row["peers"]
+        assert ours["lower"] <= truth["upper"]
+        assert ours["upper"] >= truth["lower"]
+        assert -0.1 < peers["power"]["usual"]["error"] < 1e-5  # attained in float32
+        assert -0.01 < peers["ARPACK"]["usual"]["error"] < 1e-9
+        assert 0 < peers["fantastic four"]["usual"]["error"] < 3  # an upper bound, at most three times the norm
+        circular, gram = peers["circular"]["usual"]["error"], peers["Gram circular"]["usual"]["error"]
+        assert circular - 1e-5 <= gram <= circular + 0.1  # one bounds the other from above
+
+
+def test_exponents_are_fitted_to_finite_costs(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    series = json.loads((quick[1] / "results.json").read_text())["growth"]["series"]
+    assert [s["axis"] for s in series] == ["depth", "width"] * 2
+    assert all(-5 < s["exponent"] < 5 for s in series)
+
+
+def test_unknown_benchmark_is_refused() -> None:
+    done = _run("speed")
+    assert done.returncode == 2
+    assert "convolutions" in done.stderr
+    assert "speed" in done.stderr
