@@ -199,53 +199,111 @@ def lanczos_norm(
     >>> run.exhausted, round(run.lower, 9), round(run.probable, 9)
     (True, 3.0, 3.0)
     """
-    small = map if map.domain_dimension <= map.range_dimension else map.transpose
-    dimension = small.domain_dimension
-    # In a small space orthogonality is cheap, and a run must be able to exhaust it.
-    reorthogonalise = reorthogonalise or dimension <= SMALL_SPACE
-    limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
     if start is not None and delta is not None:
         raise ValueError("an upper bound with probability needs a random start: give delta or start, not both")
-    if start is None:
-        generator = torch.Generator().manual_seed(seed)
-        start = torch.randn(dimension, generator=generator, dtype=torch.float64)
-    basis = torch.empty(limit + 1, dimension, dtype=small.dtype, device=small.device)
-    basis[0] = (start / torch.linalg.vector_norm(start)).to(small.device, small.dtype)
-    diagonal, coupling = np.zeros(limit), np.zeros(limit)
-    noise = 16.0 * torch.finfo(small.dtype).eps
-    k, exhausted, probable = 0, False, math.inf
-    while k < limit:
-        image = small.apply(basis[k].reshape(small.domain_shape))
-        following = small.adjoint(image).reshape(-1)
-        diagonal[k] = float(torch.linalg.vector_norm(image)) ** 2
+    small = map if map.domain_dimension <= map.range_dimension else map.transpose
+    run = _Recurrence.begin(small, _gaussian(small, seed) if start is None else start, max_steps, reorthogonalise)
+    while run.may_continue:
+        run.step()
+        if run.may_continue and run.steps % LOOK_EVERY == 0 and _accurate_enough(run, delta, tolerance, target):
+            break
+    return _bounds(run, delta, apply_error)
+
+
+def _gaussian(map: LinearMap, seed: int) -> Tensor:
+    """Return a Gaussian vector of the domain: its direction is uniform on the sphere."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(map.domain_dimension, generator=generator, dtype=torch.float64)
+
+
+@dataclass
+class _Recurrence:
+    r"""The three-term recurrence :math:`G v_k = b_{k-1} v_{k-1} + a_k v_k + b_k v_{k+1}` with :math:`G = A^T A`.
+
+    Attributes:
+        map: the map A.
+        basis: the vectors, one a row; one more than steps made, unless the space is exhausted.
+        diagonal: the coefficients a.
+        coupling: the coefficients b.
+        reorthogonalise: whether each new vector is made orthogonal to all before it.
+        steps: steps made.
+        exhausted: whether the space became invariant, up to rounding.
+    """
+
+    map: LinearMap
+    basis: Tensor
+    diagonal: np.ndarray
+    coupling: np.ndarray
+    reorthogonalise: bool
+    steps: int = 0
+    exhausted: bool = False
+
+    @classmethod
+    def begin(cls, map: LinearMap, start: Tensor, max_steps: int, reorthogonalise: bool) -> _Recurrence:
+        """Return the recurrence before its first step."""
+        dimension = map.domain_dimension
+        limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
+        basis = torch.empty(limit + 1, dimension, dtype=map.dtype, device=map.device)
+        basis[0] = (start / torch.linalg.vector_norm(start)).to(map.device, map.dtype)
+        # In a small space orthogonality is cheap, and a run must be able to exhaust it.
+        return cls(map, basis, np.zeros(limit), np.zeros(limit), reorthogonalise or dimension <= SMALL_SPACE)
+
+    @property
+    def may_continue(self) -> bool:
+        """Tell whether there is room, and reason, for another step."""
+        return self.steps < len(self.diagonal) and not self.exhausted
+
+    def step(self) -> None:
+        """Apply the map once and its adjoint once: one more pair of coefficients, and one more vector."""
+        k, basis = self.steps, self.basis
+        image = self.map.apply(basis[k].reshape(self.map.domain_shape))
+        following = self.map.adjoint(image).reshape(-1)
+        self.diagonal[k] = float(torch.linalg.vector_norm(image)) ** 2
         # The recurrence takes out the two large components; one pass against all vectors removes what rounding left.
-        following = torch.add(following, basis[k], alpha=-diagonal[k])
+        following = torch.add(following, basis[k], alpha=-self.diagonal[k])
         if k:
-            following.add_(basis[k - 1], alpha=-coupling[k - 1])
-        if reorthogonalise:
+            following.add_(basis[k - 1], alpha=-self.coupling[k - 1])
+        if self.reorthogonalise:
             following = following - (basis[: k + 1] @ following) @ basis[: k + 1]
-        coupling[k] = float(torch.linalg.vector_norm(following))
-        k += 1
-        scale = max(float(diagonal[:k].max()), float(coupling[:k].max()))
-        if k == dimension:
-            exhausted, coupling[k - 1] = True, 0.0
-            break
-        if coupling[k - 1] <= noise * scale:
+        self.coupling[k] = float(torch.linalg.vector_norm(following))
+        self.steps = k + 1
+        scale = max(float(self.diagonal[: k + 1].max()), float(self.coupling[: k + 1].max()))
+        noise = 16.0 * torch.finfo(self.map.dtype).eps * scale
+        if self.steps == self.map.domain_dimension:
+            self.exhausted, self.coupling[k] = True, 0.0
+        elif self.coupling[k] <= noise:
             # Invariant as far as rounding can tell: what may hide below it stays in the bound.
-            exhausted, coupling[k - 1] = True, noise * scale
-            break
-        torch.div(following, float(coupling[k - 1]), out=basis[k])
-        if k % LOOK_EVERY == 0 and _accurate_enough(diagonal[:k], coupling[:k], dimension, delta, tolerance, target):
-            break
-    theta, weights = _largest_ritz(diagonal[:k], coupling[: k - 1])
-    vector = torch.as_tensor(weights, dtype=small.dtype, device=small.device) @ basis[:k]
-    lower = attained_norm(small, vector.reshape(small.domain_shape), apply_error=apply_error)
-    if delta is not None:
-        stored = basis[:k] if exhausted else basis[: k + 1]
-        overlap = 1.0 if reorthogonalise else float(torch.linalg.eigvalsh(stored @ stored.mT)[-1])
-        probable = _probable(diagonal[:k], coupling[:k], dimension, delta, overlap, apply_error)
+            self.exhausted, self.coupling[k] = True, noise
+        else:
+            torch.div(following, float(self.coupling[k]), out=basis[self.steps])
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coefficients so far, the coupling to the next vector included."""
+        return self.diagonal[: self.steps], self.coupling[: self.steps]
+
+    def overlap(self) -> float:
+        r"""Return :math:`\|V\|_2^2` of the basis: 1 if it was kept orthonormal."""
+        if self.reorthogonalise:
+            return 1.0
+        stored = self.basis[: self.steps] if self.exhausted else self.basis[: self.steps + 1]
+        return float(torch.linalg.eigvalsh(stored @ stored.mT)[-1])
+
+
+def _bounds(run: _Recurrence, delta: float | None, apply_error: float) -> KrylovBounds:
+    """Return what a run proved."""
+    diagonal, coupling = run.coefficients()
+    theta, weights = _largest_ritz(diagonal, coupling[:-1])
+    vector = torch.as_tensor(weights, dtype=run.map.dtype, device=run.map.device) @ run.basis[: run.steps]
+    lower = attained_norm(run.map, vector.reshape(run.map.domain_shape), apply_error=apply_error)
+    probable = math.inf if delta is None else _probable(run, delta, apply_error)
     return KrylovBounds(
-        lower, max(probable, lower), delta or 0.0, math.sqrt(max(theta, 0.0)), k, exhausted, vector.reshape(-1)
+        lower,
+        max(probable, lower),
+        delta or 0.0,
+        math.sqrt(max(theta, 0.0)),
+        run.steps,
+        run.exhausted,
+        vector.reshape(-1),
     )
 
 
@@ -273,30 +331,23 @@ def _largest_ritz(diagonal: np.ndarray, off_diagonal: np.ndarray) -> tuple[float
     return float(values[0]), vectors[:, 0]
 
 
-def _accurate_enough(
-    diagonal: np.ndarray, coupling: np.ndarray, dimension: int, delta: float | None, tolerance: float, target: float
-) -> bool:
+def _accurate_enough(run: _Recurrence, delta: float | None, tolerance: float, target: float) -> bool:
     """Return whether the run may stop here."""
+    diagonal, coupling = run.coefficients()
     theta, weights = _largest_ritz(diagonal, coupling[:-1])
     if theta >= target * target:
         return True
     if delta is not None:
-        return log_christoffel(diagonal, coupling, theta * (1.0 + tolerance) ** 2) >= _log_target(dimension, delta)
+        needed = _log_target(run.map.domain_dimension, delta)
+        return log_christoffel(diagonal, coupling, theta * (1.0 + tolerance) ** 2) >= needed
     # The residual bounds the distance to an eigenvalue; the Ritz value itself is more accurate still.
     residual = abs(coupling[-1] * weights[-1])
     return bool(residual <= theta * tolerance)
 
 
-def _probable(
-    diagonal: np.ndarray,
-    coupling: np.ndarray,
-    dimension: int,
-    delta: float,
-    overlap: float,
-    apply_error: float,
-) -> float:
+def _probable(run: _Recurrence, delta: float, apply_error: float) -> float:
     """Return the upper bound on the norm with probability ``1 - delta``, widened by the rounding of the run."""
-    square = krylov_certificate(diagonal, coupling, dimension, delta, overlap=overlap)
+    square = krylov_certificate(*run.coefficients(), run.map.domain_dimension, delta, overlap=run.overlap())
     # The coefficients are within a small multiple of u ||G|| of those of an exact recurrence.
-    margin = 4.0 * apply_error + 4.0 * len(diagonal) * math.sqrt(len(diagonal)) * UNIT_ROUNDOFF
+    margin = 4.0 * apply_error + 4.0 * run.steps * math.sqrt(run.steps) * UNIT_ROUNDOFF
     return math.sqrt(square) * (1.0 + margin)
