@@ -74,20 +74,27 @@ class Composition:
     def total(self) -> tuple[float, float, float]:
         """Return (certified log, probable log, delta) of the network's constant."""
         self.run()
-        lips = [part for _, expr in self.program.outputs for part in self._parts(expr)]
+        parts = [part for _, expr in self.program.outputs for part in _orthogonal_parts(expr)]
+        lips = [self.lipschitz(_side_by_side(group)) for group in self._jointly(parts)]
         if not lips:
             return -INF, -INF, 0.0
         certified = _largest_singular_value([lip.certified for lip in lips])
         probable = _largest_singular_value([lip.probable for lip in lips])
         return certified, min(probable, certified), min(1.0, sum(lip.delta for lip in lips))
 
-    def _parts(self, expr: Expr) -> list[Lip]:
-        """Return the constants of orthogonal parts of an output: those of a final concatenation, or itself."""
-        while expr.op is not None and expr.op.kind in ("isometry", "embedding"):
-            expr = expr.inputs[0]
-        if expr.op is not None and expr.op.kind == "concat":
-            return [lip for item in expr.inputs for lip in self._parts(item)]
-        return [self.lipschitz(expr)]
+    def _jointly(self, parts: list[Expr]) -> list[list[Expr]]:
+        """Group parts that are linear in one and the same atom, where together they are as easy to measure."""
+        by_atom: dict[frozenset[int], list[Expr]] = {}
+        groups = [[part] for part in parts if len(part.atoms) != 1]
+        for part in parts:
+            if len(part.atoms) == 1:
+                by_atom.setdefault(part.atoms, []).append(part)
+        for group in by_atom.values():
+            if len(group) > 1 and self.norms.has_closed_form(self._atom_of(group[0]), _side_by_side(group)):
+                groups.append(group)
+            else:
+                groups.extend([part] for part in group)
+        return groups
 
     def image(self, atom: Expr) -> Range:
         """Return the range of an atom; those it depends on are found first, so that nothing recurses deeply."""
@@ -298,6 +305,32 @@ def _by_atom(inputs: tuple[Expr, ...]) -> list[list[Expr]]:
         key: object = next(iter(item.atoms)) if len(item.atoms) == 1 else ("many", index)
         groups.setdefault(key, []).append(item)
     return list(groups.values())
+
+
+def _orthogonal_parts(expr: Expr) -> list[Expr]:
+    """Return the parts of an output that lie side by side: those of a final concatenation, or itself."""
+    parts: list[Expr] = []
+    stack = [expr]
+    while stack:
+        item = stack.pop()
+        if item.op is not None and item.op.kind in ("isometry", "embedding"):
+            stack.append(item.inputs[0])
+        elif item.op is not None and item.op.kind == "concat":
+            stack.extend(reversed(item.inputs))
+        else:
+            parts.append(item)
+    return parts
+
+
+def _side_by_side(group: list[Expr]) -> Expr:
+    """Return expressions of any shapes as one vector, or the one there is as it is."""
+    if len(group) == 1:
+        return group[0]
+
+    def apply(*tensors: Tensor) -> Tensor:
+        return torch.cat([t.reshape(-1) for t in tensors])
+
+    return linear(LinearOp("concat", apply, None, {"axis": 0}), group, (sum(e.numel for e in group),))
 
 
 def _summed(group: list[Expr]) -> Expr:
