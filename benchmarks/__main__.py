@@ -22,7 +22,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
     parser.add_argument("--out", type=Path, help="where to write; by default this folder, with --quick nowhere")
     parser.add_argument("--render", action="store_true", help="measure nothing, write RESULTS.md again")
-    parser.add_argument("--networks", help="of the convolutions only these, separated by commas")
+    parser.add_argument("--only", default="", help="networks to measure (convolutions, analyze), split by commas")
+    parser.add_argument("--missing", action="store_true", help="measure only what results.json does not have yet")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.names) - set(CHOICES))
     if unknown:
@@ -33,13 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     for name in () if given.render else given.names or CHOICES:
         module = importlib.import_module(f"benchmarks.{name}")
         settings = module.QUICK if given.quick else module.Settings()
-        if given.networks and name == "convolutions":
-            chosen = given.networks.split(",")
-            settings = replace(settings, networks=tuple(n for n in settings.networks if n[0] in chosen))
+        earlier = results.get(name, {})
+        if name in ("convolutions", "analyze"):
+            known = [row["name"] for row in earlier.get("rows", ())] if given.missing else ()
+            settings = replace(settings, only=tuple(filter(None, given.only.split(","))), known=tuple(known))
         print(f"== {name}", flush=True)
-        for results[name] in module.run(settings, lambda line: print(line, flush=True)):
+        for found in module.run(settings, lambda line: print(line, flush=True)):
+            results[name] = _merged(earlier, found) if given.only or given.missing else found
             if out is not None:  # what was measured is kept, also when the rest is not
                 write_report(results, out)
+        if name not in results:
+            print("nothing is missing")
+            continue
         print(text_report({name: results[name]}))
     if given.render and out is not None:
         write_report(results, out)
@@ -50,6 +56,12 @@ def _earlier(out: Path | None) -> dict:
     """Return the results already there."""
     file = None if out is None else out / "results.json"
     return json.loads(file.read_text()) if file is not None and file.exists() else {}
+
+
+def _merged(earlier: dict, found: dict) -> dict:
+    """Return a section with the rows measured before and not again."""
+    again = {row["name"] for row in found["rows"]}
+    return found | {"rows": [row for row in earlier.get("rows", ()) if row["name"] not in again] + found["rows"]}
 
 
 if __name__ == "__main__":

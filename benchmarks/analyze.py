@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +38,25 @@ SMALL = (
 
 @dataclass(frozen=True)
 class Settings:
-    """What to analyze: networks, samples of data and of the unit forward pass, its repeats, processes of their own."""
+    """What to analyze.
+
+    Attributes:
+        subjects: the networks.
+        data: samples given to the analysis.
+        unit: samples of the forward pass that is the unit.
+        repeats: forward passes measured, half of them before the analysis and half after it.
+        isolated: whether every measurement gets a process of its own.
+        only: analyze these networks alone, if there are any.
+        known: labels not to analyze.
+    """
 
     subjects: tuple[Subject, ...] = SUBJECTS
     data: int = 8
     unit: int = 32
     repeats: int = 5
     isolated: bool = True
+    only: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 QUICK = Settings(SMALL, data=2, unit=2, repeats=1, isolated=False)
@@ -54,12 +67,14 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     ask = fresh if settings.isolated else here
     rows = []
     for subject in settings.subjects:
+        if subject.label in settings.known or (settings.only and subject.name not in settings.only):
+            continue
         network = {"name": subject.name, "arguments": subject.arguments, "length": subject.length}
-        before = ask("forward", batch=settings.unit, repeats=settings.repeats, **network)
+        before = ask("forward", batch=settings.unit, repeats=(settings.repeats + 1) // 2, **network)
         found = ask("analyze", batch=settings.data, **network)
-        after = ask("forward", batch=settings.unit, repeats=settings.repeats, **network)
-        unit = (before["cpu"] + after["cpu"]) / 2
+        after = ask("forward", batch=settings.unit, repeats=(settings.repeats + 1) // 2, **network)
+        unit = statistics.median(before["cpu"] + after["cpu"])
         forwards = found["cpu"] / unit if unit else float("nan")
-        rows.append({"network": subject.label, "forward": unit, "forwards": forwards, "target": subject.target} | found)
+        rows.append({"name": subject.label, "forward": unit, "forwards": forwards, "target": subject.target} | found)
         say(f"{subject.label}: {found['cpu']:.1f} CPU s, {forwards:.1f} forwards, {found['memory_mib']:.0f} MiB")
         yield {"environment": environment(), "rows": rows}

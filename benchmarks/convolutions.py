@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,13 +35,25 @@ PATIENCE, LEAST_SECONDS = 5.0, 2.0
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to measure: networks, layers of each kind at most, steps of the truth, patience with peers."""
+    """How long to measure.
+
+    Attributes:
+        networks: names and arguments.
+        most_layers: the most layers to measure.
+        truth_steps: Lanczos steps of the truth.
+        patience: CPU time a peer may use, over that of Normscope.
+        least_seconds: CPU seconds a peer may always use.
+        only: measure layers of these networks alone, if there are any.
+        known: layers not to measure.
+    """
 
     networks: tuple[tuple[str, dict[str, Any]], ...] = NETWORKS
     most_layers: int | None = None
     truth_steps: int = 250
     patience: float = PATIENCE
     least_seconds: float = LEAST_SECONDS
+    only: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
 
 
 QUICK = Settings(SMALL_NETWORKS, most_layers=2, truth_steps=30, patience=1.0, least_seconds=1.0)
@@ -57,9 +70,15 @@ def target(layer: Layer) -> float:
 
 def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     """Measure every layer; yield what is known after each."""
-    layers = convolutions_of(settings.networks)[: settings.most_layers]
+    every = convolutions_of(settings.networks)
+    names = [name for name, _ in settings.networks]
+    layers = [
+        layer
+        for layer in every
+        if layer.name not in settings.known and (not settings.only or set(settings.only) & set(layer.uses))
+    ]
     rows = []
-    for layer in layers:
+    for layer in layers[: settings.most_layers]:
         row = measure(layer, settings)
         rows.append(row)
         ours = row["normscope"]
@@ -70,10 +89,8 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
         yield {
             "environment": environment(),
             "peers": [_facts(peer) for peer in PEERS],
-            "layers": rows,
-            "totals": totals(rows),
-            "missed": missed(rows),
-            "faster_peers": faster(rows),
+            "convolutions": {name: sum(layer.uses.get(name, 0) for layer in every) for name in names},
+            "rows": rows,
         }
 
 
@@ -105,12 +122,13 @@ def measure(layer: Layer, settings: Settings) -> dict[str, Any]:
         if found.get("equal"):
             found["equal"]["cpu_ratio"] = found["equal"]["cpu"] / first["cpu"]
     return {
-        "layer": layer.name,
+        "name": layer.name,
         "uses": dict(layer.uses),
         "is_matrix": layer.is_matrix,
         "map": layer.size,
         "stride": layer.stride,
         "target": target(layer),
+        "load": round(os.getloadavg()[0], 1),
         "truth": {"lower": truth.lower, "upper": truth.upper},
         "normscope": first | {"lower_error": first["lower"] / truth.lower - 1, "error": _error(first["upper"], truth)},
         "peers": peers,
@@ -221,7 +239,7 @@ def missed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         width = row["normscope"]["probable_width" if row["map"] <= 8 else "width"]
         if width > row["target"]:
-            out.append({"layer": row["layer"], "width": width, "target": row["target"]} | _probable(row))
+            out.append({"layer": row["name"], "width": width, "target": row["target"]} | _probable(row))
     return out
 
 
@@ -233,7 +251,7 @@ def _probable(row: dict[str, Any]) -> dict[str, Any]:
 def faster(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return where a peer needs less CPU time for a value as accurate as Normscope's width."""
     return [
-        {"layer": row["layer"], "peer": name, "claim": found["claim"], **found["equal"]}
+        {"layer": row["name"], "peer": name, "claim": found["claim"], **found["equal"]}
         for row in rows
         for name, found in row["peers"].items()
         if found.get("equal") and found["equal"]["cpu_ratio"] < 1.0

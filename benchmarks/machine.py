@@ -107,7 +107,7 @@ def stream(produce: Callable[[], Iterator[Any]], cpu_limit: float | None = None)
             try:
                 done, item = here.recv()
             except EOFError:
-                yield Failure(f"stopped after {cpu_limit:g} CPU s" if cpu_limit else "ended early")
+                yield Failure(f"stopped after {cpu_limit:.0f} CPU s" if cpu_limit else "ended early")
                 return
             if done:
                 if item is not None:

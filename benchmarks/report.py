@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.convolutions import faster, missed, totals
+
 Section = dict[str, Any]
 
 
@@ -31,7 +33,7 @@ def percent(value: float) -> str:
         return "infinite"
     if abs(value) < 1e-5:
         return "<0.001 %"
-    return f"{100 * value:+.2g} %" if value < 2 else f"{value + 1:.3g} x"
+    return f"{100 * value:+.2g} %" if value < 0.995 else f"{value + 1:.3g} x"
 
 
 def width(value: float) -> str:
@@ -65,39 +67,59 @@ def _targets(section: Section) -> str:
     rows = [
         [
             name,
-            str(t["convolutions"]),
+            f"{t['convolutions']} of {section['convolutions'][name]}",
             str(t["shapes"]),
             seconds(t["cpu"]),
             seconds(t["wall"]),
             seconds(t["cpu_distinct"]),
         ]
-        for name, t in section["totals"].items()
+        for name, t in totals(section["rows"]).items()
     ]
     head = ["network", "convolutions", "shapes", "CPU s, all", "wall s, all", "CPU s, each shape once"]
     lines = [table(head, rows), ""]
-    for row in section["missed"]:
+    for row in missed(section["rows"]):
         lines.append(
-            f"- target missed: {row['layer']}: certified width or, at 7, probable width {width(row['width'])}, "
-            f"target {width(row['target'])} (probable width {width(row['probable_width'])})"
+            f"- target missed: {row['layer']}: width {width(row['width'])}, target {width(row['target'])} "
+            f"(with probability 1 - 1e-9 the width is {width(row['probable_width'])})"
         )
-    if not section["missed"]:
+    if not missed(section["rows"]):
         lines.append("- every width meets its target")
-    for row in section["faster_peers"]:
-        lines.append(
-            f"- faster at this accuracy: {row['peer']} (bound: {row['claim']}) on {row['layer']}: "
-            f"{row['cpu_ratio']:.2f} of our CPU time, error {percent(row['error'])}"
-        )
-    return "\n".join(lines)
+    return "\n".join([*lines, *_verdicts(section)])
+
+
+def _verdicts(section: Section) -> list[str]:
+    """Return, for every peer, where it is as accurate as our width, and where in less time."""
+    lines = []
+    quicker = faster(section["rows"])
+    for peer in section["peers"]:
+        found = [row["peers"][peer["name"]] for row in section["rows"] if "none" not in row["peers"][peer["name"]]]
+        if not found:
+            continue
+        reached = [f for f in found if "equal" in f]
+        where = [f"{q['layer']} ({q['cpu_ratio']:.2f})" for q in quicker if q["peer"] == peer["name"]]
+        line = f"- {peer['name']} ({_claim(peer['claim'])}): within our width on {len(reached)} of {len(found)} layers"
+        lines.append(line + (f"; in less CPU time (over ours) on {', '.join(where)}" if where else ""))
+    lines.append(
+        "\nA method from below cannot tell how far it is from the norm: the effort it needs is read off the truth here, "
+        "which a user does not have. Normscope's time is for both sides. Times are means of two runs, before and after "
+        "the peers; a busy machine inflates CPU time too."
+    )
+    return lines
+
+
+def _claim(claim: str) -> str:
+    """Return what a peer's value is, in words."""
+    return {"upper": "an upper bound", "lower": "from below", "neither": "no bound for zero padding"}[claim]
 
 
 def _ours(section: Section) -> str:
     """Return the table of our own bounds."""
     rows = []
-    for row in section["layers"]:
+    for row in section["rows"]:
         n, t = row["normscope"], row["truth"]
         rows.append(
             [
-                row["layer"],
+                row["name"],
                 ", ".join(f"{k} {v}" for k, v in row["uses"].items()),
                 f"{t['lower']:.6g}",
                 width(t["upper"] / t["lower"] - 1),
@@ -107,11 +129,12 @@ def _ours(section: Section) -> str:
                 width(row["target"]),
                 seconds(n["cpu"]),
                 seconds(n["wall"]),
+                str(row.get("load", "")),
                 n["method"],
             ]
         )
     head = ["layer", "used", "truth", "truth known to", "our lower", "certified width", "probable width", "target"]
-    return table([*head, "CPU s", "wall s", "method"], rows)
+    return table([*head, "CPU s", "wall s", "load", "method"], rows)
 
 
 def _peers(section: Section) -> str:
@@ -124,8 +147,8 @@ def _errors(section: Section) -> str:
     """Return the errors of the peers at their usual effort, one per line and layer."""
     names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
     rows = [
-        [row["layer"], width(row["normscope"]["width"]), *(_usual(row["peers"][name], row) for name in names)]
-        for row in section["layers"]
+        [row["name"], width(row["normscope"]["width"]), *(_usual(row["peers"][name], row) for name in names)]
+        for row in section["rows"]
         if not row["is_matrix"]
     ]
     title = "Relative error at the usual effort (negative: below the truth, so no bound), CPU time over ours:"
@@ -146,9 +169,9 @@ def _equal(section: Section) -> str:
     """Return what each iterative peer needs to be as accurate as we are."""
     names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
     rows = []
-    for row in section["layers"]:
+    for row in section["rows"]:
         cells = [_reached(row["peers"][name], row) for name in names]
-        rows.append([row["layer"], width(row["normscope"]["probable_width"]), *cells])
+        rows.append([row["name"], width(row["normscope"]["probable_width"]), *cells])
     title = "Effort and CPU time over ours until the error is within our width; the error at the end where it is never:"
     return f"{title}\n\n" + table(["layer", "width to reach", *names], rows)
 
@@ -190,7 +213,7 @@ def analyze(section: Section) -> str:
     """Return the cost of whole analyses."""
     rows = [
         [
-            r["network"],
+            r["name"],
             seconds(r["forward"]),
             seconds(r["cpu"]),
             seconds(r["wall"]),
@@ -214,7 +237,7 @@ def analyze(section: Section) -> str:
     stages = []
     for r in section["rows"]:
         parts = ", ".join(f"{name} {100 * cpu / r['cpu']:.0f} %" for name, cpu in r["stages"].items())
-        stages.append(f"- {r['network']}: {parts}")
+        stages.append(f"- {r['name']}: {parts}")
     return "\n\n".join([_where(section), table(head, rows), "Where the CPU time goes:", "\n".join(stages)])
 
 

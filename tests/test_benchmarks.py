@@ -53,7 +53,7 @@ def test_tables_on_the_terminal_are_those_of_the_file(quick: tuple[subprocess.Co
 
 
 def test_every_method_speaks_of_the_same_norm(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
-    rows = json.loads((quick[1] / "results.json").read_text())["convolutions"]["layers"]
+    rows = json.loads((quick[1] / "results.json").read_text())["convolutions"]["rows"]
     assert rows
     for row in rows:
         truth, ours, peers = row["truth"], row["normscope"], row["peers"]
