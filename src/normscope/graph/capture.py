@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError
 from normscope.core.guard import untouched
-from normscope.graph.cache import cached
+from normscope.graph.cache import cached, folder
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
 from normscope.graph.inputs import ModelInputs
@@ -130,7 +130,7 @@ def _kept_or_fresh(
         graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(flat.names)))
         return graph, {_strip(k): v for k, v in tensors.items()}
 
-    graph, tensors = cached(model, (inputs.args, inputs.kwargs), fresh)
+    graph, tensors = cached(model, (inputs.args, inputs.kwargs), fresh) if folder() is not None else fresh()
     given = (_doubled(example) or example) if graph.batch == "dynamic" else example
     try:
         _verify(flat, graph, tensors, given, dynamic=graph.batch == "dynamic")
