@@ -135,25 +135,52 @@ def jacobian_norm(
     3.0
     """
     mapping = jacobian_map(function, x)
+    value, vector = _largest(mapping, steps, tolerance, seed)
+    if value > 0.0 and math.isfinite(value):
+        return value, vector
+    # Squares may have left the float range where the Jacobian itself has not: once more at unit scale.
+    generator = torch.Generator().manual_seed(seed)
+    start = torch.randn(mapping.domain_dimension, generator=generator, dtype=torch.float64).to(x)
+    size = float(mapping.apply(start.reshape(mapping.domain_shape)).abs().max()) if mapping.range_dimension else 0.0
+    if size == 0.0 or not math.isfinite(size):
+        return value, vector
+    factor = 2.0 ** min(1000, -math.frexp(size)[1])
+    value, vector = _largest(mapping.scaled(factor), steps, tolerance, seed)
+    return value / factor, vector
+
+
+def _largest(mapping: LinearMap, steps: int, tolerance: float, seed: int) -> tuple[float, Tensor]:
+    """Return an attained value of the norm of a map and the unit vector of its domain that attains it."""
     try:
         found = lanczos_norm(mapping, tolerance=tolerance, max_steps=steps, seed=seed, apply_error=0.0)
     except ValueError:  # NaN or infinity on the way: values beyond the float range
-        return math.nan, torch.zeros_like(x)
+        return math.nan, torch.zeros(mapping.domain_shape, dtype=mapping.dtype, device=mapping.device)
     vector = found.vector.reshape(-1)
     if mapping.domain_dimension > mapping.range_dimension:  # the vector lives on the output side
         vector = mapping.adjoint(vector.to(mapping.dtype)).to(vector)
-    norm = float(torch.linalg.vector_norm(vector))
+    norm = euclidean(vector)
     return found.lower, vector / norm if norm > 0 else vector
+
+
+def euclidean(x: Tensor) -> float:
+    """Return the l2 norm, entries taken at unit scale: their squares may leave the float range where it does not.
+
+    >>> euclidean(torch.tensor([3e-200, 4e-200], dtype=torch.float64))
+    5e-200
+    """
+    size = float(x.abs().max()) if x.numel() else 0.0
+    if size == 0.0 or not math.isfinite(size):
+        return size
+    return float(torch.linalg.vector_norm(x / size)) * size
 
 
 def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
     """Return ``||f(x + d) - f(x)|| / ||d||`` for a pair of points."""
     with torch.no_grad():
-        distance = float(torch.linalg.vector_norm(d))
+        distance = euclidean(d)
         if distance == 0.0:
             return 0.0
-        change = function(x + d) - function(x)
-        return float(torch.linalg.vector_norm(change)) / distance
+        return euclidean(function(x + d) - function(x)) / distance
 
 
 def ascend(

@@ -15,7 +15,7 @@ from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import LARGE, forward_cost
-from normscope.lipschitz.lower import EndToEnd, ascend, jacobian_map, jacobian_norm, pair_quotient
+from normscope.lipschitz.lower import EndToEnd, ascend, euclidean, jacobian_map, jacobian_norm, pair_quotient
 from normscope.lipschitz.rescaled import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
@@ -141,11 +141,10 @@ def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor
 
 def _attained(function: EndToEnd, x: Tensor, direction: Tensor) -> float:
     """Return ``||J v||`` for a unit direction, in float64, with room for rounding."""
-    norm = float(direction.norm())
+    norm = euclidean(direction)
     if norm == 0.0:
         return 0.0
-    image = jacobian_map(function, x).apply(direction / norm)
-    return float(torch.linalg.vector_norm(image)) * (1 - 1e-9)
+    return euclidean(jacobian_map(function, x).apply(direction / norm)) * (1 - 1e-9)
 
 
 def _careful(function: EndToEnd, x: Tensor, d: Tensor) -> float:

@@ -154,6 +154,21 @@ class LinearMap:
             adjoint_batch=self._apply_batch,
         )
 
+    def scaled(self, factor: float) -> LinearMap:
+        """Return the map :math:`c A`.
+
+        >>> LinearMap.from_matrix(torch.eye(2)).scaled(3.0).apply(torch.tensor([1.0, 2.0])).tolist()
+        [3.0, 6.0]
+        """
+        return LinearMap(
+            lambda x: self.apply(x) * factor,
+            lambda y: self.adjoint(y) * factor,
+            self.domain_shape,
+            self.range_shape,
+            dtype=self.dtype,
+            device=self.device,
+        )
+
     def apply(self, x: Tensor) -> Tensor:
         """Return :math:`A x` for one tensor of ``domain_shape``."""
         return self._apply(x)
