@@ -79,6 +79,8 @@ class SegmentNorms:
         """Choose a method and measure."""
         if source.id == target.id:
             return _unit("identity")
+        if source.numel == 0 or target.numel == 0:
+            return _exact(0.0, "zero")
         chain = dominators(source, target)
         while len(chain) > 1 and _is_unit(chain[-2], chain[-1]):  # isometries at the end change nothing
             chain.pop()
@@ -264,7 +266,8 @@ class SegmentNorms:
 def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
     """Return the dense matrix of a small map, and the logarithm of a bound on its error."""
     op = _single(source, target)
-    if op is not None and op.kind == "matrix" and op.data["weight"].ndim == 2 and source.numel == source.shape[-1]:
+    on_vector = op is not None and op.kind == "matrix" and op.data["axis"] == -1 and source.numel == source.shape[-1]
+    if op is not None and on_vector and op.data["weight"].ndim == 2:
         return op.data["weight"].to(torch.float64), -math.inf
     mapping = LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype=torch.float64)
     return mapping.matrix(), forming_error(source, target, adjoint=True).log_total
