@@ -77,7 +77,9 @@ def node_violations(
             stacked = torch.stack(values)
             if stacked.numel() and bool(stacked.isfinite().all()):
                 found += [f"{label} ({_kind(expr)}): {text}" for text in _outside(composition, expr, stacked)]
-                found += [f"{label} ({_kind(expr)}): {text}" for text in _faster(composition, expr, stacked, distances)]
+                size = _largest_below(walk, name, tensors)
+                faster = _faster(composition, expr, stacked, distances, size)
+                found += [f"{label} ({_kind(expr)}): {text}" for text in faster]
     return found
 
 
@@ -100,7 +102,7 @@ def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[s
     inside = composition.range(expr)
     top = float(values.abs().max())
     slack = EVALUATION * top
-    flat = values.flatten(1)
+    flat = values.reshape(len(values), -1)
     rows = float(values.norm(dim=-1).max()) if values.ndim > 1 else top
     if float(values.min()) < inside.low - slack:
         yield f"least entry {float(values.min())!r} below {inside.low!r}"
@@ -112,7 +114,15 @@ def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[s
         yield f"norm {float(flat.norm(dim=1).max())!r} above {inside.norm!r}"
 
 
-def _faster(composition: Composition, expr: Expr, values: Tensor, distances: Sequence[Tensor]) -> Iterator[str]:
+def _largest_below(walk: Walk, name: str, tensors: Sequence[dict[str, Tensor]]) -> float:
+    """Return the largest norm of what a node reads: rounding may have left so much of it, relatively."""
+    read = [t[n] for n in walk.graph[name].inputs() for t in tensors if n in t]
+    return max((float(v.norm()) for v in read if v.numel()), default=0.0)
+
+
+def _faster(
+    composition: Composition, expr: Expr, values: Tensor, distances: Sequence[Tensor], below: float
+) -> Iterator[str]:
     """Yield where a pair of points changes an expression by more than its constants allow."""
     logs = composition.lipschitz(expr).certified
     if max(logs) == math.inf:
@@ -121,10 +131,10 @@ def _faster(composition: Composition, expr: Expr, values: Tensor, distances: Seq
     allowed = torch.zeros_like(distances[0])
     for log, distance in zip(logs, distances, strict=False):
         allowed = allowed + math.exp(min(log, 700.0)) * distance
-    flat = values.flatten(1)
+    flat = values.reshape(len(values), -1)
     change = (flat[:, None] - flat[None]).norm(dim=-1)
     size = flat.norm(dim=1)
-    noise = 1e-13 * (size[:, None] + size[None])
+    noise = 1e-13 * (size[:, None] + size[None] + below)
     excess = change * (1 - EVALUATION) - noise - allowed
     if bool((excess > 0).any()):
         i, j = divmod(int(excess.argmax()), len(flat))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,12 +20,12 @@ def gate(draw: Draw, shape: Shape) -> nn.Module:
     two = randomized(nn.Linear(n, 4), draw)
     axis = draw.integer(1, len(shape))
 
-    def squeeze(m: nn.Module, x: Tensor) -> Tensor:
+    def squeeze(m: Any, x: Tensor) -> Tensor:
         places = tuple(range(2, x.ndim))
         pooled = x.mean(places, keepdim=True) if places else x
         return x * torch.sigmoid(pooled * 1.5 - 0.2)
 
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "sigmoid": lambda m, x: x * torch.sigmoid(m.inner(x)),
         "tanh": lambda m, x: torch.tanh(x) * torch.tanh(m.inner(x)),
         "glu": lambda m, x: F.glu(m.two(x), -1),
@@ -44,7 +45,7 @@ def gate(draw: Draw, shape: Shape) -> nn.Module:
 def attention(draw: Draw, shape: Shape) -> nn.Module:
     """Return attention over the tokens of (tokens, features)."""
     n, d = shape
-    choices: list[Callable[[Draw, int, int], nn.Module]] = [_dot_product, _dot_product, _by_hand]
+    choices: list[Callable[[Draw, int, int], nn.Module]] = [_dot_product, _dot_product, _by_hand, _learned]
     if d % 2 == 0:
         choices += [_multi_head, _rotary, _grouped_queries]
     return draw.choice(choices)(draw, n, d)
@@ -75,7 +76,7 @@ def _dot_product(draw: Draw, n: int, d: int) -> nn.Module:
     causal = mask is None and draw.chance(0.4)
     scale = draw.choice([None, 0.5, 0.0, 2.0])
 
-    def apply(m: nn.Module, x: Tensor) -> Tensor:
+    def apply(m: Any, x: Tensor) -> Tensor:
         q, k, v = (F.linear(x, getattr(m, c), getattr(m, f"b{c}")).unsqueeze(1) for c in "qkv")
         given = None if mask is None else m.mask
         return F.scaled_dot_product_attention(q, k, v, given, is_causal=causal, scale=scale).squeeze(1)
@@ -89,12 +90,28 @@ def _by_hand(draw: Draw, n: int, d: int) -> nn.Module:
     mask[:, 0] = True
     fill = draw.choice([-math.inf, -1e9])
 
-    def apply(m: nn.Module, x: Tensor) -> Tensor:
+    def apply(m: Any, x: Tensor) -> Tensor:
         q, k, v = (F.linear(x, getattr(m, c), getattr(m, f"b{c}")) for c in "qkv")
         scores = (q @ k.mT / math.sqrt(d)).masked_fill(~m.mask, fill)
         return scores.softmax(-1) @ v
 
     return Function("attention by hand", apply, mask=mask, **_projections(draw, d))
+
+
+def _learned(draw: Draw, n: int, d: int) -> nn.Module:
+    """Return attention of learned queries, or over learned keys or values, shared by the whole batch."""
+    memory, which = draw.tensor(1, 3, d), draw.choice(["query", "key", "value"])
+    scale = draw.scale(-0.5, 0.5)
+
+    def apply(m: Any, x: Tensor) -> Tensor:
+        bounded = torch.tanh(x)
+        q = m.memory if which == "query" else bounded
+        k = m.memory if which == "key" else bounded
+        v = m.memory if which == "value" else bounded
+        tokens = min(k.shape[1], v.shape[1])
+        return F.scaled_dot_product_attention(q, k[:, :tokens], v[:, :tokens], scale=scale).expand(len(x), -1, -1)
+
+    return Function(f"learned {which}", apply, memory=memory)
 
 
 def _heads(x: Tensor, heads: int) -> Tensor:
@@ -114,7 +131,7 @@ def _rotated(x: Tensor) -> Tensor:
 def _rotary(draw: Draw, n: int, d: int) -> nn.Module:
     """Return attention with rotary positions."""
 
-    def apply(m: nn.Module, x: Tensor) -> Tensor:
+    def apply(m: Any, x: Tensor) -> Tensor:
         q, k, v = (F.linear(x, getattr(m, c), getattr(m, f"b{c}")).unsqueeze(1) for c in "qkv")
         return F.scaled_dot_product_attention(_rotated(q), _rotated(k), v, is_causal=True).squeeze(1)
 
@@ -126,7 +143,7 @@ def _grouped_queries(draw: Draw, n: int, d: int) -> nn.Module:
     width = d // 2
     weights = {"q": draw.tensor(d, d), "k": draw.tensor(width, d), "v": draw.tensor(width, d)}
 
-    def apply(m: nn.Module, x: Tensor) -> Tensor:
+    def apply(m: Any, x: Tensor) -> Tensor:
         q, k, v = _heads(x @ m.q.mT, 2), _heads(x @ m.k.mT, 1), _heads(x @ m.v.mT, 1)
         out = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
         return out.transpose(1, 2).flatten(2)
@@ -145,15 +162,37 @@ def _multi_head(draw: Draw, n: int, d: int) -> nn.Module:
 
 def recurrent(draw: Draw, shape: Shape) -> nn.Module:
     """Return a recurrent layer over (time, features)."""
+    if draw.chance(0.3):
+        return _cells(draw, shape)
     kind = draw.choice([nn.LSTM, nn.GRU, nn.RNN])
     layer = kind(
         shape[-1], draw.integer(1, 2), num_layers=draw.integer(1, 2), batch_first=True, bidirectional=draw.chance(0.3)
     )
     which = draw.integer(0, 1)
 
-    def apply(m: nn.Module, x: Tensor) -> Tensor:
+    def apply(m: Any, x: Tensor) -> Tensor:
         out, state = m.inner(x)
         last = state[0] if isinstance(state, tuple) else state
         return out if which == 0 else last.transpose(0, 1)
 
     return Function("recurrent", apply, inner=randomized(layer, draw).eval())
+
+
+def _cells(draw: Draw, shape: Shape) -> nn.Module:
+    """Return a recurrent cell run over time by hand, or a layer whose first state depends on the input."""
+    kind = draw.choice([nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+    steps = min(2, shape[0])
+
+    def by_hand(m: Any, x: Tensor) -> Tensor:
+        state = None
+        for t in range(steps):
+            state = m.cell(x[:, t], state)
+        return state[0] if isinstance(state, tuple) else state  # type: ignore[return-value]
+
+    def from_input(m: Any, x: Tensor) -> Tensor:
+        out, _ = m.layer(x, torch.tanh(x.sum(1)[:, :1]).unsqueeze(0))
+        return out
+
+    cell = randomized(kind(shape[-1], 2), draw)
+    layer = randomized(nn.GRU(shape[-1], 1, batch_first=True), draw).eval()
+    return Function("cells", draw.choice([by_hand, from_input]), cell=cell, layer=layer)

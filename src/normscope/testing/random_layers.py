@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -63,7 +64,7 @@ def arithmetic(draw: Draw, shape: Shape) -> nn.Module:
     part = part[draw.integer(0, len(part)) :] if draw.chance(0.3) else part
     a, b = draw.tensor(*part), draw.tensor(*shape)
     keep = draw.mask(*part)
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "add": lambda m, x: x + c,
         "rsub": lambda m, x: c - x,
         "rsub.alpha": lambda m, x: torch.rsub(x, m.a, alpha=2),
@@ -123,7 +124,7 @@ def mixing(draw: Draw, shape: Shape) -> nn.Module:
     n = shape[-2]
     W = draw.tensor(draw.integer(1, 4), n)
     lead = shape[:-2]
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "left": lambda m, x: m.W @ x,
         "transposed": lambda m, x: F.linear(x.mT, m.W).mT,
         "einsum": lambda m, x: torch.einsum("on,...nd->...od", m.W, x),
@@ -154,24 +155,24 @@ def convolution(draw: Draw, shape: Shape) -> nn.Module:
         return randomized(
             transposed(channels, out, kernel, stride=stride, padding=padding, output_padding=extra, groups=groups), draw
         )
-    mode = draw.choice(["zeros", "zeros", "reflect", "circular", "replicate"])
-    padding: int | str = draw.integer(0, 1 if size > 1 else 0)
-    dilation = draw.integer(1, 2) if (size + 2 * padding) > 2 * (kernel - 1) else 1
-    if draw.chance(0.2) and kernel % 2:
-        padding, stride = "same", 1
-    else:
-        stride = draw.integer(1, 2)
+    modes: list[Literal["zeros", "reflect", "circular", "replicate"]] = ["zeros", "reflect", "circular", "replicate"]
+    mode = modes[max(0, draw.integer(-2, 3))]
+    amount = draw.integer(0, 1 if size > 1 else 0)
+    dilation = draw.integer(1, 2) if (size + 2 * amount) > 2 * (kernel - 1) else 1
+    same = draw.chance(0.2) and kernel % 2 == 1
+    around: int | str = "same" if same else amount
+    stride = 1 if same else draw.integer(1, 2)
     layer = kind(
-        channels, out, kernel, stride=stride, padding=padding, dilation=dilation, groups=groups, padding_mode=mode
+        channels, out, kernel, stride=stride, padding=around, dilation=dilation, groups=groups, padding_mode=mode
     )
     if draw.chance(0.15):
         return nn.utils.parametrizations.weight_norm(randomized(layer, draw))
-    if draw.chance(0.15) and mode == "zeros" and padding != "same":
+    if draw.chance(0.15) and mode == "zeros" and not same:
         function = (F.conv1d, F.conv2d, F.conv3d)[dims - 1]
         W = draw.tensor(out, channels // groups, *(kernel,) * dims)
         return Function(
             "standardized",
-            lambda m, x: function(x, _standardized(m.W), None, stride, padding, dilation, groups),
+            lambda m, x: function(x, _standardized(m.W), None, stride, amount, dilation, groups),
             W=W,
         )
     return randomized(layer, draw)
@@ -182,9 +183,9 @@ def pooling(draw: Draw, shape: Shape) -> nn.Module:
     dims, size = len(shape) - 1, min(shape[1:])
     kernel = draw.integer(1, min(3, size))
     stride, padding = draw.integer(1, 2), draw.integer(0, kernel // 2)
-    goal = [draw.integer(1, 3) for _ in range(dims)]
+    goal = tuple(draw.integer(1, 3) for _ in range(dims))
     modes = ["nearest", ("linear", "bilinear", "trilinear")[dims - 1], "nearest-exact"]
-    target = [n + draw.integer(-1, 2) if n > 1 else n for n in shape[1:]]
+    target = tuple(n + draw.integer(-1, 2) if n > 1 else n for n in shape[1:])
     forms: list[nn.Module] = [
         (nn.AvgPool1d, nn.AvgPool2d, nn.AvgPool3d)[dims - 1](
             kernel, stride, padding, count_include_pad=draw.chance(), ceil_mode=draw.chance(0.3)
@@ -219,7 +220,7 @@ def layout(draw: Draw, shape: Shape) -> nn.Module:
     divisors = [d for d in range(1, whole + 1) if whole % d == 0]
     wide = draw.choice(divisors)
     c = draw.number()
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "flatten": lambda m, x: x.flatten(1),
         "reshape": lambda m, x: x.reshape(x.shape[0], wide, -1),
         "permute": lambda m, x: x.permute(order),
@@ -246,7 +247,10 @@ def layout(draw: Draw, shape: Shape) -> nn.Module:
         "stack": lambda m, x: torch.stack([x, x * c], axis),
         "cat": lambda m, x: torch.cat([x, x.flip(axis), m.b.expand(x.shape[0], *shape)], axis),
         "triangle": lambda m, x: x.unsqueeze(-2).tril() if rank == 1 else x.triu(1 - draw_offset),
-        "scatter": lambda m, x: _overwritten(x, axis, start, c),
+        "overwrite": lambda m, x: _overwritten(x, axis, start, c),
+        "scatter": lambda m, x: torch.zeros_like(x).scatter_add(axis, m.places.expand(x.shape[0], *shape), x),
+        "put": lambda m, x: _put(x, m.picks, m.b),
+        "fold": lambda m, x: F.fold(F.unfold(x, 2, padding=1), shape[1:], 2, padding=1),
         "diagonal": lambda m, x: torch.diag_embed(x) if rank == 1 else x.diagonal(0, -2, -1),
     }
     draw_offset = draw.integer(0, 2)
@@ -262,11 +266,19 @@ def _overwritten(x: Tensor, axis: int, index: int, c: float) -> Tensor:
     return x
 
 
+def _put(x: Tensor, picks: Tensor, b: Tensor) -> Tensor:
+    """Return a constant with some rows put in, and some added to."""
+    picks = picks[:1] % x.shape[1]
+    out = b.expand(x.shape[0], *b.shape[1:]).clone()
+    out[:, picks] = x[:, picks] * 2.0
+    return out.index_add(1, picks, x[:, :1])
+
+
 def reduction(draw: Draw, shape: Shape) -> nn.Module:
     """Return a sum, mean, norm, maximum, softmax or sort along axes."""
     axis = draw.integer(1, len(shape))
     every = tuple(range(1, len(shape) + 1))
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "sum": lambda m, x: x.sum(axis, keepdim=True),
         "mean": lambda m, x: x.mean(every, keepdim=True),
         "norm": lambda m, x: x.norm(dim=axis, keepdim=True),
@@ -279,9 +291,15 @@ def reduction(draw: Draw, shape: Shape) -> nn.Module:
         "log_softmax": lambda m, x: x.log_softmax(axis),
         "logsumexp": lambda m, x: x.logsumexp(axis, keepdim=True),
         "sort": lambda m, x: x.sort(axis).values,
+        "topk": lambda m, x: x.topk(1, axis).values,
+        "median": lambda m, x: x.median(axis, keepdim=True).values,
+        "var_mean": lambda m, x: torch.cat(torch.var_mean(torch.sin(x), axis, keepdim=True, correction=0), axis),
+        "logaddexp": lambda m, x: torch.logaddexp(x, x.flip(axis)),
+        "three": lambda m, x: torch.einsum("bi,i,oi->bo", x.flatten(1), m.w, m.V),
         "std": lambda m, x: x.std(axis, keepdim=True, unbiased=False) + 0.1 * x.sum(axis, keepdim=True),
         "var": lambda m, x: torch.tanh(x).var(axis, keepdim=True, unbiased=False),
         "diff": lambda m, x: torch.cat([x, x.diff(dim=axis)], axis),
     }
     name = draw.choice(sorted(forms))
-    return Function(f"{name} axis={axis}", forms[name])
+    n = math.prod(shape)
+    return Function(f"{name} axis={axis}", forms[name], w=draw.tensor(n), V=draw.tensor(2, n))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -110,9 +111,9 @@ def _fitting(draw: Draw, x: Tensor, depth: int) -> tuple[nn.Module, Tensor]:
 def _builders(shape: Shape) -> Sequence[Builder]:
     """Return the layers that make sense for samples of a shape."""
     rank = len(shape)
-    found: list[Builder] = [random_layers.activation] * 3 + [random_layers.arithmetic, random_layers.layout]
-    found += [random_normalizers.normalizer] * 3 + [random_layers.linear] * 2 + [random_layers.reduction]
-    found.append(random_gates.gate)
+    often: tuple[Builder, ...] = (random_layers.activation, random_normalizers.normalizer)
+    found: list[Builder] = [*often * 3, random_layers.linear, random_layers.linear, random_layers.reduction]
+    found += [random_gates.gate, random_layers.arithmetic, random_layers.layout]
     if rank == 2:
         found += [random_gates.attention] * 2 + [random_gates.recurrent]
     if rank >= 2:
@@ -129,10 +130,10 @@ def _joined(draw: Draw, x: Tensor, depth: int) -> nn.Module:
     axis, half = draw.integer(1, x.ndim - 1), max(1, x.shape[1] // 2)
     c = draw.number()
 
-    def halves(m: nn.Module, z: Tensor) -> Tensor:
+    def halves(m: Any, z: Tensor) -> Tensor:
         return torch.cat([m.first(z[:, :half]).flatten(1), m.second(z[:, half:]).flatten(1)], 1)
 
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "residual": lambda m, z: z + m.branch(z),
         "scaled residual": lambda m, z: c * z - m.branch(z) * 0.5,
         "sum": lambda m, z: m.branch(z) + m.other(z),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -58,10 +59,10 @@ def _channels_first(draw: Draw, shape: Shape) -> nn.Module:
     beta = draw.tensor(shape[0])
     tail = (1,) * (len(shape) - 1)
 
-    def permuted(m: nn.Module, x: Tensor) -> Tensor:
+    def permuted(m: Any, x: Tensor) -> Tensor:
         return F.layer_norm(x.movedim(1, -1), (shape[0],), m.gamma, m.beta, eps).movedim(-1, 1)
 
-    def by_hand(m: nn.Module, x: Tensor) -> Tensor:
+    def by_hand(m: Any, x: Tensor) -> Tensor:
         centered = x - x.mean(1, keepdim=True)
         scaled = centered / torch.sqrt(centered.pow(2).mean(1, keepdim=True) + eps)
         return m.gamma.reshape(-1, *tail) * scaled + m.beta.reshape(-1, *tail)
@@ -81,7 +82,7 @@ def _written_out(draw: Draw, shape: Shape) -> nn.Module:
     def var(x: Tensor) -> Tensor:
         return x.var(dims, keepdim=True, unbiased=not biased)
 
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "rms": lambda m, x: m.gamma * (x * torch.rsqrt(mean(x.pow(2)) + eps)),
         "rms/": lambda m, x: x / torch.sqrt(mean(x * x) + eps) * m.gamma,
         "rms pow": lambda m, x: x * (mean(x.square()) + eps).pow(-0.5),
@@ -102,7 +103,7 @@ def _written_out(draw: Draw, shape: Shape) -> nn.Module:
 def _l2(draw: Draw, shape: Shape) -> nn.Module:
     """Return division by the l2 norm along an axis."""
     axis, eps = draw.integer(1, len(shape)), draw.eps()
-    forms: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    forms: dict[str, Callable[[Any, Tensor], Tensor]] = {
         "normalize": lambda m, x: F.normalize(x, dim=axis, eps=eps),
         "cosine": lambda m, x: m.g * (x / (x.norm(dim=axis, keepdim=True) + eps)),
         "sum": lambda m, x: x / (x.pow(2).sum(axis, keepdim=True) + eps).sqrt(),
@@ -120,7 +121,7 @@ def _response(draw: Draw, shape: Shape) -> nn.Module:
     gamma, beta, eps = draw.gamma(size), draw.tensor(size), draw.eps()
     tail = (size,) if last else (size, 1, 1)
 
-    def response(m: nn.Module, x: Tensor) -> Tensor:
+    def response(m: Any, x: Tensor) -> Tensor:
         norms = torch.norm(x, p=2, dim=space, keepdim=True)
         ratio = norms / (norms.mean(dim=channel, keepdim=True) + eps)
         return m.gamma.reshape(tail) * (x * ratio) + m.beta.reshape(tail) + x

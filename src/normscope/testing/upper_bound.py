@@ -47,6 +47,8 @@ class Checked:
         """Hold something attained against the bounds on a domain."""
         if not attained > 0.0 or not math.isfinite(attained):
             return
+        if self.upper[domain] == -math.inf and "pair" not in what:
+            return  # a derivative that is zero but for rounding; pairs tell
         log = math.log(attained) + math.log1p(-EVALUATION)
         self.attained[domain] = max(self.attained.get(domain, -math.inf), log)
         for kind, bounds in (("certified", self.upper), ("probable", self.probable)):
