@@ -30,7 +30,7 @@ def couples_samples(captured: Captured) -> bool:
     with torch.no_grad():
         before = captured.run(captured.example)
         after = captured.run([_others_changed(t) for t in captured.example])
-    return any(not _first_is_same(a, b, size) for a, b in zip(before, after, strict=True))
+    return any(not _first_is_same(a.detach(), b.detach(), size) for a, b in zip(before, after, strict=True))
 
 
 def uses_batch_statistics(program: Program) -> bool:

@@ -67,6 +67,9 @@ def _fixed(site: Site, mode: str) -> Constants:
     """Fixed statistics (F1): ``max |gamma| / sqrt(var + eps)``; Lemma 1 prints the l2 norm of the vector."""
     variance = site.running[1].detach().double().flatten()  # type: ignore[index]
     gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
+    if bool((variance + site.eps == 0).any()):  # a division by zero: torch gives infinity and NaN
+        none = Value(math.inf, Kind.CERTIFIED, mode=mode, statement="normscope F1")
+        return Constants(none, None, None, None)
     proved = Value.of(
         batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1"
     )
