@@ -204,18 +204,20 @@ class Composition:
         """Return the range of an expression on the domain."""
         if expr.id not in self._ranges:
             order = _needed(expr, self._ranges)
+            # Row by row is exact and costs a matrix: once for what is asked, and for each branch of a junction below.
+            ends = {expr.id} | {i.id for e in order if len(e.atoms) > 1 for i in e.inputs}
             for item in order:
-                self._ranges[item.id] = self._range(item).tightened(item.shape)
+                self._ranges[item.id] = self._range(item, row_by_row=item.id in ends).tightened(item.shape)
         return self._ranges[expr.id]
 
-    def _range(self, expr: Expr) -> Range:
-        """Compute a range from those of the operands, and row by row where the map allows it."""
+    def _range(self, expr: Expr, *, row_by_row: bool) -> Range:
+        """Compute a range from those of the operands, and row by row where that is wanted and the map allows it."""
         if expr.op is None:
             return self.image(expr)
         if not expr.atoms:
             return ranges.range_of(offset(expr, self._offsets))
         out = ranges.shifted(self._linear_range(expr, [self._ranges[i.id] for i in expr.inputs]), expr)
-        if len(expr.atoms) == 1 and expr.op.kind in ("matrix", "contraction", "isometry", "diagonal", "sum", "concat"):
+        if row_by_row and len(expr.atoms) == 1:
             source = self._atom_of(expr)
             row = self.image(source).row
             if row < INF:
