@@ -161,8 +161,8 @@ class LinearMap:
         [3.0, 6.0]
         """
         return LinearMap(
-            lambda x: self.apply(x) * factor,
-            lambda y: self.adjoint(y) * factor,
+            lambda x: self.apply(x * factor),  # the vector first: what A makes of it may leave the float range
+            lambda y: self.adjoint(y * factor),
             self.domain_shape,
             self.range_shape,
             dtype=self.dtype,

@@ -178,6 +178,35 @@ def test_float32_runs_in_large_spaces_do_not_stop_early() -> None:
     assert run.ritz == pytest.approx(1.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("exponent", [-900, -530, -400, -150, 150, 300, 500, 900])
+def test_powers_of_two_change_nothing(exponent: int) -> None:
+    """Squares and fourth powers leave the float range long before the norm does: every digit stays, the scale aside."""
+    A = torch.randn(30, 40, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    factor = 2.0**exponent
+    plain = lanczos_norm(LinearMap.from_matrix(A), delta=1e-9, max_steps=12)
+    scaled = lanczos_norm(LinearMap.from_matrix(A * factor), delta=1e-9, max_steps=12)
+    assert (scaled.lower, scaled.probable, scaled.ritz) == (
+        plain.lower * factor,
+        plain.probable * factor,
+        plain.ritz * factor,
+    )
+    assert torch.equal(scaled.vector, plain.vector)
+    aimed = lanczos_norm(LinearMap.from_matrix(A * factor), tolerance=0.0, target=0.9 * plain.lower * factor)
+    assert aimed.steps == lanczos_norm(LinearMap.from_matrix(A), tolerance=0.0, target=0.9 * plain.lower).steps
+
+
+def test_norms_at_the_ends_of_the_float_range() -> None:
+    """Attained values are never infinite, and never above the norm where numbers lose their digits."""
+    for dtype, exponent in ((torch.float32, 60), (torch.float32, -70), (torch.float64, 1021), (torch.float64, -1060)):
+        d = torch.tensor([1.0, 0.5, 0.25], dtype=dtype) * 2.0**exponent
+        run = lanczos_norm(LinearMap.from_matrix(torch.diag(d)), delta=1e-9)
+        assert run.lower <= float(d[0])
+        if dtype == torch.float64:
+            assert run.probable >= float(d[0])
+        if exponent > -1000:
+            assert run.lower == pytest.approx(float(d[0]), rel=1e-5)
+
+
 def test_start_and_target() -> None:
     """A good start needs few steps; a target stops the run; a chosen start proves nothing from above."""
     A = diagonal_map(hard_spectrum())

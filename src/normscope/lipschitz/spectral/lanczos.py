@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 
 import numpy as np
@@ -228,6 +229,7 @@ class _Recurrence:
         reorthogonalise: whether each new vector is made orthogonal to all before it.
         steps: steps made.
         exhausted: whether the space became invariant, up to rounding.
+        exponent: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range.
     """
 
     map: LinearMap
@@ -237,6 +239,7 @@ class _Recurrence:
     reorthogonalise: bool
     steps: int = 0
     exhausted: bool = False
+    exponent: int = 0
 
     @classmethod
     def begin(cls, map: LinearMap, start: Tensor, max_steps: int, reorthogonalise: bool) -> _Recurrence:
@@ -256,7 +259,7 @@ class _Recurrence:
     def step(self) -> None:
         """Apply the map once and its adjoint once: one more pair of coefficients, and one more vector."""
         k, basis = self.steps, self.basis
-        image = self.map.apply(basis[k].reshape(self.map.domain_shape))
+        image = self._image(basis[k].reshape(self.map.domain_shape))
         following = self.map.adjoint(image).reshape(-1)
         self.diagonal[k] = float(torch.linalg.vector_norm(image)) ** 2
         # The recurrence takes out the two large components; one pass against all vectors removes what rounding left.
@@ -277,6 +280,18 @@ class _Recurrence:
         else:
             torch.div(following, float(self.coupling[k]), out=basis[self.steps])
 
+    def _image(self, vector: Tensor) -> Tensor:
+        """Return the image of a vector; the first one shows whether the map must be scaled."""
+        image = self.map.apply(vector)
+        if self.steps == 0 and image.numel():
+            exponent = math.frexp(float(image.abs().max()))[1]  # 0 for zero, NaN and infinity
+            room = math.frexp(torch.finfo(self.map.dtype).max)[1]
+            if abs(exponent) > room // 10:
+                self.exponent = max(24 - room, min(exponent, room - 24))  # its power of two has an inverse
+                self.map = self.map.scaled(2.0**-self.exponent)
+                return image * 2.0**-self.exponent
+        return image
+
     def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
         """Return the coefficients so far, the coupling to the next vector included."""
         return self.diagonal[: self.steps], self.coupling[: self.steps]
@@ -296,11 +311,12 @@ def _bounds(run: _Recurrence, delta: float | None, apply_error: float) -> Krylov
     vector = torch.as_tensor(weights, dtype=run.map.dtype, device=run.map.device) @ run.basis[: run.steps]
     lower = attained_norm(run.map, vector.reshape(run.map.domain_shape), apply_error=apply_error)
     probable = math.inf if delta is None else _probable(run, delta, apply_error)
+    scale = 2.0**run.exponent
     return KrylovBounds(
-        lower,
-        max(probable, lower),
+        min(lower * scale, sys.float_info.max) if lower * scale > sys.float_info.min else 0.0,
+        max(probable, lower) * scale,
         delta or 0.0,
-        math.sqrt(max(theta, 0.0)),
+        math.sqrt(max(theta, 0.0)) * scale,
         run.steps,
         run.exhausted,
         vector.reshape(-1),
@@ -335,7 +351,7 @@ def _accurate_enough(run: _Recurrence, delta: float | None, tolerance: float, ta
     """Return whether the run may stop here."""
     diagonal, coupling = run.coefficients()
     theta, weights = _largest_ritz(diagonal, coupling[:-1])
-    if theta >= target * target:
+    if math.sqrt(max(theta, 0.0)) >= target * 2.0**-run.exponent:
         return True
     if delta is not None:
         needed = _log_target(run.map.domain_dimension, delta)
