@@ -140,10 +140,15 @@ def _kept_or_fresh(
     return graph, tensors, given
 
 
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    """Return copies: a network may overwrite its input."""
+    return [t.clone() for t in tensors]
+
+
 def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
     """Run the model once, with a clear error if it does not accept the input."""
     try:
-        return flat(*example)
+        return flat(*_copies(example))
     except Exception as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
         raise InputError(
@@ -163,7 +168,7 @@ def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[s
         try:
             if how == "dispatch":
                 reason = failures[-1] if failures else ""
-                graph, tensors = record_graph(flat, tuple(given))
+                graph, tensors = record_graph(flat, tuple(_copies(given)))
                 graph = replace(graph, notes=(*graph.notes, _note(reason)))
             else:
                 graph, tensors = export_graph(flat, tuple(given), dynamic=how == "dynamic")
@@ -194,7 +199,7 @@ def _doubled(example: list[Tensor]) -> list[Tensor] | None:
 def _verify(flat: _Flat, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool) -> None:
     """Check that the graph gives what the model gives, at another batch size too if it claims to."""
     for inputs in [given] + ([[t[:1] if t.ndim else t for t in given]] if dynamic else []):
-        for ours, theirs in zip(run(graph, tensors, inputs), flat(*inputs), strict=True):
+        for ours, theirs in zip(run(graph, tensors, inputs), flat(*_copies(inputs)), strict=True):
             scale = float(theirs.abs().nan_to_num(0, 0, 0).max()) if theirs.numel() else 0.0
             same = torch.isclose(ours, theirs, rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True)
             if ours.shape != theirs.shape or not bool(same.all()):

@@ -1,0 +1,71 @@
+"""Coupled samples are found by changing the others, and independent ones are not accused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from networks import Lambda, captured_of, points
+from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.operators.program import build_program
+
+COUPLED: dict[str, Callable[[Tensor], object]] = {
+    "softmax over the batch": lambda x: x.softmax(0),
+    "centred over the batch": lambda x: x - x.mean(0),
+    "sum over the batch": lambda x: x.sum(0),
+    "mean of everything": lambda x: x.mean(),
+    "products of samples": lambda x: x @ x.T,
+    "neighbour": lambda x: x + x.roll(1, 0),
+    "one coupled output of two": lambda x: (x.relu(), x.sum()),
+    "batch statistics": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
+    "cumulative": lambda x: x.flip(0).cumsum(0),
+}
+INDEPENDENT: dict[str, Callable[[Tensor], object]] = {
+    "entrywise": lambda x: x.tanh(),
+    "softmax over features": lambda x: x.softmax(-1),
+    "samples and features in one axis": lambda x: x.reshape(-1),
+    "pairs of features": lambda x: x.reshape(-1, 2),
+    "samples last": lambda x: x.T.relu(),
+    "sum of each": lambda x: x.sum(-1),
+    "nothing of the input": lambda x: torch.ones(3) * x.shape[1],
+    "by name": lambda x: {"a": x.relu(), "b": x.sum(-1, keepdim=True)},
+}
+BATCHES = {"normal": points(4, 6), "equal": torch.ones(4, 6), "zero": torch.zeros(4, 6), "one": points(1, 6)}
+
+
+def _model(function: Callable[[Tensor], object]) -> nn.Module:
+    return Lambda(lambda s, x: function(x), p=nn.Parameter(torch.zeros(1).double()))
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", COUPLED)
+def test_coupled_samples_are_found(name: str, batch: str) -> None:
+    """On any batch, even one of equal samples or of a single one."""
+    captured = captured_of(_model(COUPLED[name]), BATCHES[batch].double())
+    assert captured.graph.batch != "dynamic" or couples_samples(captured)
+
+
+@pytest.mark.parametrize("batch", BATCHES)
+@pytest.mark.parametrize("name", INDEPENDENT)
+def test_independent_samples_are_not_accused(name: str, batch: str) -> None:
+    """Wherever the axis of samples ends up."""
+    assert not couples_samples(captured_of(_model(INDEPENDENT[name]), BATCHES[batch].double()))
+
+
+def test_tokens_are_changed_within_their_range() -> None:
+    """An embedding is asked for known tokens only."""
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2)).double()
+    tokens = torch.tensor([[0, 1, 2, 4], [4, 4, 1, 0], [0, 0, 0, 3]])
+    assert not couples_samples(captured_of(model, tokens))
+    mixed = Lambda(lambda s, x: s.e(x) - s.e(x).mean(0), e=nn.Embedding(5, 3)).double()
+    assert couples_samples(captured_of(mixed, tokens))
+
+
+def test_batch_statistics_of_a_layer_are_seen_in_the_program() -> None:
+    """A BatchNorm without running statistics reduces the batch axis; a LayerNorm does not."""
+    for norm, expected in ((nn.BatchNorm1d(6, track_running_stats=False), True), (nn.LayerNorm(6), False)):
+        captured = captured_of(norm.double(), points(4, 6))
+        assert uses_batch_statistics(build_program(captured.graph, captured.tensors, captured.example)) is expected
