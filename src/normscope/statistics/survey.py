@@ -137,6 +137,8 @@ def _batch_of(program: Program) -> int:
 def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str) -> None:
     """Add one batch to what was seen at a place."""
     if not bool(torch.isfinite(x).all()):
+        if site is None:
+            return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
         raise NonFiniteError(
             f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
             "mend the data, or run the model in a wider dtype (model.double())"
@@ -163,7 +165,10 @@ def group_floor(x: Tensor, spread: Spread, scale: float) -> Tensor:
     Groups of different samples or tokens share one floor; channels and channel groups keep their own.
     """
     view = list(spread.view)
-    view[0] = x.shape[0] if 0 in spread.axes else max(1, round(view[0] * scale))
+    if x.ndim == len(view) and sum(a != b for a, b in zip(x.shape, view, strict=True)) <= 1:
+        view = list(x.shape)  # the view is the tensor itself, wherever its batch axis stands
+    else:
+        view[0] = x.shape[0] if 0 in spread.axes else max(1, round(view[0] * scale))
     values = replace(spread, view=tuple(view)).of(x.detach().to(torch.float64))
     dims = [i for i in range(values.ndim) if i != spread.channel_axis]
     return values.amin(dims, keepdim=True)

@@ -35,6 +35,7 @@ class Checked:
         attained: largest Jacobian norm or quotient found, by name of the domain.
         opaque: operations without a finite constant.
         violations: a sentence for each bound that something attained exceeds.
+        noise: rounding of a Jacobian, from the largest constant of any tensor on the way.
     """
 
     upper: dict[str, float] = field(default_factory=dict)
@@ -42,13 +43,14 @@ class Checked:
     attained: dict[str, float] = field(default_factory=dict)
     opaque: list[str] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    noise: float = 0.0
 
     def compare(self, domain: str, attained: float, what: str) -> None:
         """Hold something attained against the bounds on a domain."""
         if not attained > 0.0 or not math.isfinite(attained):
             return
-        if self.upper[domain] == -math.inf and "pair" not in what:
-            return  # a derivative that is zero but for rounding; pairs tell
+        if "pair" not in what and attained < self.noise:
+            return  # a derivative in which larger ones cancel
         log = math.log(attained) + math.log1p(-EVALUATION)
         self.attained[domain] = max(self.attained.get(domain, -math.inf), log)
         for kind, bounds in (("certified", self.upper), ("probable", self.probable)):
@@ -76,6 +78,8 @@ def check_upper_bound(
     """
     samples = [[t[i : i + 1] for t in inputs] for i in range(inputs[0].shape[0])]
     captured = _captured(model, samples[0] if front_end == "dispatch" else list(inputs), front_end)
+    if front_end == "export" and captured.graph.batch != "dynamic":
+        captured = _captured(model, samples[0], front_end)
     walk = Walk(captured.graph, captured.tensors, samples[0])
     program = walk.run()
     seen = survey(captured, program, samples, activations={})
@@ -95,6 +99,8 @@ def check_upper_bound(
             checked.probable[name] += 1e-12 * max(1.0, abs(checked.probable[name]))
     if not program.outputs:
         return checked
+    logs = [max(compositions["everywhere"].lipschitz(atom).certified) for atom in program.atoms]
+    checked.noise = 1e-11 * math.exp(min(700.0, max((log for log in logs if log < math.inf), default=0.0)))
     ends = [EndToEnd(captured, program, s) for s in samples]
     data = torch.stack([e.point() for e in ends])
     function = _direct(model, inputs, program) or _one_by_one(ends[0])
