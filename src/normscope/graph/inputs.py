@@ -252,7 +252,7 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
             f"data is a tensor, an array, a tuple or mapping of them, or a loader that yields such; "
             f"this is {type(value).__name__}"
         )
-    dtype = input_dtype(model) if cast and value.is_floating_point() else value.dtype
+    dtype = input_dtype(model, value.dtype) if cast and value.is_floating_point() else value.dtype
     return value.detach().to(input_device(model), dtype)
 
 

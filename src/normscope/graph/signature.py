@@ -79,15 +79,17 @@ def sized_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield path, module
 
 
-def input_dtype(model: nn.Module) -> torch.dtype:
+def input_dtype(model: nn.Module, otherwise: torch.dtype | None = None) -> torch.dtype:
     """Return the dtype of the numbers a model takes: that of its first floating parameter, or else buffer.
+
+    A model that holds no number takes any: then ``otherwise``, or torch's default.
 
     >>> input_dtype(nn.Linear(2, 2).double())
     torch.float64
     """
     held = (*model.parameters(), *model.buffers())
     floating = (t.dtype for t in held if t.is_floating_point() and t.dtype.itemsize > 1)
-    return next(floating, torch.get_default_dtype())
+    return next(floating, otherwise or torch.get_default_dtype())
 
 
 def input_device(model: nn.Module) -> torch.device:

@@ -1,0 +1,168 @@
+"""Capture: the graph gives what the model gives, by whichever front end, and says what it holds for."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
+from normscope.core.errors import CaptureError, InputError
+from normscope.graph import capture as module
+from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.inputs import ModelInputs
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+@dataclass
+class Output:
+    """What transformers models return, in short."""
+
+    logits: Tensor
+    cache: Any = None
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "perceptron": (lambda: nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.GELU(), nn.Linear(6, 2)), (4,)),
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten()), (2, 5, 5)),
+    "attention": (lambda: nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (3, 4)),
+    "recurrent": (lambda: Lambda(lambda s, x: s.r(x)[0], r=nn.GRU(4, 3, batch_first=True)), (5, 4)),
+    "in place": (lambda: nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)), (4,)),
+    "decides by its data": (lambda: Lambda(lambda s, x: s.a(x) if x.sum() > 0 else -s.a(x), a=nn.Linear(4, 2)), (4,)),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_graph_reproduces_the_model(name: str) -> None:
+    """On the example, and on other data and batch sizes where the graph claims any."""
+    build, shape = MODELS[name]
+    model = seeded(build())
+    captured = captured_of(model, points(3, *shape).abs())
+    sizes = (1, 2, 5) if captured.graph.batch == "dynamic" else (3,)
+    for size in sizes:
+        x = points(size, *shape, seed=size).abs()
+        with torch.no_grad():
+            (ours,), theirs = captured.run([x.clone()]), model(x.clone())
+        assert torch.allclose(ours, theirs, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        (lambda s, x: s.a(x), ("output",)),
+        (lambda s, x: (s.a(x), x), ("0", "1")),
+        (lambda s, x: {"u": s.a(x), "v": {"w": x}}, ("u", "v.w")),
+        (lambda s, x: Pair(x, s.a(x)), ("first", "second")),
+        (lambda s, x: Output(s.a(x)), ("logits",)),
+        (lambda s, x: [x, x.argmax(-1), "text", None, (s.a(x),)], ("0", "4.0")),
+    ],
+)
+def test_outputs_have_names(function: Callable[..., Any], names: tuple[str, ...]) -> None:
+    """Every floating tensor in what the model returns, by its path."""
+    captured = captured_of(seeded(Lambda(function, a=nn.Linear(4, 2))), points(3, 4))
+    assert captured.graph.output_names == names
+
+
+def test_inputs_have_names() -> None:
+    """Those of forward, positional and by keyword."""
+    model = seeded(LambdaOfTwo(lambda s, x, y: s.a(x) + y, a=nn.Linear(4, 2)))
+    assert capture(model, ModelInputs((points(3, 4), points(3, 2)))).input_names == ["x", "y"]
+    assert capture(model, ModelInputs((points(3, 4),), {"y": points(3, 2)})).input_names == ["x", "y"]
+
+
+def test_a_batch_of_one_leaves_the_size_free() -> None:
+    """Export would fix it; the example is doubled for that."""
+    captured = captured_of(seeded(nn.Linear(4, 2)), points(1, 4))
+    assert captured.graph.batch == "dynamic"
+    assert captured.example[0].shape == (2, 4)
+    assert captured.at_batch(1)[0].shape == (1, 4)
+
+
+def test_a_fixed_batch_stays() -> None:
+    """A recorded graph holds for its own size."""
+    model = seeded(Lambda(lambda s, x: s.a(x) if x.sum() > 0 else -s.a(x), a=nn.Linear(4, 2)))
+    captured = captured_of(model, points(3, 4).abs())
+    assert (captured.graph.front_end, captured.graph.batch) == ("dispatch", "3")
+    assert captured.at_batch(1)[0].shape == (3, 4)
+    assert any("export failed" in note for note in captured.graph.notes)
+
+
+def test_names_are_the_models_own() -> None:
+    """No trace of a wrapper in owners and weights."""
+    captured = captured_of(seeded(nn.Sequential(nn.Linear(4, 6), nn.ReLU())), points(2, 4))
+    assert set(captured.tensors) == {"0.weight", "0.bias"}
+    assert {n.owner for n in captured.graph.calls()} == {"0", "1"}
+
+
+def test_evaluation_mode_is_captured_whatever_the_mode() -> None:
+    """Dropout is gone, BatchNorm reads its running statistics, and training mode is put back."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.9)).double().train()
+    captured = captured_of(model, points(3, 4))
+    assert model.training
+    x = points(3, 4, seed=2)
+    assert torch.allclose(captured.run([x])[0], model.eval()(x), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "eps"), [(torch.float64, 2.0**-52), (torch.float32, 2.0**-23), (torch.bfloat16, 2.0**-23)]
+)
+def test_the_stabilizer_of_rms_norm_is_written_out(dtype: torch.dtype, eps: float) -> None:
+    """The same graph in another precision stays the same function."""
+    for norm in (nn.RMSNorm(4), nn.RMSNorm(4, elementwise_affine=False)):
+        captured = captured_of(nn.Sequential(nn.Identity(), norm).to(dtype), torch.ones(2, 4, dtype=dtype))
+        (node,) = [n for n in captured.graph if n.op.startswith("aten.rms_norm")]
+        assert node.args[3] == eps
+    given = captured_of(nn.RMSNorm(4, eps=0.25).to(dtype), torch.ones(2, 4, dtype=dtype))
+    (node,) = [n for n in given.graph if n.op.startswith("aten.rms_norm")]
+    assert node.args[3] == 0.25
+
+
+def test_compiled_modules_are_unwrapped() -> None:
+    """torch.compile(module) computes what its module computes; a module that only looks like one is left alone."""
+    inner = nn.Linear(2, 2)
+    assert uncompiled(torch.compile(inner)) is inner  # type: ignore[arg-type]
+    assert uncompiled(inner) is inner
+    lookalike = nn.Sequential(nn.Linear(2, 2))
+    lookalike._orig_mod = inner
+    assert uncompiled(lookalike) is lookalike
+
+
+def test_a_model_that_does_not_run_is_told_with_its_shapes() -> None:
+    """What the model raised, on what it was given, and what to pass."""
+    with pytest.raises(InputError, match=r"\(2, 5\) float64.*RuntimeError.*right shape"):
+        capture(seeded(nn.Linear(4, 2)), ModelInputs((points(2, 5),)))
+
+
+def test_nothing_floating_comes_out() -> None:
+    """There is nothing to differentiate."""
+    with pytest.raises(CaptureError, match="no floating tensor"):
+        captured_of(Lambda(lambda s, x: x.argmax(-1)), points(2, 4))
+
+
+def test_a_graph_that_does_not_reproduce_the_model_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a front end gave another function, the next one is tried, and at last an error lists all attempts."""
+    wrong = captured_of(seeded(nn.Linear(4, 2)), points(3, 4))
+
+    def export(*args: Any, **settings: Any) -> tuple[Any, dict[str, Tensor]]:
+        return wrong.graph, {f"model.{k}": v * 2 for k, v in wrong.tensors.items()}
+
+    monkeypatch.setattr(module, "export_graph", export)
+    right = captured_of(seeded(nn.Linear(4, 2)), points(3, 4))
+    assert right.graph.front_end == "dispatch"
+    monkeypatch.setattr(module, "record_graph", export)
+    with pytest.raises(CaptureError, match=r"(?s)could not be captured.*dynamic.*export.*dispatch"):
+        captured_of(seeded(nn.Linear(4, 2)), points(3, 4))
+
+
+def test_the_example_is_kept_unless_a_batch_of_one_was_doubled() -> None:
+    """What the graph was captured on."""
+    x = points(3, 4)
+    captured = captured_of(seeded(nn.Linear(4, 2)), x)
+    assert isinstance(captured, Captured)
+    assert torch.equal(captured.example[0], x)
