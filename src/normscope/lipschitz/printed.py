@@ -39,7 +39,9 @@ def lemma_5(weights: Iterable[Value]) -> Value:
 
 @statement("than2025", "Corollary 10", holds="printed; BatchNorm with fixed statistics, plain chain")
 def corollary_10(weights: Iterable[Value], inverse_stds: Iterable[Value]) -> tuple[Value, Value]:
-    """Return both forms for BatchNorm: ``P_w prod ||1/sigma_k||`` and ``P_w sigma^-K``, ``1/sigma = max_k ||1/sigma_k||``.
+    """Return both forms for BatchNorm: ``P_w prod ||1/sigma_k||`` and ``P_w sigma^-K``.
+
+    There ``1/sigma = max_k ||1/sigma_k||``.
 
     Args:
         weights: spectral norms of the linear layers.

@@ -1,4 +1,4 @@
-"""Exact norms of convolutions on small maps: their Gram matrix is block tridiagonal, and its Cholesky proves the norm."""
+"""Exact norms of convolutions on small maps: a block tridiagonal Gram matrix, and its Cholesky as the proof."""
 
 from __future__ import annotations
 
