@@ -1,0 +1,143 @@
+"""Attained values: Jacobian products against dense autograd, pairs that are really that far apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from networks import Lambda, LambdaOfTwo, captured_of, jacobian, points, seeded, spectral_norm
+from normscope.lipschitz.lower import EndToEnd, ascend, euclidean, jacobian_map, jacobian_norm, pair_quotient
+from normscope.operators.program import build_program
+
+FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "smooth": lambda x: torch.stack([x[0] * x[1], x[2].exp(), (x * x).sum()]),
+    "relu": lambda x: torch.relu(x - 0.1) * 3,
+    "wide": lambda x: torch.outer(x, x).flatten(),
+    "narrow": lambda x: x.square().sum().reshape(1),
+    "sort": lambda x: x.sort().values.cumsum(0),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_products_with_the_jacobian(name: str) -> None:
+    """``J v`` and ``J^T u`` from one recorded pass, against the dense Jacobian."""
+    function, x = FUNCTIONS[name], points(4)
+    dense = torch.autograd.functional.jacobian(function, x).reshape(-1, 4)
+    map = jacobian_map(function, x)
+    v, u = points(4, seed=1), points(dense.shape[0], seed=2)
+    assert torch.allclose(map.apply(v).flatten(), dense @ v, rtol=1e-12)
+    assert torch.allclose(map.adjoint(u.reshape(map.range_shape)), dense.T @ u, rtol=1e-12)
+    value, direction = jacobian_norm(function, x)
+    truth = spectral_norm(dense)
+    assert value <= truth * (1 + 1e-12)
+    assert value == pytest.approx(truth, rel=1e-6)
+    assert float((dense @ direction).norm()) == pytest.approx(truth, rel=1e-6)
+    assert float(direction.norm()) == pytest.approx(1.0, rel=1e-12)
+
+
+def test_a_function_that_ignores_its_input_has_jacobian_zero() -> None:
+    """Constants, with and without a graph, and a part of the input that is unused."""
+    x = points(3)
+    assert jacobian_norm(lambda x: torch.ones(2).double(), x)[0] == 0.0
+    assert jacobian_norm(lambda x: x.detach() * 2, x)[0] == 0.0
+    assert jacobian_norm(lambda x: 0 * x, x)[0] == 0.0
+    assert jacobian_norm(lambda x: 5 * x[:1], x)[0] == pytest.approx(5.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", [1e-290, 1e-200, 1e-30, 1.0, 1e30, 1e200, 1e290])
+def test_sizes_whose_squares_leave_the_float_range(size: float) -> None:
+    """Only the Jacobian itself must fit into a float."""
+    value, direction = jacobian_norm(lambda x: x * torch.tensor([1.0, 3.0, 2.0]).double() * size, points(3))
+    assert value == pytest.approx(3 * size, rel=1e-6)
+    assert abs(float(direction[1])) == pytest.approx(1.0, rel=1e-6)
+
+
+def test_values_that_are_no_numbers() -> None:
+    """A NaN Jacobian attains nothing, and no vector is invented."""
+    value, _ = jacobian_norm(lambda x: (x - x).sqrt(), points(3))
+    assert math.isnan(value) or value == math.inf
+
+
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_euclidean_norm_at_any_size(size: float) -> None:
+    """Three and four make five."""
+    assert euclidean(torch.tensor([3.0, -4.0]).double() * size) == pytest.approx(5 * size, rel=1e-12)
+    assert euclidean(torch.zeros(3)) == 0.0
+    assert euclidean(torch.zeros(0)) == 0.0
+
+
+def test_pairs() -> None:
+    """The quotient of a pair is what it says, and never above the constant of the function."""
+    x, d = points(4), points(4, seed=1)
+    exact = float((torch.sin(x + d) - torch.sin(x)).norm() / d.norm())
+    assert pair_quotient(torch.sin, x, d) == pytest.approx(exact, rel=1e-12)
+    assert exact <= 1.0
+    assert pair_quotient(torch.sin, x, torch.zeros(4)) == 0.0
+
+
+def test_ascent_finds_the_steepest_place() -> None:
+    """Sin is flat where it starts and has slope one elsewhere: the pair climbs, and stays a pair of that function."""
+    start = torch.full((3,), 1.2, dtype=torch.float64)
+    direction = torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
+    first = pair_quotient(torch.sin, start, 1e-3 * direction)
+    point, step = ascend(torch.sin, start, direction, steps=60, radius=1e-3, rate=3e-2)
+    climbed = pair_quotient(torch.sin, point, step)
+    assert first < 0.4
+    assert 0.8 < climbed <= 1.0
+
+
+def test_ascent_returns_the_best_pair_met_and_respects_a_projection() -> None:
+    """Points are put back into the set allowed after every step."""
+    start, direction = torch.full((2,), 0.5).double(), torch.tensor([1.0, 0.0]).double()
+    point, _ = ascend(
+        torch.square, start, direction, steps=40, radius=1e-2, rate=0.5, project=lambda p: p.clamp(-0.7, 0.7)
+    )
+    assert float(point.abs().max()) <= 0.7
+    point, step = ascend(lambda x: x * math.nan, start, direction, steps=5, radius=1e-2, rate=0.1)
+    assert torch.equal(point, start)
+    assert float(step.norm()) > 0
+
+
+def _end_to_end(model: nn.Module, *inputs: Tensor) -> EndToEnd:
+    captured = captured_of(model, *(torch.cat([t, t]) for t in inputs))
+    program = build_program(captured.graph, captured.tensors, captured.at_batch(1))
+    return EndToEnd(captured, program, list(inputs))
+
+
+def test_the_network_as_a_function_of_its_blocks() -> None:
+    """Two inputs become one vector, two outputs another; Jacobian against autograd."""
+    model = seeded(
+        LambdaOfTwo(lambda s, x, y: (s.a(x) * y.tanh(), x.argmax(-1), s.b(y)), a=nn.Linear(3, 2), b=nn.Linear(2, 2))
+    )
+    x, y = points(1, 3), points(1, 2, seed=1)
+    function = _end_to_end(model, x, y)
+    assert torch.equal(function.point(), torch.cat([x.flatten(), y.flatten()]))
+    dense = torch.autograd.functional.jacobian(function, function.point())
+    assert torch.allclose(dense, jacobian(model, x, y), rtol=1e-10)
+
+
+def test_token_models_start_at_their_embedding() -> None:
+    """The block is the embedding's output; tokens are held fixed."""
+    model = seeded(nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2)))
+    tokens = torch.tensor([[1, 4]])
+    function = _end_to_end(model, tokens)
+    assert torch.equal(function.point(), model[0](tokens).detach().flatten())
+    dense = torch.autograd.functional.jacobian(function, function.point())
+    assert torch.allclose(dense, model[2].weight.detach(), rtol=1e-12)
+
+
+def test_low_precision_networks_are_run_in_float64() -> None:
+    """What is attained is attained by the network in exact arithmetic."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.RMSNorm(3)).bfloat16()
+    x = points(1, 3).bfloat16()
+    function = _end_to_end(model, x)
+    wide = Lambda(
+        lambda s, v: nn.functional.rms_norm(s.a(v), [3], s.w, 2.0**-23), a=model[0].double(), w=model[1].weight.double()
+    )
+    expected = jacobian(wide, x.double())
+    dense = torch.autograd.functional.jacobian(function, function.point())
+    assert torch.allclose(dense, expected, rtol=1e-9)
