@@ -11,6 +11,15 @@ from typing import Any
 from benchmarks.convolutions import faster, missed, totals
 
 Section = dict[str, Any]
+HEAD = """# Benchmarks
+
+`make bench` measures all of this, which is
+
+    pip install -c constraints.txt -r benchmarks/requirements.txt
+    python -m benchmarks
+
+Weights are random (He-normal, by seed) in all of it. Every measurement uses one thread and a process of its own. CPU
+and wall seconds are of the machine named in each section; its load average says how busy it was."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -100,7 +109,7 @@ def _verdicts(section: Section) -> list[str]:
         line = f"- {peer['name']} ({_claim(peer['claim'])}): within our width on {len(reached)} of {len(found)} layers"
         lines.append(line + (f"; in less CPU time (over ours) on {', '.join(where)}" if where else ""))
     lines.append(
-        "\nA method from below cannot tell how far it is from the norm: the effort it needs is read off the truth here, "
+        "\nA method from below cannot tell how far it is from the norm: the effort it needs is read off the truth, "
         "which a user does not have. Normscope's time is for both sides. Times are means of two runs, before and after "
         "the peers; a busy machine inflates CPU time too."
     )
@@ -276,4 +285,4 @@ def write_report(results: dict[str, Section], folder: Path) -> None:
     """Write results.json and RESULTS.md."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "results.json").write_text(json.dumps(results, indent=1) + "\n")
-    (folder / "RESULTS.md").write_text(f"# Benchmarks\n\n`make bench` measures all of this.\n\n{text_report(results)}")
+    (folder / "RESULTS.md").write_text(f"{HEAD}\n\n{text_report(results)}")
