@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 from typing import cast
 
@@ -199,7 +200,9 @@ def _batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
     if len(X) == 1:
         return single(X[0]).unsqueeze(0)
     try:
-        return torch.func.vmap(single)(X)
+        with warnings.catch_warnings():  # vmap tells where it is slow; that is no concern of the user's
+            warnings.filterwarnings("ignore", message=".*performance drop.*")
+            return torch.func.vmap(single)(X)
     except (RuntimeError, ValueError, NotImplementedError):  # no batching rule, data-dependent code, in-place writes
         return torch.stack([single(x) for x in X])
 

@@ -221,8 +221,8 @@ class Walk:
         if kind and find_rule(node.op):
             return self._normalizer(call, kind)
         rule = find_rule(node.op)
-        if rule is None:
-            return self._opaque(call, value)
+        if rule is None or any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
+            return self._opaque(call, value)  # rules speak of real numbers
         return rule(call)
 
     def _opaque(self, call: Call, value: Any) -> Any:
@@ -388,8 +388,9 @@ class Walk:
         """Apply a normalizer's own operation and note it."""
         rule = find_rule(call.node.op)
         x = call.get("input", call.get("self"))
-        if rule is None or not isinstance(x, Expr):
-            return call.opaque("a normalizer whose parameters depend on the input has no rule")
+        if rule is None or call.tainted() not in (["input"], ["self"]) or not isinstance(x, Expr):
+            reason = "a normalizer whose parameters depend on the input has no rule"
+            return call.with_rest(call.opaque(reason), reason, known=False)
         result = rule(call)
         out = result[0] if isinstance(result, list) else result
         self._note(site_of(call, kind, x, out), x, out)
@@ -419,6 +420,11 @@ class Walk:
         self.program.atoms = [a for a in sorted(self.program.atoms, key=lambda a: a.id) if a.id in reached]
         self.program.layers = [e for e in sorted(self.program.layers, key=lambda e: e.id) if e.id in reached]
         self.program.opaque = [a for a in self.program.atoms if isinstance(a.atom, Opaque)]
+
+
+def _is_complex(value: Any) -> bool:
+    """Tell whether a value is a tensor of complex numbers."""
+    return isinstance(value, Tensor) and value.is_complex()
 
 
 def _opaque_rule(call: Call, reason: str) -> Opaque:
