@@ -27,6 +27,8 @@ SMALL_NETWORKS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("resnet18", {"width": 2, "image_size": 16, "classes": 2}),
     ("cnn", {}),
 )
+#: CPU seconds all convolutions of a network may take.
+TARGET_SECONDS = {"resnet18": 30.0}
 #: A layer on which every method is run once before it is timed.
 WARM_UP = Layer((4, 4, 3, 3), 8, 1, 1, 1)
 #: A peer may use this many times the CPU time of Normscope on a layer, and at least so many seconds.
