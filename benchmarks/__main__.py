@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.machine import use_one_thread
-from benchmarks.report import text_report, write_report
 
 CHOICES = ("convolutions", "certificates", "analyze", "growth")
 
@@ -28,6 +27,8 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = sorted(set(given.names) - set(CHOICES))
     if unknown:
         parser.error(f"benchmarks are {', '.join(CHOICES)}; came {', '.join(unknown)}")
+    from benchmarks.report import text_report, write_report  # late: wrong use is said before torch is loaded
+
     use_one_thread()
     out = given.out or (None if given.quick else Path(__file__).parent)
     results = _earlier(out)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
-
 THREADS = 1
 #: Computations shorter than this many seconds are repeated.
 SHORT = 0.2
@@ -88,6 +86,8 @@ def environment() -> dict[str, Any]:
 
 def use_one_thread() -> None:
     """Let torch compute on one thread in this process."""
+    import torch
+
     torch.set_num_threads(THREADS)
 
 
