@@ -132,7 +132,8 @@ def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor
         if not is_homogeneous(function):
             return None
         x = function.point()
-        function.fix(x)
+        if not function.fix(x):
+            continue
         value, direction = jacobian_norm(function, x, seed=seed)
         if math.isfinite(value):
             logs.append(log_of(_attained(function, x, direction)) + function.log_scale)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,7 +39,7 @@ class Lip:
 
     def __add__(self, other: Lip) -> Lip:
         """Return the constant of a sum."""
-        return self._join((other,), log_sum)
+        return self._join((other,), lambda logs: log_sum(logs, INF))
 
     def scaled(self, log_certified: float, log_probable: float | None = None, delta: float = 0.0) -> Lip:
         """Return the constant after a map of a given norm."""
@@ -60,7 +60,7 @@ class Lip:
 
     def root_sum_square(self, *others: Lip) -> Lip:
         """Return the constant of a concatenation."""
-        return self._join(others, lambda logs: log_sum(2 * log for log in logs) / 2)
+        return self._join(others, _root_sum_square)
 
     def minimum(self, other: Lip) -> Lip:
         """Return the better of two bounds on the same function, block by block."""
@@ -68,18 +68,28 @@ class Lip:
 
     def total(self) -> tuple[float, float]:
         """Return (certified, probable) logs of the constant with respect to the whole input."""
-        return (
-            log_sum(2 * log for log in self.certified) / 2,
-            log_sum(2 * log for log in self.probable) / 2,
-        )
+        return _root_sum_square(self.certified), _root_sum_square(self.probable)
+
+
+def _root_sum_square(logs: Iterable[float]) -> float:
+    """Return the logarithm of the root of a sum of squares, rounded up."""
+    return log_sum((2 * log for log in logs), INF) / 2
 
 
 def _times(a: float, b: float) -> float:
-    """Multiply in the log domain; a map that ignores its input stays at zero even after "no bound".
+    """Multiply by a factor ``exp(b)`` in the log domain, rounded up; no bound times zero is zero.
 
-    A zero constant is exact (nothing depends on the input), so it wins over an infinite factor.
+    A zero constant is exact (nothing depends on the input), so it wins over an infinite factor. The logarithm of a
+    factor errs by a few units of one and of its own last place.
+
+    >>> _times(1e6, 1.0) > 1e6 + 1.0, _times(3.0, 0.0)
+    (True, 3.0)
     """
-    return -INF if -INF in (a, b) else a + b
+    if -INF in (a, b):
+        return -INF
+    if b == 0.0 or math.isinf(a + b):
+        return a + b
+    return math.nextafter(a + (b + 2.0**-50 * (1.0 + abs(b))), INF)
 
 
 @dataclass(frozen=True)
