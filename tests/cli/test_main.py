@@ -76,6 +76,8 @@ def test_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        # A background job of a shell inherits an ignored SIGINT; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     try:
         deadline = time.monotonic() + 60
@@ -85,6 +87,7 @@ def test_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
         stdout, stderr = process.communicate(timeout=30)
     finally:
         process.kill()
+        process.communicate()
     assert process.returncode == 130
     assert stdout == ""
     assert stderr.splitlines()[-1] == "normscope: stopped"
