@@ -18,7 +18,8 @@ def forward_cost(program: Program) -> float:
             continue
         weight = expr.op.data["weight"]
         if expr.op.kind == "convolution":
-            places = math.prod(expr.shape[len(expr.shape) - (weight.ndim - 2) :])
+            read = expr.inputs[0] if expr.op.data.get("transposed") else expr  # each weight meets each of its places
+            places = math.prod(read.shape[len(read.shape) - (weight.ndim - 2) :])
         else:
             places = expr.numel // max(1, expr.shape[-1])
         total += float(weight.numel()) * places
