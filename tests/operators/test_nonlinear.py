@@ -1,67 +1,151 @@
-"""Constants in the log domain: sums and products against fifty digits, always rounded up."""
+"""Constants and ranges: the small algebra every nonlinear rule is written in."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
-import mpmath
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
 
-from normscope.operators.nonlinear import Lip
-
-NUMBERS = [1e-30, 0.1, 1 / 3, 0.7, 1.0, 3.0, 7.7, 1e30, 1e300]
-
-
-def of(number: float) -> Lip:
-    return Lip.constant(math.log(number), 1)
-
-
-def test_products_are_rounded_up() -> None:
-    """Whatever the order: up a thousand times and back again, in logarithms far larger than the result."""
-    for number in NUMBERS:
-        lip, exact = Lip.constant(0.0, 1), mpmath.mpf(0)
-        for factor in [number] * 1000 + [1.0 / number] * 1000:
-            lip = lip.scaled(math.log(factor))
-        with mpmath.workdps(50):
-            exact = 1000 * mpmath.log(mpmath.mpf(number) * mpmath.mpf(1.0 / number))
-        assert exact <= lip.certified[0] <= exact + 2000 * 2.0**-50 * (2 + 3000 * abs(math.log(number)))
+from networks import points
+from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.nonlinear import INF, Input, Lip, Opaque, Pointwise, Range, outward, product
 
 
-@pytest.mark.parametrize("a", NUMBERS)
-@pytest.mark.parametrize("b", NUMBERS)
-def test_sums_are_rounded_up(a: float, b: float) -> None:
-    """Of the numbers whose logarithms are stored, not of those they were meant to be."""
-    first, second = of(a), of(b)
-    with mpmath.workdps(50):
-        x, y = mpmath.exp(first.certified[0]), mpmath.exp(second.certified[0])
-        plain, square = mpmath.log(x + y), mpmath.log(x * x + y * y) / 2
-    assert plain <= (first + second).certified[0] <= plain + 1e-13 * (1 + abs(plain))
-    assert square <= first.root_sum_square(second).certified[0] <= square + 1e-13 * (1 + abs(square))
+class _Context:
+    """A context with given answers."""
+
+    blocks = 2
+
+    def __init__(self, log: float = 0.0, inside: Range | None = None) -> None:
+        self.log, self.inside = log, inside or Range()
+
+    def lipschitz(self, expr: Expr) -> Lip:
+        return Lip((self.log, -INF), (self.log, -INF))
+
+    def range(self, expr: Expr) -> Range:
+        return self.inside
+
+    def centered_row(self, expr: Expr) -> float:
+        return self.inside.row
+
+    def input_range(self, block: int) -> Range:
+        return self.inside
+
+    def floor(self, name: str) -> Tensor | float:
+        return 0.0
 
 
-def test_zero_and_infinity() -> None:
-    """A map that ignores its input stays zero behind anything; no bound times anything else is no bound."""
-    zero, none = Lip.constant(-math.inf, 2), Lip.constant(math.inf, 2)
-    assert zero.scaled(math.inf) == zero
-    assert none.scaled(-math.inf).certified == (-math.inf, -math.inf)
-    assert none.scaled(-5.0) == none
-    assert (zero + none) == none
-    assert (zero + zero) == zero
-    assert zero.total() == (-math.inf, -math.inf)
+numbers = st.floats(1e-6, 1e6)
 
 
-def test_probabilities_add_up_and_stay_below_one() -> None:
-    """A union bound over every norm that may fail."""
-    lip = of(2.0).scaled(1.0, 0.9, 1e-9).scaled(1.0, 0.8, 1e-9)
-    assert lip.delta == pytest.approx(2e-9)
-    assert lip.probable[0] < lip.certified[0]
-    assert (lip + lip).delta == pytest.approx(4e-9)
-    assert Lip((0.0,), (0.0,), 0.8).root_sum_square(Lip((0.0,), (0.0,), 0.7)).delta == 1.0
+@settings(max_examples=50, deadline=None)
+@given(a=st.tuples(numbers, numbers), b=st.tuples(numbers, numbers))
+def test_constants_add_and_join_block_by_block(a: tuple[float, float], b: tuple[float, float]) -> None:
+    """Sums add, concatenations add in squares, the better of two bounds is the smaller."""
+    one, two = (Lip(tuple(map(math.log, t)), tuple(map(math.log, t))) for t in (a, b))
+    for found, combine in (
+        (one + two, lambda x, y: x + y),
+        (one.root_sum_square(two), math.hypot),
+        (one.minimum(two), min),
+    ):
+        expected = [combine(x, y) for x, y in zip(a, b, strict=True)]
+        assert [math.exp(log) for log in found.certified] == pytest.approx(expected, rel=1e-9)
+    assert math.exp(one.total()[0]) == pytest.approx(math.hypot(*a), rel=1e-9)
 
 
-def test_blocks_are_kept_apart_until_the_end() -> None:
-    """The better bound block by block; all blocks together by the root of the sum of squares."""
-    first, second = Lip((math.log(3.0), 0.0), (math.log(3.0), 0.0)), Lip((0.0, math.log(4.0)), (0.0, math.log(4.0)))
-    assert first.minimum(second).certified == (0.0, 0.0)
-    both = Lip((math.log(3.0), math.log(4.0)), (math.log(3.0), math.log(4.0)))
-    assert both.total()[0] == pytest.approx(math.log(5.0), rel=1e-14)
+def test_scaling_keeps_zero_and_the_failure_probability() -> None:
+    """A block that is not read stays at zero even after "no bound"; failures add up, never above one."""
+    lip = Lip((0.0, -INF), (0.0, -INF), 0.25)
+    assert lip.scaled(INF).certified == (INF, -INF)
+    assert lip.scaled(-INF).certified == (-INF, -INF)
+    assert lip.scaled(math.log(2.0), math.log(1.5), 0.5).probable[0] == pytest.approx(math.log(1.5))
+    assert lip.scaled(0.0, delta=0.5).delta == 0.75
+    assert (lip + lip.scaled(0.0, delta=0.9)).delta == 1.0
+    assert Lip.constant(INF, 3).certified == (INF, INF, INF)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.lists(st.integers(1, 4), min_size=0, max_size=3),
+    seed=st.integers(0, 100),
+    known=st.sets(st.sampled_from(("entries", "row", "norm")), min_size=1),
+)
+def test_what_follows_from_a_range_holds(shape: list[int], seed: int, known: set[str]) -> None:
+    """Whatever is known of a tensor, everything derived from it holds for the tensor."""
+    x = points(*shape, seed=seed) * 3
+    row = float(x.norm(dim=-1).max()) if x.ndim else float(x.abs())
+    given_range = Range(
+        float(x.min()) if "entries" in known else -INF,
+        float(x.max()) if "entries" in known else INF,
+        row if "row" in known else INF,
+        float(x.norm()) if "norm" in known else INF,
+    )
+    tight = given_range.tightened(tuple(shape))
+    assert tight.low <= float(x.min())
+    assert float(x.max()) <= tight.high
+    assert row <= tight.row * (1 + 1e-12)
+    assert float(x.norm()) <= tight.norm * (1 + 1e-12)
+    assert max(tight.sup, tight.row, tight.norm) < INF
+
+
+def test_ranges_meet() -> None:
+    """Both conditions hold."""
+    met = Range(-1.0, 5.0, 3.0, INF).meet(Range(-2.0, 2.0, INF, 4.0))
+    assert met == Range(-1.0, 2.0, 3.0, 4.0)
+    assert met.sup == 2.0
+    assert Range().sup == INF
+
+
+def test_products_of_bounds() -> None:
+    """Nothing times anything is nothing, even times "no bound"."""
+    assert product(0.0, INF) == 0.0
+    assert product(2.0, INF) == INF
+    assert product(-2.0, 3.0) == -6.0
+
+
+def test_rounding_outward() -> None:
+    """Wider on both sides, infinities stay."""
+    low, high = outward(-2.0, 3.0)
+    assert low < -2.0 < 3.0 < high
+    assert outward(-INF, INF) == (-INF, INF)
+    assert outward(0.0, 0.0) == (0.0, 0.0)
+
+
+def test_inputs_and_opaque_operations() -> None:
+    """A block has constant one in itself and zero in others; the unknown has none."""
+    block = Input(1, "input")
+    assert block.constant(_Context()).certified == (-INF, 0.0)  # type: ignore[arg-type]
+    assert block.image(_Context(inside=Range(0.0, 1.0))) == Range(0.0, 1.0)  # type: ignore[arg-type]
+    assert Opaque((), "why").constant(_Context()).certified == (INF, INF)  # type: ignore[arg-type]
+    assert Opaque((), "why").image(_Context()) == Range()  # type: ignore[arg-type]
+
+
+def _pointwise(*, needs_range: bool, vanishing: bool) -> Pointwise:
+    slope: Callable[[float, float], float] = lambda a, b: 2 * max(abs(a), abs(b))  # noqa: E731
+    square: Callable[[float, float], tuple[float, float]] = lambda a, b: (0.0, max(a * a, b * b))  # noqa: E731
+    return Pointwise(atom_expr(None, (3,)), slope, square, needs_range=needs_range, vanishing=vanishing)
+
+
+def test_entrywise_functions() -> None:
+    """The square on [-1, 3]: slope 6, values up to 9, rows and norms by the slope."""
+    inside = Range(-1.0, 3.0, 4.0, 5.0)
+    local = _pointwise(needs_range=True, vanishing=True)
+    context = _Context(math.log(10.0), inside)
+    assert math.exp(local.constant(context).certified[0]) == pytest.approx(60.0)  # type: ignore[arg-type]
+    assert local.image(context) == Range(0.0, 9.0, 24.0, 30.0)  # type: ignore[arg-type]
+    assert _pointwise(needs_range=True, vanishing=False).image(context) == Range(0.0, 9.0)  # type: ignore[arg-type]
+    everywhere = _pointwise(needs_range=False, vanishing=False)
+    assert everywhere.constant(context).certified[0] == INF  # type: ignore[arg-type]
+
+
+def test_the_slope_from_zero_counts_for_norms() -> None:
+    """On [2, 3] the square has slope 6, and |g(t)| <= 6 |t|: from zero, not from the interval alone."""
+    local = _pointwise(needs_range=True, vanishing=True)
+    image = local.image(_Context(0.0, Range(2.0, 3.0, 5.0, 5.0)))  # type: ignore[arg-type]
+    x = torch.tensor([2.0, 2.5, 3.0])
+    assert float(x.square().norm()) <= image.norm

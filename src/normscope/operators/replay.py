@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -53,7 +53,7 @@ def _cone(graph: Graph, node: Node, values: dict[str, Any], same: Node | None, c
         if name in found or name in values:
             continue
         item = graph[name]
-        if same is not None and name != node.name and recogniser.through(Ref(name)) is same:
+        if name != node.name and recogniser.same(recogniser.through(Ref(name)), same):
             values[name] = next(iter(values.values()))
             continue
         value = None if name == node.name else constant(name)
@@ -86,5 +86,32 @@ def divides_by_spread(spread: Spread, run: Callable[[Tensor], Tensor | None]) ->
         if actual is None:
             return None
         if actual.shape != x.shape or not torch.allclose(spread.normalize(x), actual, rtol=1e-6, atol=1e-7):
+            return False
+    return True
+
+
+def responds(
+    shape: Sequence[int], axes: Sequence[int], channel: int, eps: float, run: Callable[[Tensor], Tensor | None]
+) -> bool:
+    """Tell whether a function is ``x G / (mean_c G + eps)`` with ``G = ||x||`` over some axes, from random points.
+
+    Args:
+        shape: the shape of x.
+        axes: the axes of the norm.
+        channel: the axis of the mean.
+        eps: the stabilizer.
+        run: the function; ``None`` where it cannot be evaluated.
+    """
+    generator = torch.Generator().manual_seed(0)
+    for scale in (1.0, eps or 1.0):
+        x = torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale
+        norms = torch.linalg.vector_norm(x, dim=tuple(axes), keepdim=True)
+        actual = run(x)
+        expected = x * (norms / (norms.mean(channel, keepdim=True) + eps))
+        if (
+            actual is None
+            or actual.shape != x.shape
+            or not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * scale)
+        ):
             return False
     return True
