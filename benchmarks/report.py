@@ -18,8 +18,9 @@ HEAD = """# Benchmarks
     pip install -c constraints.txt -r benchmarks/requirements.txt
     python -m benchmarks
 
-Weights are random (He-normal, by seed) in all of it. Every measurement uses one thread and a process of its own. CPU
-and wall seconds are of the machine named in each section; its load average says how busy it was."""
+Weights are random: He-normal by seed for the convolutions, the zoo's own initial weights for whole analyses and growth.
+Timings use one thread and a process of their own. The load average in each section is that at its last measurement;
+rows may come from several runs."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
