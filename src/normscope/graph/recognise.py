@@ -135,6 +135,11 @@ class Recogniser:
             return float(value)
         return self.number(value.name) if isinstance(value, Ref) else None
 
+    def _stabilizer(self, value: Any) -> float | None:
+        """Return a constant number that is not negative, as a stabilizer is."""
+        found = self._scalar(value)
+        return found if found is not None and found >= 0 else None
+
     def _division(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
         """Match ``numerator * rsqrt(q)``, ``numerator / sqrt(q)``, ``numerator / (norm + eps)`` and kin."""
         root = self.through(other)
@@ -181,7 +186,7 @@ class Recogniser:
         if name in _ROOTS:
             return root, 0.0, "inside"
         if name in _STABILIZERS:
-            eps = self._scalar(root.args[1]) if len(root.args) > 1 else None
+            eps = self._stabilizer(root.args[1]) if len(root.args) > 1 else None
             inner = self.through(root.args[0])
             if eps is None or inner is None or _does_more(root):
                 return None
@@ -200,7 +205,7 @@ class Recogniser:
             return None  # a root of a root is no spread
         if name in _STABILIZERS and len(node.args) > 1:
             for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-                eps = self._scalar(other)
+                eps = self._stabilizer(other)
                 behind = self.through(inner)
                 if eps is not None and behind is not None and name_of(behind) not in _ROOTS:
                     return (behind, eps, "inside") if name == "add" else (behind, eps**0.5, "max")
@@ -304,7 +309,7 @@ class Recogniser:
         norm, below = self.through(ratio.args[0]), self.through(ratio.args[1])
         if norm is None or below is None or name_of(norm) not in ("linalg_vector_norm", "norm"):
             return None
-        eps = self._scalar(below.args[1]) if name_of(below) == "add" else 0.0
+        eps = self._stabilizer(below.args[1]) if name_of(below) == "add" else 0.0
         mean = self.through(below.args[0]) if name_of(below) == "add" else below
         if eps is None or mean is None or not self.same(self._mean_of(mean), norm):
             return None

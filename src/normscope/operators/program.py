@@ -18,7 +18,7 @@ from normscope.graph.recognise import Match, Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.registry import Call, bind, expressions, find_rule
-from normscope.operators.replay import divides_by_spread, replay
+from normscope.operators.replay import divides_by_spread, replay, responds
 from normscope.operators.rules.normalization import Spread, normalizer
 from normscope.operators.rules.response import global_response
 from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
@@ -286,6 +286,9 @@ class Walk:
         axes = tuple(sorted(a % rank for a in match.axes))
         if match.kind == "global_response_norm":
             channels = source.shape[match.channel % rank]
+            run = lambda x: replay(self.graph, call.node, match.source, x, self._known_constant)  # noqa: E731
+            if match.channel % rank in axes or not responds(source.shape, axes, match.channel, match.eps, run):
+                return None
             gamma = self._affine_after(call.node)[0]
             if gamma is None or gamma.numel() != channels:
                 gamma = torch.ones(channels)
