@@ -43,7 +43,10 @@ def layers(work: Work) -> list[LayerResult]:
                 probable=None
                 if bounds.delta == 0
                 else Value(
-                    bounds.log_probable, Kind.PROBABILISTIC, statement="kuczynski1992 Theorem 3.2", delta=bounds.delta
+                    bounds.log_probable,
+                    Kind.PROBABILISTIC,
+                    statement="normscope Krylov certificate",
+                    delta=bounds.delta,
                 ),
             )
         )
