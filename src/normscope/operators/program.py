@@ -421,7 +421,8 @@ class Walk:
             reached[expr.id] = expr
             stack.extend(expr.inputs if expr.op is not None else expr.atom.inputs)
         self.program.atoms = [a for a in sorted(self.program.atoms, key=lambda a: a.id) if a.id in reached]
-        self.program.layers = [e for e in sorted(self.program.layers, key=lambda e: e.id) if e.id in reached]
+        layers = sorted(self.program.layers, key=lambda e: e.id)
+        self.program.layers = [e for e in layers if e.id in reached and e.atoms]  # a layer on a constant moves nothing
         self.program.opaque = [a for a in self.program.atoms if isinstance(a.atom, Opaque)]
 
 
