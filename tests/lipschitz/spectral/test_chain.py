@@ -65,3 +65,57 @@ def test_errors_the_matrices_bring_along_are_carried_on() -> None:
     hopeless = chain_norm([one, two], log_errors=[0.0, -math.inf])
     assert hopeless.upper >= 4.0 - 1e-9  # (1 + 1) * 2
     assert chain_norm([one, two], log_errors=[math.inf, -math.inf]).log_upper == math.inf
+
+
+def _exact_norm(matrices: list[Tensor]) -> mpmath.mpf:
+    """Return the norm of the product of the matrices as stored, with fifty digits."""
+    whole = mpmath.eye(matrices[0].shape[1])
+    for matrix in matrices:
+        whole = mpmath.matrix(matrix.tolist()) * whole
+    return max(mpmath.svd_r(whole, compute_uv=False))
+
+
+def test_what_vanished_twice_is_still_there() -> None:
+    """The row times the column is -2.8e-17 in truth and 0.0 in float64; so are the products of all later factors."""
+    column = torch.tensor([[0.1], [0.2], [0.30000000000000004]], dtype=torch.float64)
+    row = torch.tensor([[1.0, 1.0, -1.0]], dtype=torch.float64)
+    for repeats in (1, 2, 3, 5):
+        matrices = [column, row] * repeats
+        exact = _exact_norm(matrices)
+        assert exact > 0
+        assert chain_norm(matrices).log_upper >= mpmath.log(exact)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_products_that_cancel(seed: int) -> None:
+    """Factors that nearly undo or annihilate each other, in any order: the bounds surround the exact norm."""
+    generator = torch.Generator().manual_seed(seed)
+    matrices: list[Tensor] = []
+    for _ in range(12):
+        A = torch.randn(3, 3, generator=generator, dtype=torch.float64)
+        Q = torch.linalg.qr(A)[0]
+        keep, kill = (
+            torch.diag(torch.tensor([1.0, 1.0, 0.0])).double(),
+            torch.diag(torch.tensor([0.0, 0.0, 1.0])).double(),
+        )
+        choice = int(torch.randint(4, (), generator=generator))
+        matrices += [[A], [A, torch.linalg.inv(A)], [Q @ keep @ Q.T, Q @ kill @ Q.T], [1e8 * Q, 1e-8 * Q.T]][choice]
+    log_exact = mpmath.log(_exact_norm(matrices))
+    bounds = chain_norm(matrices)
+    assert bounds.log_lower <= log_exact <= bounds.log_upper
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_perturbation_within_the_errors_leaves_the_bounds(seed: int) -> None:
+    """Each factor moved by as much as its error allows, in a direction of rank one."""
+    matrices = _matrices(3, 4, 2, 3, 3, seed=seed)
+    errors = [1e-3, 1e-5, 0.0, 1e-2]
+    bounds = chain_norm(matrices, log_errors=[math.log(e) if e else -math.inf for e in errors])
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(20):
+        moved = []
+        for matrix, error in zip(matrices, errors, strict=True):
+            u, v = (torch.randn(n, generator=generator, dtype=torch.float64) for n in matrix.shape)
+            moved.append(matrix + 0.999 * error * torch.outer(u / u.norm(), v / v.norm()))
+        log_exact = mpmath.log(_exact_norm(moved))
+        assert bounds.log_lower <= log_exact <= bounds.log_upper

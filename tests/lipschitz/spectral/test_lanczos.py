@@ -110,6 +110,24 @@ def test_a_priori_theorem_is_inverted_correctly() -> None:
         lanczos_relative_gap(500, 60, 0.0)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_the_a_priori_theorem_fails_only_where_the_start_misses_the_top_vector(seed: int) -> None:
+    """Its proof: with e the error of the Ritz value, <v_1, q>^2 cosh^2((2k-1) artanh sqrt(e)) <= 1, always."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight in (1.0, 1e-2, 1e-5):
+        spread = torch.rand(60, generator=generator, dtype=torch.float64) ** 3
+        eigenvalues = hard_spectrum()[::7].square() if seed % 2 else torch.cat([0.9 * spread, torch.ones(1).double()])
+        start = torch.randn(len(eigenvalues), generator=generator, dtype=torch.float64)
+        start[eigenvalues.argmax()] *= weight
+        start /= torch.linalg.vector_norm(start)
+        for k in (1, 2, 4, 8):
+            run = lanczos_norm(diagonal_map(eigenvalues.sqrt()), tolerance=0.0, max_steps=k, start=start)
+            error = 1.0 - run.ritz**2 / float(eigenvalues.max())
+            if error > 1e-12:
+                missed = float(start[eigenvalues.argmax()]) ** 2
+                assert missed * math.cosh((2 * k - 1) * math.atanh(math.sqrt(error))) ** 2 <= 1.0 + 1e-9
+
+
 def test_tolerance_is_reached_and_the_krylov_certificate_beats_the_theorem() -> None:
     """On a spectrum with a gap the a-posteriori bound reaches 0.1 % long before the a-priori one."""
     singular = torch.cat([torch.linspace(0, 0.9, 5000), torch.ones(1)])

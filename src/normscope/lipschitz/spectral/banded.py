@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from normscope.core.statement import statement
 from normscope.lipschitz.spectral.cholesky import cholesky_margin
 from normscope.lipschitz.spectral.geometry import Axis
 
@@ -135,6 +136,7 @@ def is_definite(diagonal: Tensor, below: Tensor, tau: float) -> bool:
     return True
 
 
+@statement("normscope", "Block tridiagonal Gram matrices", holds="zero padding, IEEE arithmetic, no underflow")
 def banded_certificate(
     weight: Tensor, axes: Sequence[Axis], lower: float, *, of_outputs: bool, gram_error: float, widest: float
 ) -> float:
