@@ -23,6 +23,9 @@ from normscope.operators.rules.normalization import Spread, normalizer
 from normscope.operators.rules.response import global_response
 from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
 
+#: Operations that give a weight another shape.
+_RESHAPING = ("view", "reshape", "flatten", "permute", "transpose", "t", "movedim", "squeeze", "_unsafe_view")
+
 
 @dataclass(frozen=True)
 class Block:
@@ -180,7 +183,7 @@ class Walk:
         """Note normalizers that act on weights."""
         name = name_of(node)
         kind = ""
-        if name in NORMALIZERS:
+        if name in NORMALIZERS and self._is_weight(node.inputs()[0]):
             kind = "weight_standardization"
         elif name in ("_weight_norm", "_weight_norm_interface"):
             kind = "weight_norm"
@@ -190,7 +193,7 @@ class Walk:
                 kind = "spectral_norm"
         if not kind:
             match = self.recogniser.match(node)
-            if match is not None and self._is_parameter(match.source):
+            if match is not None and self._is_weight(match.source):
                 kind = "weight_standardization" if match.centered else "weight_norm"
         if kind:
             shape = tuple(
@@ -201,9 +204,16 @@ class Walk:
             owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
             self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
 
-    def _is_parameter(self, name: str) -> bool:
-        """Tell whether a node is computed from parameters."""
-        return bool(self.names.get(name))
+    def _is_weight(self, name: str) -> bool:
+        """Tell whether a node is a parameter, up to its shape and constant factors (a product with a state is not)."""
+        while True:
+            node = self.recogniser.through(Ref(name))
+            if node is None or not node.args or not isinstance(node.args[0], Ref):
+                return node is not None and node.op == "parameter"
+            others = [n for n in node.inputs()[1:] if self.names.get(n)]
+            if name_of(node) not in _RESHAPING and (name_of(node) not in ("mul", "div") or others):
+                return False
+            name = next((n for n in node.inputs() if self.names.get(n)), node.args[0].name)
 
     def _apply(self, node: Node, value: Any) -> Any:
         """Return the expression(s) of a node by recognition, rule, or as opaque."""
