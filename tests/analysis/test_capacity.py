@@ -282,6 +282,16 @@ def test_floors_hold_although_rounding_gave_others() -> None:
         assert _ordered(analyze(model.bfloat16(), points(1, 8, seed=seed) + 2, ascent=0))
 
 
+@pytest.mark.parametrize("size", [1e8, 1e12])
+def test_paths_that_cancel_are_bounded_from_both_sides(size: float) -> None:
+    """``size x - (size - 1) x`` is x, whatever rounding makes of it."""
+    for function in (lambda s, x: x * size - x * (size - 1), lambda s, x: (x * size - x * (size - 1)).relu()):
+        result = analyze(Lambda(function), DATA)
+        lower = result.end_to_end["lower_everywhere"]
+        assert lower is not None
+        assert lower.value <= 1.0 <= _upper(result)
+
+
 def test_two_inputs_as_tuple_and_by_name() -> None:
     """Both are blocks of the network input."""
     model = seeded(LambdaOfTwo(lambda s, x, y: s.a(x) + s.b(y), a=nn.Linear(4, 3), b=nn.Linear(4, 3)))

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from networks import Lambda, LambdaOfTwo, captured_of, jacobian, points, seeded, spectral_norm
-from normscope.lipschitz.lower import EndToEnd, ascend, euclidean, jacobian_map, jacobian_norm, pair_quotient
+from normscope.lipschitz.lower import (
+    EndToEnd,
+    ascend,
+    attained_at,
+    attained_by_pair,
+    euclidean,
+    jacobian_map,
+    jacobian_norm,
+    pair_quotient,
+)
 from normscope.operators.program import build_program
 
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -141,3 +151,41 @@ def test_low_precision_networks_are_run_in_float64() -> None:
     expected = jacobian(wide, x.double())
     dense = torch.autograd.functional.jacobian(function, function.point())
     assert torch.allclose(dense, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("size", [1.0, 1e8, 1e12, 1e15])
+@pytest.mark.parametrize("function", ["Jacobian", "pair"])
+def test_rounding_is_not_attained(size: float, function: str) -> None:
+    """``size x - (size - 1) x`` is x, and computed it is not: what is called attained stays below one."""
+
+    def cancelling(x: Tensor) -> Tensor:
+        return x * size - x * (size - 1)
+
+    for seed in range(6):
+        x, d = points(4, seed=seed), points(4, seed=100 + seed)
+        if function == "Jacobian":
+            value = attained_at(cancelling, x, d)
+        else:
+            value = max(attained_by_pair(cancelling, x, d * step) for step in (1.0, 1e-3, 1e-6))
+        assert value <= 1.0
+        assert value >= 1 - 1e-6 or size > 1e4
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6, 1e9, 1e11])
+def test_a_mean_far_above_its_spread_is_not_attained_either(offset: float) -> None:
+    """LayerNorm at data far from zero: never above the constant at the spread the data has, in exact numbers."""
+    for seed in range(4):
+        x = (points(5, seed=seed) + offset).detach()
+        exact = [Fraction(v) for v in x.tolist()]
+        mean = sum(exact) / 5
+        variance = sum((v - mean) ** 2 for v in exact) / 5
+        bound = 1 / math.sqrt(float(variance + Fraction(1e-5)))
+        value = attained_at(lambda z: nn.functional.layer_norm(z, (5,)), x, points(5, seed=9))
+        assert value <= bound * (1 + 1e-14)
+
+
+def test_beside_an_edge_the_flatter_side_counts() -> None:
+    """Within the last bits of a kink both slopes are attained: the smaller one is reported, no noise is seen."""
+    x = torch.tensor([1.0, 1.0]).double()
+    value = attained_at(lambda z: torch.relu(z - 1.0) + z, x, torch.tensor([1.0, 1.0]).double())
+    assert 0.99 <= value <= 2.0

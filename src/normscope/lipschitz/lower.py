@@ -23,6 +23,8 @@ from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program
 
 Function = Callable[[Tensor], Tensor]
+#: Factors that round a product otherwise than one does.
+_FACTORS = (0.7, 3.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +176,39 @@ def euclidean(x: Tensor) -> float:
     return float(torch.linalg.vector_norm(x / size)) * size
 
 
+def attained_at(function: Function, x: Tensor, direction: Tensor) -> float:
+    """Return ``||J v||`` for a direction, less what rounding in float64 may have added.
+
+    How much that is, the same product shows when it is rounded otherwise: at the direction times a factor, and at the
+    point moved in its last bits. Where paths cancel, or a mean is much larger than the spread around it, it is much
+    more than the rounding of the result.
+
+    >>> 1.0 - 1e-8 < attained_at(lambda x: x, torch.ones(2).double(), torch.ones(2).double()) < 1.0
+    True
+    >>> attained_at(lambda x: x * 1e8 - x * (1e8 - 1), torch.ones(2).double(), torch.rand(2).double()) < 1.0
+    True
+    """
+    norm = euclidean(direction)
+    if norm == 0.0:
+        return 0.0
+    unit = direction / norm
+    mapping = jacobian_map(function, x)
+    image = mapping.apply(unit)
+    noise = max(euclidean(mapping.apply(unit * c) / c - image) for c in _FACTORS)
+    values = [euclidean(image), *(euclidean(jacobian_map(function, p).apply(unit)) for p in _moved(x, 1))]
+    spread = max(values) - min(values)
+    if spread <= 1e-3 * max(values):  # otherwise the point lies beside an edge, not in the noise
+        noise = max(noise, spread)
+    return max(0.0, min(values) * (1 - 1e-9) - 4.0 * noise)
+
+
+def _moved(x: Tensor, count: int) -> list[Tensor]:
+    """Return a point with its last bits changed, some times."""
+    generator = torch.Generator().manual_seed(0)
+    signs = [torch.randint(-4, 5, x.shape, generator=generator).to(x) for _ in range(count)]
+    return [x * (1 + 2.0**-51 * sign) for sign in signs]
+
+
 def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
     """Return ``||f(x + d) - f(x)|| / ||d||`` for a pair of points."""
     with torch.no_grad():
@@ -181,6 +216,25 @@ def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
         if distance == 0.0:
             return 0.0
         return euclidean(function(x + d) - function(x)) / distance
+
+
+def attained_by_pair(function: Function, x: Tensor, d: Tensor) -> float:
+    """Return the quotient of a pair, less what rounding in float64 may have added to the difference.
+
+    Both values are computed again with the last bits of their points changed; what that changes divides by ``||d||``.
+
+    >>> far, near = torch.ones(2).double(), torch.full((2,), 1e-9).double()
+    >>> attained_by_pair(lambda x: x * 1e8 - x * (1e8 - 1), far, near)
+    0.0
+    """
+    quotient, distance = pair_quotient(function, x, d), euclidean(d)
+    if not math.isfinite(quotient) or distance == 0.0:
+        return 0.0
+    with torch.no_grad():
+        ends = [(p, function(p)) for p in (x, x + d)]
+        size = max(euclidean(value) for _, value in ends)
+        noise = max(euclidean(function(p) - value) for point, value in ends for p in _moved(point, 3))
+    return max(0.0, quotient * (1 - 1e-9) - (1e-13 * size + 8.0 * noise) / distance)
 
 
 def ascend(

@@ -15,7 +15,7 @@ from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import LARGE, forward_cost
-from normscope.lipschitz.lower import EndToEnd, ascend, euclidean, jacobian_map, jacobian_norm, pair_quotient
+from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
 from normscope.lipschitz.rescaled import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
@@ -90,14 +90,14 @@ def search(
     _, x, direction, _ = found[0]
     if not heavy:  # the first look was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
-    jacobian = everywhere = _attained(precise, x, direction)
+    jacobian = everywhere = attained_at(precise, x, direction)
     on_floor = (
         jacobian if _inside(precise, x, floors, ranges) else _best_inside(captured, program, found, floors, ranges)
     )
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
-        quotient = _careful(precise, point, step)
+        quotient = attained_by_pair(precise, point, step)
         everywhere = max(everywhere, quotient)
         if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
             on_floor = max(on_floor or 0.0, quotient)
@@ -120,7 +120,7 @@ def _best_inside(
     for _, x, direction, given in found:
         function = EndToEnd(captured, program, given, torch.float64)
         if _inside(function, x, floors, ranges):
-            return _attained(function, x, direction)
+            return attained_at(function, x, direction)
     return None
 
 
@@ -136,25 +136,8 @@ def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor
             continue
         value, direction = jacobian_norm(function, x, seed=seed)
         if math.isfinite(value):
-            logs.append(log_of(_attained(function, x, direction)) + function.log_scale)
+            logs.append(log_of(attained_at(function, x, direction)) + function.log_scale)
     return max(logs, default=None)
-
-
-def _attained(function: EndToEnd, x: Tensor, direction: Tensor) -> float:
-    """Return ``||J v||`` for a unit direction, in float64, with room for rounding."""
-    norm = euclidean(direction)
-    if norm == 0.0:
-        return 0.0
-    return euclidean(jacobian_map(function, x).apply(direction / norm)) * (1 - 1e-9)
-
-
-def _careful(function: EndToEnd, x: Tensor, d: Tensor) -> float:
-    """Return the quotient of a pair less what rounding in float64 may have added."""
-    with torch.no_grad():
-        size = float(torch.linalg.vector_norm(function(x)))
-    noise = 1e-13 * size / max(float(d.norm()), 1e-300)
-    quotient = pair_quotient(function, x, d)
-    return max(0.0, quotient * (1 - 1e-9) - noise) if math.isfinite(quotient) else 0.0
 
 
 def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Sequence[Range]) -> bool:
