@@ -49,8 +49,8 @@ class Checked:
         """Hold something attained against the bounds on a domain."""
         if not attained > 0.0 or not math.isfinite(attained):
             return
-        if "pair" not in what and attained < self.noise:
-            return  # a derivative in which larger ones cancel
+        if "pair" not in what and (attained < self.noise or self.upper[domain] == -math.inf):
+            return  # a derivative in which larger ones cancel, or rounding that a normalizer has blown up
         log = math.log(attained) + math.log1p(-EVALUATION)
         self.attained[domain] = max(self.attained.get(domain, -math.inf), log)
         for kind, bounds in (("certified", self.upper), ("probable", self.probable)):
