@@ -55,7 +55,7 @@ def _floats(value: Any) -> Iterable[Tensor]:
 def _trained(model: nn.Module, inputs: Inputs) -> None:
     """Take a few steps of training, then make some weights three times as large, as long training does."""
     generator = torch.Generator().manual_seed(5)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model.train()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations
 from torch.utils.data import DataLoader, TensorDataset
 
 from networks import Lambda, LambdaOfTwo, jacobian_norm, points, seeded, spectral_norm
@@ -326,6 +328,34 @@ def test_a_module_called_twice_is_two_layers_of_one_weight() -> None:
     assert _upper(analyze(tied, DATA)) == pytest.approx(spectral_norm(tied.a.weight.detach()) ** 2, rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("wrap", "dtype"),
+    [
+        (parametrizations.weight_norm, torch.float32),
+        (parametrizations.weight_norm, torch.bfloat16),
+        (parametrizations.orthogonal, torch.float32),
+    ],
+)
+def test_weights_that_are_computed_are_meant_in_exact_arithmetic(
+    wrap: Callable[[nn.Module], nn.Module], dtype: torch.dtype
+) -> None:
+    """G v/||v|| of the stored g and v, not what float32 makes of it: both bounds are of the same weight."""
+    torch.manual_seed(0)
+    model = nn.Sequential(wrap(nn.Linear(4, 4)), nn.ReLU()).to(dtype)
+    result = analyze(model, DATA)
+    exact = spectral_norm(copy.deepcopy(model).double()[0].weight.detach())
+    assert exact <= _upper(result) * (1 + 1e-12)
+    assert _upper(result) == pytest.approx(exact, rel=1e-9)
+    assert _ordered(result)
+
+
+def test_a_zero_scale_closes_even_a_division_by_zero() -> None:
+    """Gamma = 0 and eps = 0: nothing is left of the normalizer."""
+    norm = nn.InstanceNorm1d(4, eps=0.0, affine=True).double()
+    nn.init.zeros_(norm.weight)
+    assert _upper(analyze(norm, points(3, 4, 5))) == 0.0
+
+
 def test_a_model_in_training_mode_is_analyzed_in_evaluation_and_left_in_training() -> None:
     """Dropout does nothing, BatchNorm uses running statistics, and the mode is what it was."""
     model = _net(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5))
@@ -516,6 +546,9 @@ def test_wrong_arguments() -> None:
         analyze(nn.Linear(4, 2), DATA, mode="train")
     with pytest.raises(InputError, match="data"):
         analyze(nn.Linear(4, 2), mode="frozen-batch")
+    for limit in (0, -3):
+        with pytest.raises(InputError, match="at least one"):
+            analyze(nn.Linear(4, 2), DATA, limit=limit)
 
 
 def test_options_as_one_object_or_one_by_one() -> None:

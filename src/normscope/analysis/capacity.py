@@ -66,6 +66,8 @@ def analyze(
         raise InputError(f"mode is 'running', 'batch' or 'frozen-batch' (of BatchNorm), not {options.mode!r}")
     if options.mode == "frozen-batch" and data is None:
         raise InputError("mode 'frozen-batch' freezes the statistics of a batch of data: give data")
+    if limit is not None and limit < 1:
+        raise InputError(f"limit is the largest number of samples to use, at least one; it is {limit}")
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")

@@ -25,6 +25,10 @@ _PYTHON: dict[str, Callable[..., Any]] = {
 }
 
 
+#: Operations that hide a tensor from differentiation and change nothing of it.
+_DETACHING = ("aten.detach.default", "aten.detach_copy.default")
+
+
 def _first(value: Any, *others: Any) -> Any:
     """Return the first argument."""
     return value
@@ -43,6 +47,8 @@ def resolve(op: str) -> Callable[..., Any]:
     if op == "getitem":
         return operator.getitem
     if op.startswith("normscope."):  # a value whose dependence on the other arguments was not followed
+        return _first
+    if op in _DETACHING:  # a graph computes values; a derivative of it is that of what it computes
         return _first
     if op.startswith("python."):
         name = op.removeprefix("python.")

@@ -203,10 +203,11 @@ def attained_at(function: Function, x: Tensor, direction: Tensor) -> float:
 
 
 def _moved(x: Tensor, count: int) -> list[Tensor]:
-    """Return a point with its last bits changed, some times."""
+    """Return a point with its last bits changed, some times; zeros move too, off the edge they may stand on."""
     generator = torch.Generator().manual_seed(0)
     signs = [torch.randint(-4, 5, x.shape, generator=generator).to(x) for _ in range(count)]
-    return [x * (1 + 2.0**-51 * sign) for sign in signs]
+    size = torch.where(x == 0, (float(x.abs().max()) if x.numel() else 0.0) or 1.0, x)
+    return [x + 2.0**-51 * sign * size for sign in signs]
 
 
 def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:

@@ -146,7 +146,7 @@ class Walk:
     def _call(self, node: Node) -> None:
         """Execute a node on the reference values, and if it depends on the input, apply its rule."""
         with torch.no_grad():
-            value = execute(node, self.values)
+            value = self._executed(node, self.values)
         self.values[node.name] = value
         inputs = node.inputs()
         if not any(name in self.exprs for name in inputs):
@@ -163,6 +163,14 @@ class Walk:
         if expressions(result):
             self.exprs[node.name] = result
             self._register(node, result)
+
+    def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
+        """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
+        try:
+            return execute(node, {name: _cast(values[name], torch.float64) for name in node.inputs()}, torch.float64)
+        except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
+            own = {name: self.graph[name].dtype for name in node.inputs()}
+            return execute(node, {name: _cast(values[name], getattr(torch, own[name], None)) for name in own})
 
     def _constant(self, node: Node, value: Any) -> None:
         """Keep track of tokens, parameters and weight normalizers where nothing depends on a floating input."""
@@ -394,7 +402,7 @@ class Walk:
         inputs = {n: self._constant_value(n) for n in node.inputs()}
         if node.op in SOURCES or any(v is None for v in inputs.values()):
             return None
-        result = execute(node, inputs)
+        result = self._executed(node, inputs)
         return result if isinstance(result, Tensor) else None
 
     def _normalizer(self, call: Call, kind: str) -> Any:
@@ -439,6 +447,14 @@ class Walk:
 def _is_complex(value: Any) -> bool:
     """Tell whether a value is a tensor of complex numbers."""
     return isinstance(value, Tensor) and value.is_complex()
+
+
+def _cast(value: Any, dtype: torch.dtype | None) -> Any:
+    """Return floating tensors in a precision, anything else as it is."""
+    if isinstance(value, tuple | list):
+        return type(value)(_cast(item, dtype) for item in value)
+    floating = isinstance(value, Tensor) and value.is_floating_point() and dtype is not None and dtype.is_floating_point
+    return value.to(dtype) if floating else value
 
 
 def _opaque_rule(call: Call, reason: str) -> Opaque:

@@ -115,7 +115,10 @@ def survey(
         with torch.no_grad():
             outputs = run(captured.graph, tensors, [_cast(t, dtype) for t in batch], visit, dtype)
         if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
-            raise NonFiniteError("the network gives NaN on some sample: nothing can be said of it there; mend the data")
+            raise NonFiniteError(
+                "the network gives NaN on some sample: nothing can be said of it there; mend the data, or what divides "
+                "by zero or takes a root or logarithm of a negative number"
+            )
         result.samples += size
         if progress is not None:
             progress(result.samples)

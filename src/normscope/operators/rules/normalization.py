@@ -103,7 +103,8 @@ class Division(Nonlinear):
         floor = torch.as_tensor(context.floor(self.name), dtype=torch.float64)
         constants = division_constant(spread, floor)
         if self.gain is not None:
-            constants = constants * self.gain.abs()
+            # A scale of zero leaves nothing, even of a division by zero.
+            constants = torch.where(self.gain == 0, 0.0, constants * self.gain.abs())
         if constants.numel() == 1 or bool((constants == constants.flatten()[0]).all()):
             largest = float(constants.flatten()[0])
             return context.lipschitz(x).scaled(log_of(largest) if largest < INF else INF)
