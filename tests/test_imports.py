@@ -14,8 +14,22 @@ import normscope
 
 ROOT = Path(normscope.__file__).parent
 #: A folder imports only from those before it, and from itself.
-ORDER = ("core", "graph", "operators", "statistics", "lipschitz", "analysis", "report", "cli")
-LAST = ("analysis", "report", "cli")
+ORDER = (
+    "core",
+    "graph",
+    "operators",
+    "statistics",
+    "lipschitz",
+    "extremal",
+    "complexity",
+    "generalization",
+    "analysis",
+    "checks",
+    "audits",
+    "report",
+    "cli",
+)
+LAST = ("analysis", "checks", "audits", "report", "cli")
 #: Folders outside that line, and what they may import.
 ALLOWED = {
     "models": {"core"},
