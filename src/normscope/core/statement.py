@@ -11,10 +11,13 @@ F = TypeVar("F", bound=Callable[..., object])
 #: Papers that may be cited, by key.
 PAPERS = {
     "than2025": "K. Than, The Hidden Power of Normalization Layers in Neural Networks, 2025",
-    "than2025slides": "K. Than, slides on capacity control by normalization, 2025",
+    "than2025slides": "K. Than, Why do deep neural networks perform really well? A guarantee from normalization methods "
+    "(slides, 2023)",
     "than2025summary": "a published summary of Than, The Hidden Power of Normalization, 2025",
-    "akbar2025": "Akbar, on the geometry of normalized networks: symmetries, conserved quantities, curvature",
-    "cisneros2025": "P. Cisneros-Velarde et al., Optimization and Generalization Guarantees for Weight Normalization, 2025",
+    "akbar2025": "U. Akbar, Deep Network Normalization Through Gradient Flow Dynamics, Implicit Regularization, and "
+    "Riemannian Geometry",
+    "cisneros2025": "P. Cisneros-Velarde et al., Optimization and Generalization Guarantees for Weight Normalization "
+    "(a published summary), 2025",
     "kuczynski1992": "J. Kuczynski and H. Wozniakowski, Estimating the largest eigenvalue by the power and "
     "Lanczos algorithms with a random start, 1992",
     "rump2006": "S. M. Rump, Verification of positive definiteness, 2006",

@@ -1,0 +1,123 @@
+"""Claims of the papers, and the checks that decide them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from normscope.core.statement import PAPERS
+from normscope.core.value import json_number
+
+Number = float | int | bool | str
+
+
+class Verdict(Enum):
+    """What a check found of a claim."""
+
+    HOLDS = "holds"
+    LOOSE = "loose"
+    FALSE = "false"
+    ASSUMPTION = "needs an assumption"
+    UNSUPPORTED = "unsupported"
+    NOT_CHECKABLE = "not checkable"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a check found, with the numbers it measured.
+
+    Attributes:
+        verdict: what follows from the numbers; a check computes it, it is never written down beforehand.
+        measured: the numbers, by a short name each, in the order in which they are read.
+        because: one sentence that ties the numbers to the verdict.
+        factor: for a loose claim, by how much it is loose.
+
+    >>> Outcome(Verdict.LOOSE, {"printed": 0.4167, "true": 0.3333}, "the norm of a diagonal is its maximum", 1.25).factor
+    1.25
+    """
+
+    verdict: Verdict
+    measured: Mapping[str, Number] = field(default_factory=dict)
+    because: str = ""
+    factor: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        plain = {
+            k: json_number(v) if isinstance(v, float) and not isinstance(v, bool) else v
+            for k, v in self.measured.items()
+        }
+        factor = None if self.factor is None else json_number(self.factor)
+        return {"verdict": self.verdict.value, "measured": plain, "because": self.because, "factor": factor}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of one paper.
+
+    Attributes:
+        id: its name here, e.g. ``001-L1``: the paper's number, then a short name.
+        paper: a key of :data:`normscope.core.statement.PAPERS`.
+        place: where it stands in the paper, e.g. ``Lemma 1``.
+        says: what it claims, in our words.
+        corrected: the statement that is true, or the tight one; empty where the claim stands as it is.
+        check: decides it now; deterministic, a few seconds at most.
+        code: the functions that compute what the claim is about, by their dotted names.
+    """
+
+    id: str
+    paper: str
+    place: str
+    says: str
+    corrected: str
+    check: Callable[[], Outcome]
+    code: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.paper not in PAPERS:
+            raise KeyError(f"unknown paper {self.paper!r}: known are {', '.join(sorted(PAPERS))}")
+
+
+class Claims(dict[str, Claim]):
+    """The claims of one paper, filled by decorating their checks.
+
+    >>> claims = Claims("than2025")
+    >>> @claims.add("001-X", "Lemma 0", says="one is two", corrected="one is one")
+    ... def _one() -> Outcome:
+    ...     return Outcome(Verdict.FALSE, {"one": 1.0, "two": 2.0}, "they differ")
+    >>> claims["001-X"].check().verdict.value
+    'false'
+    """
+
+    def __init__(self, paper: str) -> None:
+        super().__init__()
+        self.paper = paper
+
+    def add(
+        self, id: str, place: str, *, says: str, corrected: str = "", code: tuple[str, ...] = ()
+    ) -> Callable[[Callable[[], Outcome]], Callable[[], Outcome]]:
+        """Register a check under an id.
+
+        Raises:
+            KeyError: if the id is taken.
+        """
+        if id in self:
+            raise KeyError(f"the claim {id} is there already")
+
+        def register(check: Callable[[], Outcome]) -> Callable[[], Outcome]:
+            self[id] = Claim(id, self.paper, place, says, corrected, check, code)
+            return check
+
+        return register
+
+
+def close(a: float, b: float, relative: float = 1e-9) -> bool:
+    """Return whether two numbers agree, for checks: absolutely below one, relatively above.
+
+    >>> close(1e-12, 0.0), close(1e9, 1e9 + 1), close(1.0, 1.1)
+    (True, True, False)
+    """
+    return math.isclose(a, b, rel_tol=relative, abs_tol=relative)
