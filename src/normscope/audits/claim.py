@@ -35,7 +35,7 @@ class Outcome:
         because: one sentence that ties the numbers to the verdict.
         factor: for a loose claim, by how much it is loose.
 
-    >>> Outcome(Verdict.LOOSE, {"printed": 0.4167, "true": 0.3333}, "the norm of a diagonal is its maximum", 1.25).factor
+    >>> Outcome(Verdict.LOOSE, {"printed": 0.4167, "true": 0.3333}, "a diagonal has its maximum as norm", 1.25).factor
     1.25
     """
 

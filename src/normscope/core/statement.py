@@ -11,8 +11,8 @@ F = TypeVar("F", bound=Callable[..., object])
 #: Papers that may be cited, by key.
 PAPERS = {
     "than2025": "K. Than, The Hidden Power of Normalization Layers in Neural Networks, 2025",
-    "than2025slides": "K. Than, Why do deep neural networks perform really well? A guarantee from normalization methods "
-    "(slides, 2023)",
+    "than2025slides": "K. Than, Why do deep neural networks perform really well? A guarantee from normalization "
+    "methods (slides, 2023)",
     "than2025summary": "a published summary of Than, The Hidden Power of Normalization, 2025",
     "akbar2025": "U. Akbar, Deep Network Normalization Through Gradient Flow Dynamics, Implicit Regularization, and "
     "Riemannian Geometry",
