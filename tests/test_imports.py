@@ -20,6 +20,7 @@ ORDER = (
     "operators",
     "statistics",
     "lipschitz",
+    "geometry",
     "extremal",
     "complexity",
     "generalization",
