@@ -25,12 +25,13 @@ ORDER = (
     "complexity",
     "generalization",
     "analysis",
+    "monitor",
     "checks",
     "audits",
     "report",
     "cli",
 )
-LAST = ("analysis", "checks", "audits", "report", "cli")
+LAST = ("analysis", "monitor", "checks", "audits", "report", "cli")
 #: Folders outside that line, and what they may import.
 ALLOWED = {
     "models": {"core"},
