@@ -1,0 +1,75 @@
+r"""The dense Hessian of a loss of named parameters, by double backward, and what scale invariance says of it."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.geometry.flow import Loss, Point
+
+
+def dense_hessian(loss: Loss, point: Point) -> Tensor:
+    """Return the symmetric Hessian over all parameters, flattened in the order of the point.
+
+    >>> dense_hessian(lambda p: (p["a"] * p["b"]).sum(), {"a": torch.ones(1), "b": torch.ones(1)}).tolist()
+    [[0.0, 1.0], [1.0, 0.0]]
+    """
+    with torch.enable_grad():
+        leaves = {name: value.detach().clone().requires_grad_() for name, value in point.items()}
+        values = list(leaves.values())
+        first = torch.autograd.grad(loss(leaves), values, create_graph=True, allow_unused=True, materialize_grads=True)
+        flat = torch.cat([g.reshape(-1) for g in first])
+        rows = [_second(entry, values) for entry in flat]
+    matrix = torch.stack(rows)
+    return (matrix + matrix.mT) / 2
+
+
+def _second(entry: Tensor, values: list[Tensor]) -> Tensor:
+    """Return the gradient of one entry of a gradient, flattened; zeros where it is constant."""
+    if not entry.requires_grad:
+        return torch.cat([torch.zeros_like(v).reshape(-1) for v in values]).detach()
+    found = torch.autograd.grad(entry, values, retain_graph=True, allow_unused=True, materialize_grads=True)
+    return torch.cat([g.reshape(-1) for g in found]).detach()
+
+
+def nullity(matrix: Tensor, relative: float = 1e-10) -> int:
+    """Return how many eigenvalues of a symmetric matrix vanish: below ``relative`` times the largest in magnitude.
+
+    >>> nullity(torch.diag(torch.tensor([1.0, 1e-14, 2.0], dtype=torch.float64)))
+    1
+    """
+    sizes = torch.linalg.eigvalsh(matrix).abs()
+    return int((sizes <= relative * sizes.max()).sum())
+
+
+@statement(
+    "akbar2025", "Section 6.1", holds="corrected: H w = -grad L, so the Hessian is indefinite off stationary points"
+)
+def smallest_eigenvalue_bound(gradient_curvature: float, gradient_norm: float, weight_norm: float) -> float:
+    r"""Return an upper bound of the smallest eigenvalue of the Hessian of a scale-invariant loss.
+
+    ``lambda_min <= (h - sqrt(h^2 + 4 ||grad||^2/||w||^2))/2``, ``h`` the curvature along the gradient: it is the
+    smaller eigenvalue of ``[[0, -||grad||/||w||], [-||grad||/||w||, h]]``, the Hessian in the plane of ``w`` and
+    ``grad``, because ``w^T H w = 0`` and ``H w = -grad``. Negative wherever the gradient is not zero.
+
+    Args:
+        gradient_curvature: ``h = g^^T H g^`` with the unit gradient ``g^``.
+        gradient_norm: ``||grad||``.
+        weight_norm: ``||w|| > 0``.
+
+    Raises:
+        InputError: if the weight is zero.
+
+    >>> smallest_eigenvalue_bound(0.0, 2.0, 1.0)
+    -2.0
+    """
+    if not weight_norm > 0.0:
+        raise InputError("a scale-invariant loss is not defined at the weight zero: give a positive norm")
+    ratio = gradient_norm / weight_norm
+    root = math.hypot(gradient_curvature, 2.0 * ratio)
+    # h - root without cancellation where h > 0
+    return -2.0 * ratio**2 / (gradient_curvature + root) if gradient_curvature > 0 else (gradient_curvature - root) / 2

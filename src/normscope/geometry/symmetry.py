@@ -1,0 +1,184 @@
+r"""Transformations of weights that a normalizer undoes, their number, and what gradient flow conserves for them.
+
+All are exact for ``eps = 0`` and statistics of the data at hand; :func:`scale_deviation` says how far ``eps > 0`` is.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.operators.rounding import as_float64, require_nonnegative
+
+Kind = Literal["none", "batch", "layer", "group", "rms"]
+KINDS: tuple[Kind, ...] = ("none", "batch", "layer", "group", "rms")
+
+
+@statement(
+    "akbar2025", "Proposition 4.1", holds="eps = 0 and batch statistics; one positive factor per neuron, any bias"
+)
+def batch_norm_orbit(weight: Tensor, scales: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Return ``(diag(c) W, b')``: BatchNorm undoes a positive factor per neuron and every bias.
+
+    Args:
+        weight: ``W``, one row per neuron.
+        scales: ``c > 0``, one per neuron.
+        bias: the new bias, whatever it is.
+
+    Raises:
+        InputError: if a factor is not positive or the numbers do not fit.
+
+    >>> import torch
+    >>> batch_norm_orbit(torch.ones(2, 1), torch.tensor([2.0, 3.0]), torch.zeros(2))[0].tolist()
+    [[2.0], [3.0]]
+    """
+    factors = as_float64(scales, "scales").reshape(-1)
+    if factors.numel() != weight.shape[0] or bias.numel() != weight.shape[0]:
+        raise InputError(f"scales and bias need {weight.shape[0]} elements, got {factors.numel()} and {bias.numel()}")
+    if not bool((factors > 0).all()):
+        raise InputError("BatchNorm undoes positive factors only: a negative one turns the sign of its output")
+    return as_float64(weight, "weight") * factors[:, None], as_float64(bias, "bias")
+
+
+@statement("akbar2025", "Proposition 4.2", holds="eps = 0; completed by the common row, the shift of every weight row")
+def layer_norm_orbit(
+    weight: Tensor, bias: Tensor, scales: Tensor, rows: Tensor, shifts: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return ``(c W + 1 v^T, c b + d 1)``, one ``(c, v, d)`` per group of neurons: what LayerNorm or GroupNorm undoes.
+
+    Args:
+        weight: ``W``, one row per neuron; groups are consecutive rows of equal number.
+        bias: ``b``.
+        scales: ``c > 0``, one per group (one for LayerNorm).
+        rows: ``v``, one row per group.
+        shifts: ``d``, one per group.
+
+    Raises:
+        InputError: if a factor is not positive or the groups do not divide the neurons.
+
+    >>> import torch
+    >>> layer_norm_orbit(torch.eye(2), torch.zeros(2), torch.ones(1), torch.ones(1, 2), torch.ones(1))[0].tolist()
+    [[2.0, 1.0], [1.0, 2.0]]
+    """
+    factors = as_float64(scales, "scales").reshape(-1)
+    neurons, groups = weight.shape[0], factors.numel()
+    if neurons % groups or rows.shape != (groups, weight.shape[1]) or shifts.numel() != groups:
+        raise InputError(f"{groups} groups need to divide {neurons} neurons, with one row and one shift each")
+    if not bool((factors > 0).all()):
+        raise InputError("the normalizer undoes positive factors only: a negative one turns the sign of its output")
+    spread = neurons // groups
+    every = [t.repeat_interleave(spread, 0) for t in (factors, as_float64(rows, "rows"))]
+    moved = as_float64(shifts, "shifts").reshape(-1).repeat_interleave(spread, 0)
+    return (
+        as_float64(weight, "weight") * every[0][:, None] + every[1],
+        as_float64(bias, "bias") * every[0] + moved,
+    )
+
+
+@statement("akbar2025", "Proposition 4.1 (stabilizer)", holds="what eps > 0 does to the invariance; exact")
+def scale_deviation(c: float, sigma: float, eps: float) -> float:
+    r"""Return ``rho(c) = sqrt((1 + eps/sigma^2)/(1 + eps/(c sigma)^2))``, by which ``W -> cW`` scales the output.
+
+    One for ``eps = 0``; the invariance is exact iff ``eps -> c^2 eps`` at the same time.
+
+    Args:
+        c: the factor, positive.
+        sigma: the standard deviation before, positive.
+        eps: the stabilizer.
+
+    Raises:
+        InputError: if ``c`` or ``sigma`` is not positive.
+
+    >>> scale_deviation(10.0, 1.0, 0.0), round(scale_deviation(10.0, 1.0, 1.0), 4)
+    (1.0, 1.4072)
+    """
+    if not (c > 0 and sigma > 0):
+        raise InputError(f"the factor and the standard deviation must be positive, got {c} and {sigma}")
+    relative = require_nonnegative(eps, "eps") / sigma**2
+    return math.sqrt((1.0 + relative) / (1.0 + relative / c**2))
+
+
+@statement("akbar2025", "Corollary 4.1.1", holds="corrected for eps > 0; per neuron, the bias's gradient is zero")
+def radial_derivative(variance: Tensor, gamma: Tensor, gamma_gradient: Tensor, eps: float) -> Tensor:
+    r"""Return ``<w_i, grad_{w_i} L> = (eps/(sigma_i^2 + eps)) gamma_i dL/dgamma_i`` for every neuron under BatchNorm.
+
+    Args:
+        variance: ``sigma_i^2``, the biased variance of each neuron's pre-activations over the batch.
+        gamma: the scales.
+        gamma_gradient: ``dL/dgamma_i``.
+        eps: the stabilizer.
+
+    Returns:
+        The radial derivatives in float64, zero for ``eps = 0``.
+
+    >>> import torch
+    >>> radial_derivative(torch.ones(1), torch.full((1,), 2.0), torch.full((1,), 3.0), 1.0).tolist()
+    [3.0]
+    """
+    spread = as_float64(variance, "variance")
+    share = require_nonnegative(eps, "eps") / (spread + eps)
+    return share * as_float64(gamma, "gamma") * as_float64(gamma_gradient, "gamma_gradient")
+
+
+@statement("akbar2025", "Table 1", holds="corrected; generic weights, eps = 0; LN and GN also undo W -> W + 1 v^T")
+def symmetry_dimension(
+    kind: Kind, neurons: int, inputs: int, *, groups: int = 1, affine: bool = True, homogeneous: bool = False
+) -> int:
+    r"""Return how many directions of the parameters of one hidden layer leave the network unchanged.
+
+    BatchNorm: a scale and a bias per neuron; LayerNorm: ``1 + inputs + 1``; GroupNorm: that per group; RMSNorm: 1. A
+    positively homogeneous activation (ReLU) adds one per neuron where something before it scales with the output: the
+    layer itself without a normalizer, or the affine parameters ``(gamma_i, beta_i)`` behind one.
+
+    Args:
+        kind: the normalizer, one of :data:`KINDS`.
+        neurons: how many neurons the layer has.
+        inputs: how many inputs each has, besides a bias.
+        groups: how many groups, for ``group``.
+        affine: whether the normalizer has a scale and a shift.
+        homogeneous: whether the activation is positively homogeneous and a linear layer follows.
+
+    Raises:
+        InputError: if the kind is unknown.
+
+    >>> symmetry_dimension("batch", 4, 3, homogeneous=True), symmetry_dimension("layer", 4, 3)
+    (12, 5)
+    """
+    if kind not in KINDS:
+        raise InputError(f"the normalizer must be one of {', '.join(KINDS)}, got {kind!r}")
+    own = {"none": 0, "batch": 2 * neurons, "layer": inputs + 2, "group": groups * (inputs + 2), "rms": 1}[kind]
+    return own + (neurons if homogeneous and (affine or kind == "none") else 0)
+
+
+@statement("akbar2025", "Lemma 5.1", holds="corrected for layer norm with a bias and for common rows; flow, eps = 0")
+def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    r"""Return what gradient flow conserves because a normalizer follows ``W x + b``.
+
+    BatchNorm: every ``||w_i||^2`` and ``b_i``; LayerNorm: ``||W||_F^2 + ||b||^2``, ``1^T W`` and ``1^T b``; RMSNorm:
+    ``||W||_F^2 + ||b||^2`` only. GroupNorm: LayerNorm's, on the rows of each group.
+
+    Args:
+        kind: the normalizer; ``none`` conserves nothing by itself, and ``group`` is asked group by group.
+        weight: ``W``, one row per neuron.
+        bias: ``b``.
+
+    Raises:
+        InputError: if the kind is unknown.
+
+    >>> import torch
+    >>> {name: value.tolist() for name, value in conserved("batch", torch.eye(2), torch.ones(2)).items()}
+    {'row norms': [1.0, 1.0], 'bias': [1.0, 1.0]}
+    """
+    if kind not in KINDS:
+        raise InputError(f"the normalizer must be one of {', '.join(KINDS)}, got {kind!r}")
+    w, b = as_float64(weight, "weight"), as_float64(bias, "bias")
+    if kind == "none":
+        return {}
+    if kind == "batch":
+        return {"row norms": w.square().sum(1), "bias": b}
+    total = {"norm": w.square().sum() + b.square().sum()}
+    return total if kind == "rms" else total | {"sum of rows": w.sum(0), "sum of biases": b.sum()}
