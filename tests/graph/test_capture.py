@@ -16,6 +16,7 @@ from normscope.core.errors import CaptureError, InputError
 from normscope.graph import capture as module
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import run
 
 Pair = namedtuple("Pair", ["first", "second"])
 
@@ -143,6 +144,23 @@ def test_nothing_floating_comes_out() -> None:
     """There is nothing to differentiate."""
     with pytest.raises(CaptureError, match="no floating tensor"):
         captured_of(Lambda(lambda s, x: x.argmax(-1)), points(2, 4))
+
+
+def test_a_random_model_is_no_function_of_its_input() -> None:
+    """It is said so, not that some graph differs."""
+    noisy = Lambda(lambda s, x: s.a(x) + torch.randn(2), a=nn.Linear(4, 2))
+    with pytest.raises(CaptureError, match="function of its input"):
+        captured_of(noisy, points(3, 4))
+
+
+@pytest.mark.parametrize("wrap", [torch.jit.script, lambda m: torch.jit.trace(m, points(3, 4).float())])
+def test_scripted_models_are_captured(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    """What TorchScript runs is recorded like anything else."""
+    plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    x = points(3, 4).float()
+    captured = captured_of(wrap(plain), x)
+    (value,) = run(captured.graph, captured.tensors, [x])
+    assert torch.allclose(value, plain(x), atol=1e-6)
 
 
 def test_a_graph_that_does_not_reproduce_the_model_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,26 @@ def test_another_precision_takes_the_place_of_the_recorded_one() -> None:
     assert call(node, {"x": value}, torch.float64).dtype == torch.float64
 
 
+def test_what_is_created_takes_the_precision_of_the_run() -> None:
+    """A constant without a dtype would have torch's default one, and then mix badly."""
+    zeros = Node("z", "aten.zeros.default", ([2, 2],))
+    added = Node("y", "aten.index_add.default", (Ref("z"), 1, Ref("i"), Ref("x")))
+    index = Node("i", "constant", target="i")
+    value = torch.rand(2, 3, dtype=torch.float64)
+    tensors = {"i": torch.tensor([0, 1, 0])}
+    (sums,) = run(_graph(zeros, index, added, outputs=("y",)), tensors, [value], dtype=torch.float64)
+    assert torch.equal(sums, torch.stack([value[:, 0] + value[:, 2], value[:, 1]], 1))
+
+
+def test_derivatives_go_through_copies() -> None:
+    """A graph is differentiated as what it computes, also where torch itself would refuse or stop."""
+    copied = Node("y", "aten.copy.default", (Ref("x"), Ref("x")))
+    detached = Node("z", "aten.detach.default", (Ref("y"),))
+    x = X.clone().requires_grad_()
+    (value,) = run(_graph(copied, detached, outputs=("z",)), {}, [x])
+    assert torch.equal(torch.autograd.grad(value.square().sum(), x)[0], 2 * X)
+
+
 def test_values_are_freed_after_their_last_use() -> None:
     """Long graphs do not hold all activations at once."""
     chain = [Node(f"y{i}", "aten.relu.default", (Ref(f"y{i - 1}" if i else "x"),)) for i in range(5)]

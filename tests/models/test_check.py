@@ -50,6 +50,10 @@ def test_complex_and_quantized_weights_are_refused() -> None:
     """The bounds are about real numbers."""
     with pytest.raises(WeightsError, match=r"real numbers; got weight \(complex64\)"):
         check_model(nn.Linear(2, 2, bias=False, dtype=torch.complex64))
+    sparse = nn.Linear(2, 2, bias=False)
+    sparse.weight = nn.Parameter(torch.eye(2).to_sparse())
+    with pytest.raises(WeightsError, match=r"dense.*weight \(sparse_coo\)"):
+        check_model(sparse)
     model = nn.Module()
     model.register_buffer("packed", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
     with pytest.raises(WeightsError, match="packed"):

@@ -177,7 +177,22 @@ def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[s
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
         return graph, tensors
+    _refuse_randomness(flat, example)
     raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
+
+
+def _refuse_randomness(flat: _Flat, example: list[Tensor]) -> None:
+    """Return if two runs of the model on one input agree.
+
+    Raises:
+        CaptureError: if they do not: then it is no function of its input.
+    """
+    first, second = flat(*_copies(example)), flat(*_copies(example))
+    if any(a.shape != b.shape or not torch.allclose(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)):
+        raise CaptureError(
+            "a network must be a function of its input; two runs of this one on the same input, in evaluation mode, "
+            "differ: take the randomness out (dropout with training=True, sampling, noise), or draw it once and keep it"
+        )
 
 
 def _note(reason: str) -> str:

@@ -70,7 +70,7 @@ def model_key(model: nn.Module, inputs: Any, **settings: Any) -> str | None:
             "settings": describer.describe(settings),
         }
         text = json.dumps(content, sort_keys=True)
-    except (UnidentifiableError, OSError, TypeError, ValueError, AttributeError):
+    except (UnidentifiableError, OSError, TypeError, ValueError, AttributeError, LookupError, RuntimeError):
         return None
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -25,13 +25,22 @@ _PYTHON: dict[str, Callable[..., Any]] = {
 }
 
 
-#: Operations that hide a tensor from differentiation and change nothing of it.
-_DETACHING = ("aten.detach.default", "aten.detach_copy.default")
-
-
 def _first(value: Any, *others: Any) -> Any:
     """Return the first argument."""
     return value
+
+
+def _copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Return a tensor's values in the shape and dtype of another: ``aten.copy``, which torch cannot differentiate."""
+    return src.to(self.dtype).expand_as(self)
+
+
+#: What torch does not differentiate, as it would if it did: a graph's derivative is that of what it computes.
+_DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
+    "aten.detach.default": _first,
+    "aten.detach_copy.default": _first,
+    "aten.copy.default": _copied,
+}
 
 
 @functools.cache
@@ -47,8 +56,6 @@ def resolve(op: str) -> Callable[..., Any]:
     if op == "getitem":
         return operator.getitem
     if op.startswith("normscope."):  # a value whose dependence on the other arguments was not followed
-        return _first
-    if op in _DETACHING:  # a graph computes values; a derivative of it is that of what it computes
         return _first
     if op.startswith("python."):
         name = op.removeprefix("python.")
@@ -90,12 +97,15 @@ def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None
     """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
     args = literals(map_refs(node.args, lambda r: values[r.name]), dtype)
     kwargs = {key: literals(map_refs(value, lambda r: values[r.name]), dtype) for key, value in node.kwargs}
-    function = resolve(node.op)
+    function = _DIFFERENTIABLE.get(node.op) or resolve(node.op)
     if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.
         moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}
         args = [None if id(value) in moved else value for value in args]
-    return function(*args, **kwargs)
+    value = function(*args, **kwargs)
+    # What is created without a dtype has torch's default one.
+    wrong = dtype is not None and isinstance(value, Tensor) and value.is_floating_point() and value.dtype != dtype
+    return value.to(dtype) if wrong else value
 
 
 def last_uses(graph: Graph) -> dict[str, list[str]]:

@@ -39,7 +39,7 @@ def check_model(model: nn.Module) -> None:
         model: any network; it is only read.
 
     Raises:
-        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex or quantized.
+        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized or sparse.
         NonFiniteError: if a weight holds NaN or infinity; the message says which and how many.
 
     >>> check_model(nn.Linear(2, 2))
@@ -55,8 +55,9 @@ def check_model(model: nn.Module) -> None:
     for name, tensor in named_tensors(model):
         if is_lazy(tensor) or tensor.device.type == "meta":
             absent.append(name)
-        elif tensor.is_complex() or tensor.is_quantized:
-            unusable.append(f"{name} ({str(tensor.dtype).removeprefix('torch.')})")
+        elif tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
+            kind = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
+            unusable.append(f"{name} ({str(kind).removeprefix('torch.')})")
         else:
             nan, infinite = count_non_finite(tensor)
             counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
@@ -69,8 +70,8 @@ def check_model(model: nn.Module) -> None:
         )
     if unusable:
         raise WeightsError(
-            f"weights must be real numbers; got {listed(unusable)}; "
-            "write complex layers with real and imaginary parts, and dequantize quantized ones"
+            f"weights must be dense real numbers; got {listed(unusable)}; "
+            "write complex layers with real and imaginary parts, dequantize quantized and densify sparse ones"
         )
     if broken:
         raise NonFiniteError(f"weights must be finite; {listed(broken)}; train or load the model again")
