@@ -111,6 +111,30 @@ def chain(
     return network
 
 
+def standardized(y: Tensor) -> Tensor:
+    """Return a batch normalized by its own statistics, without a stabilizer.
+
+    >>> standardized(numbers(1, 3).reshape(2, 1)).tolist()
+    [[-1.0], [1.0]]
+    """
+    return (y - y.mean(0)) / y.std(0, unbiased=False)
+
+
+def of_weight(network: Callable[[list[Tensor]], Function], weights: list[Tensor], i: int, x: Tensor) -> Function:
+    """Return the output at ``x`` as a function of the weight ``W_i`` (from zero) alone.
+
+    Args:
+        network: builds the network from its weights, e.g. :func:`chain`.
+        weights: all of them.
+        i: which one varies.
+        x: the input.
+
+    >>> of_weight(chain, [torch.eye(2, dtype=torch.float64)], 0, numbers(1, 0))(torch.ones(1, 2).double()).tolist()
+    [1.0]
+    """
+    return lambda weight: network([*weights[:i], weight, *weights[i + 1 :]])(x)
+
+
 def padded_identity(rows: int, columns: int) -> Tensor:
     """Return the paper's ``I_k``: an identity, truncated or padded with zeros.
 

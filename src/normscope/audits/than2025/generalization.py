@@ -1,0 +1,206 @@
+"""Section 5.2 and Appendix D: generalization from local Lipschitz constants."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.audits.claim import Claims, Outcome, Verdict
+from normscope.audits.measure import Measured, confirm_bound, given, jacobian_norm, numbers, refuted
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.printed import corollary_11
+from normscope.operators.norms.layer import layer_norm_global
+
+CLAIMS = Claims("than2025")
+DELTA = 0.05
+DATASETS = 200
+
+
+def _printed_term(cells: int, occupied: int, samples: int, delta: float) -> float:
+    """Return the term g of Theorem 20 for a loss in [0, 1]."""
+    rate = occupied * math.log(2 * cells / delta) / samples
+    return (math.sqrt(2) + 1) * math.sqrt(rate) + 2 * rate
+
+
+def _uniform(seed: int, count: int) -> Tensor:
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def _fixed_partition(seed: int, samples: int, cells: int) -> tuple[float, float]:
+    """Return gap and bound for equal cells of [0, 1] and the worst loss constant on cells, chosen after the data."""
+    counts = torch.histc(_uniform(seed, samples), cells, 0.0, 1.0)
+    gap = float((1 / cells - counts / samples).clamp(min=0).sum())
+    return gap, _printed_term(cells, int((counts > 0).sum()), samples, DELTA)
+
+
+def _partition_from_data(seed: int, samples: int, width: float) -> tuple[float, float]:
+    """Return risk and bound for the cell of all points near a sample, and the cell of the rest.
+
+    The loss is 0 on the first and 1 on the second: constant on both cells, empirical loss 0.
+    """
+    points = _uniform(seed, samples).sort().values
+    covered = float((points.diff().clamp(max=2 * width)).sum()) + 2 * width
+    return 1 - covered, _printed_term(2, 1, samples, DELTA)
+
+
+@CLAIMS.add(
+    "001-T20",
+    "Theorem 20",
+    says="With probability 1 - delta the risk is at most the empirical risk plus sum (m_i/m) lambda_i L_i plus g.",
+    corrected="For a partition chosen without the data, a loss in [0, C] and cells on which the label does not change. "
+    "Then it holds for all h at once. The lambda_i are not observable: use the diameters of the cells.",
+)
+def _theorem_20() -> Outcome:
+    fixed = [_fixed_partition(seed, 200, 10) for seed in range(2000)]
+    fixed_fails = sum(gap > bound for gap, bound in fixed)
+    own = [_partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    own_fails = sum(risk > bound for risk, bound in own)
+    measured = {
+        "violations, partition fixed before, of 2000": fixed_fails,
+        "violations, partition from the data, of 200": own_fails,
+        "risk there": own[0][0],
+        "bound there": own[0][1],
+    }
+    needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * len(own)
+    return given(
+        needed,
+        "the partition must not depend on the data",
+        measured,
+        Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE,
+    )
+
+
+@CLAIMS.add(
+    "001-T20c",
+    "Section 5.2.2",
+    says="The loss as a function of x is Lipschitz with L_f times the constant of the network.",
+    corrected="Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.",
+)
+def _label() -> Outcome:
+    def loss(x: float) -> float:
+        return abs(0.0 - float(x > 0))  # h = 0, label 1 for x > 0, l1 loss
+
+    jump = loss(1e-9) - loss(-1e-9)
+    measured = {"constant of h times L_f": 0.0, "the loss jumps by": jump, "within": 2e-9}
+    return refuted(jump > 0.0, measured, "h = 0 and a label that changes at 0")
+
+
+@CLAIMS.add(
+    "001-C21",
+    "Corollary 21",
+    says="The bound holds although the loss is discontinuous on a set of probability zero.",
+    corrected="For a partition fixed before the data whose cells the discontinuity does not cross: for a trained h, "
+    "whose discontinuities follow the data, it fails.",
+)
+def _corollary_21() -> Outcome:
+    found = [_partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    fails = sum(risk > bound for risk, bound in found)
+    measured = {"violations of 200, discontinuous at 2000 points": fails, "risk": found[0][0], "bound": found[0][1]}
+    because = "a loss that is 0 near the samples and 1 elsewhere is discontinuous on a null set"
+    return given(fails > DELTA * DATASETS, because, measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-curse",
+    "Section 5.2.1, related bounds",
+    says="The bound does not suffer from the curse of dimensionality, unlike one with sqrt(N/m).",
+    corrected="Small cells mean as many occupied cells as samples, and then g exceeds C. For N up to about m the bound "
+    "sqrt(N/m)/2 + sqrt(ln(1/delta)/(2m)) is smaller.",
+)
+def _curse() -> Outcome:
+    fine = _printed_term(1000, 1000, 1000, 0.05)
+    coarse = _printed_term(10, 10, 200, 0.1)
+    total_variation = 0.5 * math.sqrt(10 / 200) + math.sqrt(math.log(1 / 0.1) / 400)
+    measured = {
+        "g / C, N = T = m = 1000": fine,
+        "g / C, N = T = 10, m = 200, delta = 0.1": coarse,
+        "total variation, N = 10, m = 200": total_variation,
+    }
+    if fine > 1 and total_variation < coarse:
+        return Outcome(Verdict.UNSUPPORTED, measured, "no proof is given, and with small cells the bound is vacuous")
+    return Outcome(Verdict.HOLDS, measured, "the bound stays below C")
+
+
+def _cited(what: str) -> Outcome:
+    return Outcome(Verdict.NOT_CHECKABLE, {}, f"a statement about another paper: {what}")
+
+
+@CLAIMS.add("001-HKK", "Section 5.2.1, (HKK)", says="Hou et al. (2023) have the bound (HKK).",
+    corrected="Not implemented: L is defined there and only the L_i are used, and the constant is not given.",
+)  # fmt: skip
+def _hkk() -> Outcome:
+    return _cited("Hou et al. 2023")
+
+
+@CLAIMS.add("001-LLA", "Section 5.2.2, (LLA)", says="Lyu et al. (2022) have the bound (LLA).",
+    corrected="Not implemented: the constant is not given.",
+)  # fmt: skip
+def _lla() -> Outcome:
+    return _cited("Lyu et al. 2022")
+
+
+@CLAIMS.add("001-T5", "Appendix D, (66)", says="Theorem 20 follows from Theorem 5 of Than et al. (2025).",
+    corrected="What is needed is proved here for partitions chosen without the data (see 001-T20).",
+)  # fmt: skip
+def _source_of_theorem_20() -> Outcome:
+    return _cited("Than et al., Gentle local robustness implies generalization")
+
+
+@CLAIMS.add("001-WN", "Section 5.2.2", says="Cisneros-Velarde et al. (2025) have O(rho^2/sqrt(m)) for WeightNorm.",
+    corrected="The summary audited as 004 gives another rate, O(sqrt(L)/sqrt(n)), for the same paper.",
+)  # fmt: skip
+def _weight_norm_bound() -> Outcome:
+    return _cited("Cisneros-Velarde et al. 2025")
+
+
+@CLAIMS.add(
+    "001-C22",
+    "Corollary 22",
+    says="The gap is at most g + omega sigma^-K with BatchNorm, and g + omega prod 1/sigma_k with LayerNorm.",
+    corrected="Under all assumptions of Theorem 20, and for a bounded loss: cross-entropy has C = infinity. For "
+    "LayerNorm the factor is eps^(-K/2). The omega of the two networks are of different weights and do not compare.",
+    code=("normscope.lipschitz.printed.corollary_10", "normscope.lipschitz.printed.corollary_11"),
+)
+def _corollary_22() -> Outcome:
+    logits = numbers(0, 1)
+    losses = [float(F.cross_entropy(t * logits[None], torch.tensor([0]))) for t in (10.0, 1e3, 1e5)]
+    factors = [Value.of(layer_norm_global(torch.ones(8), 1e-5), Kind.CERTIFIED)] * 4
+    factor = corollary_11([Value.of(1.0, Kind.CERTIFIED)] * 4, factors).value
+    zero = torch.zeros(8, dtype=torch.float64)
+
+    def network(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = F.layer_norm(x, (8,), eps=1e-5)
+        return x
+
+    confirm_bound("the factor of LayerNorm", factor, jacobian_norm(network, zero))
+    measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
+    measured["factor of LayerNorm, K = 4"] = factor
+    unbounded = losses[2] > 1e4 and factor > 1e9
+    return given(unbounded, "the loss is unbounded, and LayerNorm's factor is large", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-abs",
+    "Abstract, Section 6",
+    says="Normalization provably reduces the capacity exponentially, which explains faster training and better "
+    "generalization; bad unnormalized networks are uncountably many.",
+    corrected="Compared are upper bounds of one family with members of another. For the same weights a normalizer can "
+    "increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.",
+    code=("normscope.operators.norms.layer.layer_norm_global", "normscope.lipschitz.printed.lemma_5"),
+)
+def _abstract() -> Outcome:
+    x = 1e-14 * torch.linspace(-1, 1, 8, dtype=torch.float64)
+    attained = []
+    for a in (0.5, 1.0, 2.0):  # an interval of weights, each as bad as the other
+        weight = a * torch.eye(8, dtype=torch.float64)
+        attained.append(jacobian_norm(lambda v, w=weight: F.layer_norm(v @ w, (8,), eps=1e-5), x))  # type: ignore[misc]
+    measured: Measured = {f"W = {a} I with LayerNorm": v for a, v in zip((0.5, 1.0, 2.0), attained, strict=True)}
+    measured["W = 0.5 I without"] = 0.5
+    if min(attained) > 2.0:
+        because = "bad networks are as many with LayerNorm; a cause is not shown by comparing upper bounds"
+        return Outcome(Verdict.UNSUPPORTED, measured, because)
+    return Outcome(Verdict.HOLDS, measured, "LayerNorm lowered every constant")

@@ -1,0 +1,123 @@
+"""Section 5.1: how many iterations training needs."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.audits.claim import Claims, Outcome, Verdict, close
+from normscope.audits.measure import chain, confirm, confirm_bound, gaussian, gradient, refuted
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.printed import theorem_9
+
+CLAIMS = Claims("than2025")
+
+
+def _steps_to(value: float, mu: float, slope: float, start: float) -> int:
+    """Return after how many subgradient steps ``mu/2 x^2 + slope |x|`` is below a value, steps ``2/(mu (t + 1))``."""
+    x, t = start, 0
+    while 0.5 * mu * x * x + slope * abs(x) > value:
+        t += 1
+        x -= 2 / (mu * (t + 1)) * (mu * x + (slope if x > 0 else -slope))
+    return t
+
+
+@CLAIMS.add(
+    "001-IC",
+    "Section 5.1, iteration complexity",
+    says="First-order methods need L^2/alpha^2 iterations for convex, L/alpha for strongly convex, and L/alpha for "
+    "alpha-stationary points of nonsmooth nonconvex problems.",
+    corrected="The first is right. Strongly convex: L^2/(mu alpha). The third: alpha-stationary points of Lipschitz "
+    "functions cannot be found in finite time at all; rates are for (delta, alpha)-Goldstein points. All are about the "
+    "worst function of a class.",
+)
+def _iteration_complexity() -> Outcome:
+    mu, slope, start, alpha, s = 1.0, 1.0, 1.0, 1e-3, 1e-2
+    steps = _steps_to(alpha, mu, slope, start)
+    stretched = _steps_to(alpha, mu / s**2, slope / s, s * start)  # f(x / s): the same problem in another unit
+    lipschitz = mu * start + slope
+    confirm_bound("2 L^2 / (mu alpha)", 2 * lipschitz**2 / (mu * alpha), float(steps))
+    x, smallest = Fraction(1, 3), 1.0
+    for t in range(1, 10_001):  # |x| in exact arithmetic: a third plus steps of powers of two misses the kink
+        x -= (1 if x > 0 else -1) * Fraction(1, 2 ** t.bit_length())
+        smallest = min(smallest, 0.0 if x == 0 else 1.0)
+    measured = {
+        "steps, strongly convex": steps,
+        "steps, in units 100 times smaller": stretched,
+        "L/alpha": lipschitz / alpha,
+        "L/alpha, in those units": lipschitz / s / alpha,
+        "least |f'| of |x| in 10000 steps": smallest,
+    }
+    because = "the count does not depend on the unit of x, L/alpha does; and |x| gives no point with |f'| < 1"
+    return refuted(steps == stretched and smallest == 1.0, measured, because)
+
+
+def _gradient_sizes(weights: list[Tensor], data: Tensor, target: Tensor) -> list[float]:
+    """Return the norms of the gradients of the square loss in every layer."""
+    sizes = []
+    for i in range(len(weights)):
+
+        def loss(w: Tensor, i: int = i) -> Tensor:
+            return ((chain([*weights[:i], w, *weights[i + 1 :]])(data) - target) ** 2).mean()
+
+        sizes.append(float(gradient(loss, weights[i]).norm()))
+    return sizes
+
+
+@CLAIMS.add(
+    "001-C18",
+    "Corollary 18",
+    says="Every method needs at least s_{i+1} ... s_K / alpha iterations, up to a constant, without normalizers.",
+    corrected="Lower bounds speak of the worst function of a class, not of a given loss: all weights zero is a "
+    "stationary point, found after no iteration. At most the upper bounds for the class scale with L.",
+    code=("normscope.lipschitz.printed.lemma_5",),
+)
+def _corollary_18() -> Outcome:
+    data, target = gaussian(2100, 16, 5), gaussian(2101, 16, 5)
+    zero = [torch.zeros(5, 5, dtype=torch.float64)] * 3
+    sizes = _gradient_sizes(zero, data, target)
+    claimed = 10.0**2 / 0.01
+    measured = {
+        "largest gradient at W = 0, K = 3": max(sizes),
+        "iterations": 0,
+        "claimed, s = 10, alpha = 0.01": claimed,
+    }
+    return refuted(max(sizes) == 0.0, measured, "W = 0 is in the family and stationary")
+
+
+@CLAIMS.add(
+    "001-C19",
+    "Corollary 19",
+    says="Stationary points are found with s_{i+1} ... s_K / alpha^2 evaluations, and sigma^(-K+i-1) times that with "
+    "BatchNorm.",
+    corrected="The exponent of sigma is right (K - i + 1 factors, frozen statistics). The rate is not: the cited "
+    "methods find (delta, alpha)-Goldstein points with O~(Delta L^2 / (delta alpha^3)) evaluations: the "
+    "factor of sigma is squared.",
+    code=("normscope.lipschitz.printed.theorem_9",),
+)
+def _corollary_19() -> Outcome:
+    depth, i, sigma = 6, 2, 3.0
+    factors = [Value.of(1 / sigma, Kind.CERTIFIED)] * (depth - i + 1)
+    confirm("the exponent", sigma ** -(depth - i + 1), theorem_9([], factors).value)
+    data, target, weight = gaussian(2200, 32, 5), gaussian(2201, 32, 1), gaussian(2202, 1, 5)
+
+    def steps(c: float, alpha: float) -> int:
+        w, count = weight.clone(), 0
+        while True:
+            found = gradient(lambda v: c * F.huber_loss(data @ v.mT, target, delta=0.1), w)
+            if float(found.norm()) <= c * alpha:
+                return count
+            w, count = w - (0.5 / c) * found, count + 1
+
+    plain, scaled = steps(1.0, 1e-3), steps(4.0, 1e-3)
+    measured = {
+        "evaluations for the loss": plain,
+        "evaluations for 4 times the loss, alpha 4 times as large": scaled,
+        "ratio of L/alpha^2": 0.25,
+        "ratio of Delta L^2/(delta alpha^3)": 4.0 * 4.0**2 / 4.0**3,
+    }
+    verdict = Verdict.FALSE if plain == scaled and not close(plain, 0) else Verdict.HOLDS
+    return Outcome(verdict, measured, "the count does not depend on the unit of the loss, L/alpha^2 does")

@@ -1,0 +1,179 @@
+"""Section 4.3 and Appendices B and C: networks as functions of their weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.audits.claim import Claims, Outcome, Verdict, close
+from normscope.audits.measure import (
+    Function,
+    chain,
+    confirm,
+    confirm_bound,
+    equality,
+    gaussian,
+    given,
+    gradient,
+    holds,
+    jacobian_norm,
+    norm,
+    numbers,
+    of_weight,
+    padded_identity,
+    quotient,
+    standardized,
+)
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.printed import theorem_9
+from normscope.operators.norms.layer import layer_norm_at, layer_norm_range
+
+CLAIMS = Claims("than2025")
+EPS = 1e-5
+_PRINTED = "normscope.lipschitz.printed."
+_LAYER = "normscope.operators.norms.layer."
+
+
+def _layer_norm(x: Tensor, _: int) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=EPS)
+
+
+def _normalized(weights: list[Tensor]) -> Function:
+    return chain(weights, _layer_norm)
+
+
+def _rest(weights: list[Tensor], i: int) -> Function:
+    """Return the LayerNorm network as a function of the total input ``y_i`` of layer i (from zero)."""
+    return lambda y: _normalized(weights[i + 1 :])(torch.relu(_layer_norm(y, i)))
+
+
+def _certified(values: list[float]) -> list[Value]:
+    return [Value.of(x, Kind.CERTIFIED) for x in values]
+
+
+@CLAIMS.add(
+    "001-T12a",
+    "Theorem 12 (6)",
+    says="The constant in W_i is at most A_{i-1} times that in the total input y_i, A the largest ||h_{i-1}(x)||.",
+    corrected="Needs a bounded domain: A_0 is infinite on R^n, and with frozen BatchNorm so is every A_i; after "
+    "LayerNorm A_i <= sqrt(n_i). At a point it is an equality: ||dh/dW_i|| = ||J from y_i to h|| ||h_{i-1}(x)||.",
+    code=(_LAYER + "layer_norm_range", _LAYER + "layer_norm_at"),
+)
+def _theorem_12_weights() -> Outcome:
+    weights = [gaussian(1200 + k, 6, 6) for k in range(4)]
+    x = gaussian(1210, 6)
+    for i in range(4):
+        h = _normalized(weights[:i])(x)
+        measured_norm = jacobian_norm(of_weight(_normalized, weights, i, x), weights[i])
+        local = jacobian_norm(_rest(weights, i), weights[i] @ h) * float(h.norm())
+        confirm(f"equality at a point, layer {i + 1}", local, measured_norm)
+        if i:
+            confirm_bound("the range of LayerNorm", layer_norm_range(torch.ones(6), None).radius, float(h.norm()))
+    frozen = chain(weights[:2], lambda y, _: y / 2)
+    sizes = [float(frozen(t * x).norm()) for t in (1.0, 1e3, 1e6)]
+    measured = {
+        "||h_2|| at x, frozen BatchNorm": sizes[0],
+        "at 1e3 x": sizes[1],
+        "at 1e6 x": sizes[2],
+        "||h_2|| at 1e6 x, LayerNorm": float(_normalized(weights[:2])(1e6 * x).norm()),
+    }
+    grows = close(sizes[2] / sizes[1], 1e3, 1e-6)
+    return given(grows, "A_{i-1} is infinite on R^n", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-T12b",
+    "Theorem 12 (7)",
+    says="The constant in y_i is at most b_{i+1} = ||W_{i+1}|| ... ||W_K|| times that of the normalizers i to K.",
+    corrected="As stated, with Lip(g_k) for k >= i; the two cases are one with b_{K+1} = 1.",
+    code=(_PRINTED + "theorem_9", _LAYER + "layer_norm_at"),
+)
+def _theorem_12_totals() -> Outcome:
+    ratios = []
+    for seed in range(10):
+        weights = [gaussian(1300 + 10 * seed + k, 6, 6) for k in range(4)]
+        h, totals = gaussian(seed, 6), []
+        for weight in weights:
+            totals.append(weight @ h)
+            h = torch.relu(_layer_norm(totals[-1], 0))
+        for i in range(4):
+            local = [layer_norm_at(y, torch.ones(6), EPS) for y in totals[i:]]
+            printed = theorem_9(_certified([norm(w) for w in weights[i + 1 :]]), _certified(local)).value
+            ratios.append(jacobian_norm(_rest(weights, i), totals[i]) / printed)
+    linear = chain([padded_identity(5, 5)] * 2, _layer_norm, lambda y: y)
+    tight = jacobian_norm(lambda y: linear(y), torch.zeros(5, dtype=torch.float64)) * EPS
+    measured = {"largest attained / bound, local, 40 cases": max(ratios), "attained / bound, W = I at 0": tight}
+    return holds(max(ratios) <= 1 + 1e-9 and close(tight, 1.0), measured, "never exceeded, and attained")
+
+
+@CLAIMS.add(
+    "001-T12c",
+    "Theorem 12, for training with BatchNorm",
+    says="The theorem is used for the loss during training with BatchNorm.",
+    corrected="Then the statistics must not move with W_i. With batch statistics (eps = 0) the loss is "
+    "scale-invariant: its gradient at c W is that at W divided by c, unbounded near W = 0.",
+    code=("normscope.operators.norms.batch.batch_norm_batch_at",),
+)
+def _training() -> Outcome:
+    x, target, weight = gaussian(1400, 32, 5), gaussian(1401, 32, 4), gaussian(1402, 4, 5)
+
+    def loss(w: Tensor) -> Tensor:
+        return ((torch.relu(standardized(x @ w.mT)) - target) ** 2).mean()
+
+    sizes = {c: float(gradient(loss, c * weight).norm()) for c in (1.0, 0.1, 1e-3)}
+    measured = {f"gradient norm at c W, c = {c:g}": s for c, s in sizes.items()}
+    inverse = all(close(s * c, sizes[1.0], 1e-6) for c, s in sizes.items())
+    return given(inverse, "in training the gradient grows as 1/c", measured, Verdict.HOLDS)
+
+
+def _truncated(h: Tensor, widths: tuple[int, ...]) -> Tensor:
+    """Return ``h`` truncated or padded to each width in turn."""
+    for n in widths:
+        h = padded_identity(n, h.numel()) @ h
+    return h
+
+
+@CLAIMS.add(
+    "001-T13(8)",
+    "Theorem 13 (8)",
+    says="Some ReLU network has, in W_i, the constant a_{i+1} ... a_K ||h_{i-1}(x) truncated to n_{i+1}, ..., n_K||.",
+    corrected="a_{i+1} ... a_K ||h_{i-1}(x)||: the truncation acts on the rows of W_i, not on h_{i-1}. Attained "
+    "where a row t <= min(n_i, ..., n_K) of W_i is active; the proof errs in (59).",
+    code=(_PRINTED + "lemma_5",),
+)
+def _theorem_13_weights() -> Outcome:
+    h, a = numbers(0, 0, 1), 5.0
+    weights = [numbers(0.1, 0.2, 0.7, -0.3, 0.4, 0.5).reshape(2, 3), a * padded_identity(1, 2)]
+    function = of_weight(chain, weights, 0, h)
+    true = jacobian_norm(function, weights[0])
+    confirm("a ||h||", a * float(h.norm()), true)
+    pairs = max(quotient(function, weights[0] + gaussian(s, 2, 3), weights[0]) for s in range(200))
+    confirm_bound("a ||h||, over pairs", a * float(h.norm()), pairs)
+    printed = a * float(_truncated(h, (1,)).norm())
+    measured = {"true": true, "printed": printed, "largest quotient of 200 pairs": pairs}
+    return Outcome(equality(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
+
+
+@CLAIMS.add(
+    "001-T13(9)",
+    "Theorem 13 (9)",
+    says="Of that network the constant in y_i is a_{i+1} ... a_K.",
+    corrected="As stated, over all y_i; over those some x reaches it is an upper bound.",
+    code=(_PRINTED + "lemma_5",),
+)
+def _theorem_13_totals() -> Outcome:
+    factors, widths = (2.0, 0.5, 3.0), (4, 3, 6, 2)
+    weights = [a * padded_identity(m, n) for a, n, m in zip(factors, widths[:-1], widths[1:], strict=True)]
+
+    def rest(y: Tensor) -> Tensor:
+        return chain(weights)(torch.relu(y))
+
+    attained = jacobian_norm(rest, torch.ones(4, dtype=torch.float64))
+    points = gaussian(1500, 200, 4)
+    pairs = max(quotient(rest, a, b) for a, b in zip(points[:100], points[100:], strict=True))
+    printed = math.prod(factors)
+    measured = {"printed": printed, "attained": attained, "largest quotient of 100 pairs": pairs}
+    return holds(close(attained, printed) and pairs <= printed, measured, "attained and never exceeded")
