@@ -14,6 +14,9 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "analyze": "analysis",
         "Options": "analysis",
+        "check": "checks",
+        "CheckResult": "checks",
+        "Finding": "core.finding",
         "Result": "core.result",
         "Value": "core.value",
         "Kind": "core.value",

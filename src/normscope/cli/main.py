@@ -8,6 +8,7 @@ import typer
 
 from normscope import __version__
 from normscope.cli.analyze import analyze
+from normscope.cli.check import check
 from normscope.cli.demo import demo
 from normscope.cli.statements import statements
 
@@ -20,6 +21,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command("analyze")(analyze)
+app.command("check")(check)
 app.command("demo")(demo)
 app.command("statements")(statements)
 

@@ -1,0 +1,82 @@
+"""NS101: a bias that the next normalizer subtracts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.checks.rule import Rule
+from normscope.checks.structure import ZERO, Structure, carried, region
+from normscope.checks.subject import Subject, place_of
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.operators.expression import Expr
+from normscope.operators.site import Site
+
+
+def cancelled_biases(subject: Subject) -> Iterator[tuple[str, str, Site, Tensor]]:
+    """Yield (parameter, module, normalizer, bias) of every bias that a normalizer cancels, whatever its values.
+
+    A bias ``b`` reaches the normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b``
+    is constant within every group: random values in the place of ``b`` decide that for all of them.
+    """
+    structure = subject.structure
+    told: set[str] = set()
+    for site, source, _ in structure.sites():
+        for expr in region(source):
+            if expr.op is None or expr.op.bias is None or expr.op.bias.numel() < 1:
+                continue
+            name = subject.parameter_name(expr.op.bias, expr.op.owner)
+            if not name or name in told:
+                continue
+            if vanishes(structure, expr, site, source) and structure.confined(expr, site):
+                told.add(name)
+                yield name, expr.op.owner, site, expr.op.bias
+
+
+def vanishes(structure: Structure, expr: Expr, site: Site, source: Expr) -> bool:
+    """Tell whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
+    op, spread = expr.op, site.spread
+    if op is None or op.bias is None or spread is None or not spread.centered:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(op.bias.shape, generator=generator, dtype=torch.float64)
+    arrived = carried(expr, source, probe.expand(expr.shape).clone())
+    size = float(arrived.abs().max()) if arrived.numel() else 0.0
+    if size == 0.0:
+        return False  # it does not arrive: that is another matter
+    view = arrived.reshape(spread.view)
+    rest = view - view.mean(spread.axes, keepdim=True)
+    return float(rest.abs().max()) <= ZERO * size
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each bias."""
+    for name, owner, site, bias in cancelled_biases(subject):
+        largest = float(bias.detach().abs().max())
+        when = " while training" if site.kind == "batch_norm" else ""
+        yield rule.finding(
+            owner or name,
+            f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
+            {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
+        )
+
+
+RULE = Rule(
+    code="NS101",
+    name="cancelled-bias",
+    title="bias cancelled by a normalizer",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
+    why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group "
+    "goes with it: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and a reader's "
+    "attention. In evaluation, BatchNorm's running mean has absorbed it.",
+    fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
+    "it into the running mean",
+    example="nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
+    good="nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
+    needs=("program",),
+    look=_look,
+)

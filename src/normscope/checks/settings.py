@@ -1,0 +1,165 @@
+"""Which rules run, what is left out, and when a check fails: from arguments, ``[tool.normscope]`` and a baseline."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from normscope.core.errors import InputError, listed
+from normscope.core.finding import Finding, Severity
+
+#: When a check fails: at findings of this severity or graver, or never.
+FAIL_ON = (*(s.value for s in Severity), "never")
+TABLE = "tool.normscope"
+_KEYS = ("select", "ignore", "per-place-ignores", "fail-on", "baseline")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a check is set up.
+
+    Attributes:
+        select: prefixes of the codes that run; none means all.
+        ignore: prefixes of the codes that do not; the longer prefix of the two wins.
+        per_place: patterns of places, and prefixes of codes ignored there.
+        fail_on: one of :data:`FAIL_ON`.
+        baseline: file of findings that are known already.
+
+    >>> settings = Settings(select=("NS1",), ignore=("NS10",))
+    >>> settings.runs("NS110"), settings.runs("NS101"), settings.runs("NS201")
+    (True, False, False)
+    """
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    per_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    fail_on: str = "warning"
+    baseline: Path | None = None
+
+    def runs(self, code: str) -> bool:
+        """Tell whether a rule runs."""
+        wanted = _longest(code, self.select) if self.select else 0
+        return wanted > _longest(code, self.ignore)
+
+    def hides(self, finding: Finding) -> bool:
+        """Tell whether a finding is ignored at its place."""
+        return any(
+            fnmatch.fnmatchcase(finding.place, pattern) and _longest(finding.code, codes) >= 0
+            for pattern, codes in self.per_place.items()
+        )
+
+    def fails(self, findings: Iterable[Finding]) -> bool:
+        """Tell whether these findings make a check fail."""
+        if self.fail_on == "never":
+            return False
+        return any(f.severity.rank >= Severity(self.fail_on).rank for f in findings)
+
+    def checked(self, codes: Iterable[str]) -> Settings:
+        """Return the settings if they make sense for the rules there are.
+
+        Raises:
+            InputError: if a prefix fits no code, or the failing severity is unknown.
+        """
+        known = tuple(codes)
+        given = (*self.select, *self.ignore, *(c for group in self.per_place.values() for c in group))
+        for prefix in given:
+            if not prefix or not any(code.startswith(prefix) for code in known):
+                raise InputError(f"a rule is named by its code or the beginning of it; got {prefix!r}; known are "
+                                 f"{', '.join(known)}")  # fmt: skip
+        if self.fail_on not in FAIL_ON:
+            raise InputError(f"a check fails on {', '.join(FAIL_ON)}; got {self.fail_on!r}")
+        return self
+
+
+def _longest(code: str, prefixes: Iterable[str]) -> int:
+    """Return the length of the longest prefix of a code, -1 if there is none."""
+    return max((len(p) for p in prefixes if code.startswith(p)), default=-1)
+
+
+def read_settings(folder: str | os.PathLike[str] = ".") -> Settings:
+    """Return the settings of the nearest ``pyproject.toml`` with a table ``[tool.normscope]``, or the defaults.
+
+    Args:
+        folder: where to begin; its parents are searched too.
+
+    Raises:
+        InputError: if the file is not TOML, or a key is unknown or of the wrong type.
+    """
+    here = Path(folder).resolve()
+    for place in (here, *here.parents):
+        file = place / "pyproject.toml"
+        if file.is_file():
+            table = _table(file)
+            if table is not None:
+                return _from_table(table, file)
+    return Settings()
+
+
+def _table(file: Path) -> dict[str, Any] | None:
+    """Return the table of a file, or ``None`` if it has none."""
+    try:
+        tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file.name} must be TOML; it is not: {error}; mend it") from error
+    found = tools.get("normscope")
+    return found if isinstance(found, dict) else None
+
+
+def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
+    """Return settings read from a table."""
+    unknown = sorted(set(table) - set(_KEYS))
+    if unknown:
+        raise InputError(f"[{TABLE}] in {file.name} has the keys {', '.join(_KEYS)}; got {listed(unknown)}")
+    places = table.get("per-place-ignores", {})
+    if not isinstance(places, dict):
+        raise InputError(f"per-place-ignores in [{TABLE}] is a table of patterns and lists of codes; got {places!r}")
+    settings = Settings(
+        select=_codes(table, "select"),
+        ignore=_codes(table, "ignore"),
+        per_place={pattern: _codes(places, pattern) for pattern in places},
+    )
+    for key in ("fail-on", "baseline"):
+        if not isinstance(table.get(key, ""), str):
+            raise InputError(f"{key} in [{TABLE}] is a text; got {table[key]!r}")
+    if "fail-on" in table:
+        settings = replace(settings, fail_on=table["fail-on"])
+    if "baseline" in table:
+        settings = replace(settings, baseline=file.parent / table["baseline"])
+    return settings
+
+
+def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    """Return a list of codes of a table."""
+    found = table.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
+        raise InputError(f"{key} in [{TABLE}] is a list of codes such as ['NS101']; got {found!r}")
+    return tuple(found)
+
+
+def baseline_text(findings: Iterable[Finding]) -> str:
+    """Return the text of a baseline that knows these findings, one entry per code and place."""
+    entries = sorted({f.key for f in findings})
+    return json.dumps({"normscope_baseline": 1, "findings": [list(e) for e in entries]}, indent=1) + "\n"
+
+
+def read_baseline(file: Path) -> frozenset[tuple[str, str]]:
+    """Return the codes and places a baseline knows.
+
+    Raises:
+        InputError: if there is no such file, or it is no baseline.
+    """
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+        if body["normscope_baseline"] != 1:
+            raise ValueError("another version")
+        return frozenset((str(code), str(place)) for code, place in body["findings"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"a baseline is a file written with --write-baseline; {file} cannot be read as one ({error}); write it anew"
+        ) from error

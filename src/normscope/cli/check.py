@@ -1,0 +1,288 @@
+"""``normscope check``: the doctor."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normscope.cli.console import Stages, guarded
+from normscope.cli.specification import parse_shape, split_arguments
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from normscope.checks import CheckResult, Settings
+    from normscope.report.sarif import Source
+
+FORMATS = ("text", "json", "sarif", "github", "html")
+#: Exit code of a check that fails.
+FAILED = 1
+_MODEL = (
+    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
+    "'zoo:relu10[norm=bn]'."
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks of ``check``.
+
+    Attributes:
+        model: the model's specification, arguments included.
+        weights: a state dict for it.
+        data: name or file of the data.
+        root: where named data lies.
+        split: of named data.
+        limit: how many samples.
+        normalize: preset that brings stored numbers to the network's units.
+        shape: of one input, without batch axis.
+        optimizer: ``FILE.py:factory`` of a function from the model to its optimizer.
+        batch_size: of training.
+        dtype: the precision the model will be run in.
+        device: where to compute.
+        seed: of everything random.
+    """
+
+    model: str
+    weights: Path | None
+    data: str | None
+    root: Path | None
+    split: str
+    limit: int | None
+    normalize: str | None
+    shape: tuple[int, ...] | None
+    optimizer: str | None
+    batch_size: int | None
+    dtype: str | None
+    device: str | None
+    seed: int
+
+
+@guarded
+def check(
+    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
+    weights: Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
+    split: Annotated[str, typer.Option(help="test or train.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
+    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
+    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size of training.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="Precision it will be run in: float16, bfloat16, ...")] = None,
+    select: Annotated[list[str] | None, typer.Option(help="Run only these rules (codes or beginnings).")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Do not run these rules.")] = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(help="Fail (exit 1) on info, warning, error or never.", show_default="warning"),
+    ] = None,
+    baseline: Annotated[Path | None, typer.Option(help="File of known findings, which are not told again.")] = None,
+    write_baseline: Annotated[Path | None, typer.Option(help="Write the findings to a baseline and exit 0.")] = None,
+    format: Annotated[str, typer.Option("--format", help="text, json, sarif, github or html.")] = "text",
+    out: Annotated[Path | None, typer.Option(help="Write the report to this file instead of stdout.")] = None,
+    isolated: Annotated[bool, typer.Option("--isolated", help="Do not read pyproject.toml.")] = False,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Look for what is wrong with the normalization of MODEL: findings with codes, places, evidence and fixes.
+
+    Exit code 0: nothing at or above --fail-on; 1: something is; 2: wrong use. Settings also come from [tool.normscope]
+    in pyproject.toml. `normscope explain CODE` says what a rule is about.
+    """
+    if format not in FORMATS:
+        raise typer.BadParameter(f"a report is {', '.join(FORMATS)}; got {format!r}", param_hint="--format")
+    shape = parse_shape(input)
+    request = Request(
+        model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, device, seed
+    )
+    # The user's code may print: stdout is for the result alone.
+    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=format == "text") as stages:
+        stages("loading torch")
+        settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
+        if write_baseline is not None:
+            settings = replace(settings, baseline=None)
+        result, source = run(request, settings, stages)
+        text = rendered(result, format, source)
+    if write_baseline is not None:
+        from normscope.checks.settings import baseline_text
+
+        _write(write_baseline, baseline_text(result.findings), "--write-baseline")
+        if not quiet:
+            print(f"written: {write_baseline} ({len(result.findings)} findings)")
+        return
+    if out is not None:
+        _write(out, text + "\n", "--out")
+    elif not quiet and text:
+        print(text)
+    if result.failed:
+        raise typer.Exit(FAILED)
+
+
+def run(request: Request, settings: Settings, stages: Stages) -> tuple[CheckResult, Source | None]:
+    """Load what a request names, and check it.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
+    from normscope.checks import check as doctor
+    from normscope.cli.analyze import Inputs, _checked_device
+    from normscope.data.load import load_data
+    from normscope.models.load import load_model
+
+    _checked_device(request.device)
+    precision = _dtype(request.dtype)
+    spec, arguments = split_arguments(request.model)
+    stages("loading the model")
+    model, origin = load_model(spec, request.weights, seed=request.seed, **arguments)
+    shape, data = request.shape, None
+    if request.data is not None:
+        stages("loading the data")
+        data = load_data(request.data, request.root, request.split, request.limit, normalize=request.normalize)
+    elif shape is None and origin.kind == "zoo":
+        shape = tuple(getattr(model, "input_shape", ())) or None
+    result = doctor(
+        model,
+        None if data is None else Inputs(data),
+        None if request.optimizer is None else optimizer_of(request.optimizer, model, request.seed),
+        settings=settings,
+        name=request.model,
+        input_shape=shape,
+        batch_size=request.batch_size,
+        dtype=precision,
+        limit=request.limit,
+        device=request.device,
+        seed=request.seed,
+        progress=stages,
+    )
+    return result, source_of(spec)
+
+
+def rendered(result: CheckResult, format: str, source: Source | None) -> str:
+    """Return a result in one of :data:`FORMATS`."""
+    from normscope.report.findings import findings_text
+    from normscope.report.github import github_text
+    from normscope.report.sarif import sarif_text
+
+    if format == "json":
+        return result.to_json()
+    if format == "sarif":
+        return sarif_text(result, source)
+    if format == "github":
+        return github_text(result, source)
+    if format == "html":
+        from normscope.report.findings import findings_html
+
+        return findings_html(result)
+    return findings_text(result)
+
+
+def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
+    """Return the optimizer a user's function makes for a model.
+
+    Args:
+        spec: ``FILE.py:function`` or ``package.module:function``.
+        model: the model it is given.
+        seed: of everything random while it runs.
+
+    Raises:
+        NormscopeError: if there is no such function, it raises, or returns something else.
+    """
+    import torch
+
+    from normscope.core.errors import FactoryError, ModelNotFoundError
+    from normscope.models.load import parse_spec
+    from normscope.models.user_code import explained, find_factory, import_file, import_module, undisturbed
+
+    kind, location, name = parse_spec(spec)
+    if kind not in ("file", "module"):
+        raise ModelNotFoundError(f"an optimizer is FILE.py:function or package.module:function; got {spec!r}")
+    file = Path(location).expanduser()
+    if kind == "file" and not file.is_file():
+        raise ModelNotFoundError(f"the file of an optimizer must exist; there is no {file}")
+    folder = file.resolve().parent if kind == "file" else Path.cwd()
+    with undisturbed(folder, seed, forget=kind == "file"):
+        module = import_file(file.resolve()) if kind == "file" else import_module(location)
+        factory = find_factory(module, name, location)
+        try:
+            made = factory(model)
+        except Exception as error:
+            raise explained(error, f"calling {spec} with the model", None) from error
+    if not isinstance(made, torch.optim.Optimizer):
+        raise FactoryError(f"{spec} must return a torch.optim.Optimizer; it returned {type(made).__name__}")
+    return made
+
+
+def source_of(spec: str) -> Source | None:
+    """Return where a model is written down: the file of ``FILE.py:factory`` and the line of the factory."""
+    from normscope.models.load import parse_spec
+    from normscope.report.sarif import Source
+
+    kind, location, name = parse_spec(spec)
+    if kind != "file":
+        return None
+    line = 1
+    with contextlib.suppress(OSError, SyntaxError, ValueError):
+        for node in ast.parse(Path(location).expanduser().read_bytes()).body:
+            if getattr(node, "name", None) == name.partition(".")[0]:
+                line = node.lineno
+    return Source(Path(location).as_posix(), line)
+
+
+def _settings(
+    select: list[str] | None, ignore: list[str] | None, fail_on: str | None, baseline: Path | None, *, isolated: bool
+) -> Settings:
+    """Return the settings of the project with those of the command line on top."""
+    from normscope.checks.settings import Settings, read_settings
+
+    settings = Settings() if isolated else read_settings()
+    if select:
+        settings = replace(settings, select=_split(select))
+    return replace(
+        settings,
+        ignore=(*settings.ignore, *_split(ignore or [])),
+        fail_on=fail_on or settings.fail_on,
+        baseline=baseline or settings.baseline,
+    )
+
+
+def _split(codes: list[str]) -> tuple[str, ...]:
+    """Return codes given one by one or with commas."""
+    return tuple(part.strip() for code in codes for part in code.split(",") if part.strip())
+
+
+def _dtype(name: str | None) -> Any:
+    """Return a floating dtype by name."""
+    if name is None:
+        return None
+    import torch
+
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise typer.BadParameter(
+            f"a precision is float16, bfloat16, float32 or float64; got {name!r}", param_hint="--dtype"
+        )
+    return found
+
+
+def _write(file: Path, text: str, hint: str) -> None:
+    """Write a file, whole or not at all."""
+    from normscope.core.result import write_text
+
+    try:
+        write_text(file, text)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"the file must be writable; {file}: {error.strerror or error}; name another", param_hint=hint
+        ) from error

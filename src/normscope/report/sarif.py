@@ -1,0 +1,97 @@
+"""Findings as SARIF 2.1.0, the format code scanners exchange."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from normscope import __version__
+from normscope.checks.catalogue import RULES
+from normscope.checks.rule import Rule
+from normscope.checks.run import CheckResult
+from normscope.core.finding import Finding, Severity
+
+SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+_LEVELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model is written down.
+
+    Attributes:
+        file: path of the file, with forward slashes.
+        line: line of the factory, from one.
+    """
+
+    file: str
+    line: int = 1
+
+
+def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:
+    """Return a check as a SARIF log: one run, the rules that ran, one result for each finding.
+
+    Args:
+        result: what ``check`` returned.
+        source: the model's file, if it has one; module paths are logical locations in any case.
+
+    >>> sarif(CheckResult("net", ()))["version"]
+    '2.1.0'
+    """
+    codes = [code for code in RULES if code in result.ran or any(f.code == code for f in result.findings)]
+    driver = {
+        "name": "normscope",
+        "version": __version__,
+        "semanticVersion": __version__,
+        "rules": [_rule(RULES[code]) for code in codes],
+    }
+    run: dict[str, Any] = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "results": [_result(f, codes.index(f.code), source) for f in result.findings],
+        "properties": {"model": result.model, "skipped": dict(result.skipped)},
+    }
+    return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+
+
+def sarif_text(result: CheckResult, source: Source | None = None) -> str:
+    """Return the SARIF log as JSON text."""
+    return json.dumps(sarif(result, source), indent=1, allow_nan=False)
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    """Return a rule as a reporting descriptor."""
+    return {
+        "id": rule.code,
+        "name": "".join(part.capitalize() for part in rule.name.split("-")),
+        "shortDescription": {"text": rule.title},
+        "fullDescription": {"text": rule.why},
+        "help": {"text": f"{rule.why} Fix: {rule.fix}."},
+        "defaultConfiguration": {"level": _LEVELS[rule.severity]},
+        "properties": {"certainty": rule.certainty.value, "statement": rule.statement},
+    }
+
+
+def _result(finding: Finding, index: int, source: Source | None) -> dict[str, Any]:
+    """Return a finding as a result."""
+    location: dict[str, Any] = {
+        "logicalLocations": [{"fullyQualifiedName": finding.place or "model", "kind": "module"}]
+    }
+    if source is not None:
+        location["physicalLocation"] = {
+            "artifactLocation": {"uri": source.file},
+            "region": {"startLine": source.line},
+        }
+    plain = finding.to_dict()
+    mark = hashlib.sha256("\0".join(finding.key).encode()).hexdigest()[:32]
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": index,
+        "level": _LEVELS[finding.severity],
+        "message": {"text": f"{finding.place or 'model'}: {finding.message}"},
+        "locations": [location],
+        "partialFingerprints": {"normscopePlace/v1": mark},
+        "properties": {k: plain[k] for k in ("certainty", "statement", "fix", "evidence")},
+    }
