@@ -1,0 +1,172 @@
+"""The constant of any loss: by name, or by the attributes of a module."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError, RuleError, listed
+from normscope.core.value import Value
+from normscope.lipschitz.loss.absolute import l1
+from normscope.lipschitz.loss.binary import bce, bce_with_logits
+from normscope.lipschitz.loss.cross_entropy import cross_entropy
+from normscope.lipschitz.loss.embedding import cosine_embedding, margin_ranking, triplet_margin
+from normscope.lipschitz.loss.euclidean import l2
+from normscope.lipschitz.loss.hinge import crammer_singer, hinge, weston_watkins
+from normscope.lipschitz.loss.huber import huber, smooth_l1
+from normscope.lipschitz.loss.likelihood import kl, nll
+from normscope.lipschitz.loss.multi_margin import multi_margin
+from normscope.lipschitz.loss.multilabel import multilabel_margin, multilabel_soft_margin, soft_margin
+from normscope.lipschitz.loss.reduction import positive_count
+from normscope.lipschitz.loss.registry import MODULES, NAMED, Case, register_loss
+from normscope.lipschitz.loss.square import half_square, mse
+
+_HINT = "register one with normscope.lipschitz.loss.register_loss"
+
+for _name, _rule in {
+    "l1": l1,
+    "l2": l2,
+    "mse": mse,
+    "half-square": half_square,
+    "huber": huber,
+    "smooth-l1": smooth_l1,
+    "cross-entropy": cross_entropy,
+    "nll": nll,
+    "kl": kl,
+    "bce": bce,
+    "bce-with-logits": bce_with_logits,
+    "hinge": hinge,
+    "crammer-singer": crammer_singer,
+    "weston-watkins": weston_watkins,
+    "multi-margin": multi_margin,
+    "soft-margin": soft_margin,
+    "multilabel-margin": multilabel_margin,
+    "multilabel-soft-margin": multilabel_soft_margin,
+    "cosine-embedding": cosine_embedding,
+    "margin-ranking": margin_ranking,
+    "triplet-margin": triplet_margin,
+}.items():
+    register_loss(_name)(_rule)
+
+
+def _reads(rule: Callable[..., Value], *attributes: str) -> Callable[[Any, Case], Value]:
+    """Return a rule for modules: the one by name, with some of the module's attributes as keywords."""
+
+    def read(loss: Any, case: Case) -> Value:
+        own = {name: _plain(getattr(loss, name), case.outputs, name) for name in attributes}
+        return _call(rule, {**asdict(case), "reduction": loss.reduction, **own})
+
+    return read
+
+
+for _class, _module_rule in {
+    nn.L1Loss: _reads(l1),
+    nn.MSELoss: _reads(mse),
+    nn.HuberLoss: _reads(huber, "delta"),
+    nn.SmoothL1Loss: _reads(smooth_l1, "beta"),
+    nn.CrossEntropyLoss: _reads(cross_entropy, "weight", "label_smoothing"),
+    nn.NLLLoss: _reads(nll, "weight"),
+    nn.KLDivLoss: _reads(kl),
+    nn.BCELoss: _reads(bce, "weight"),
+    nn.BCEWithLogitsLoss: _reads(bce_with_logits, "weight", "pos_weight"),
+    nn.HingeEmbeddingLoss: _reads(hinge),
+    nn.MultiMarginLoss: _reads(multi_margin, "p", "margin", "weight"),
+    nn.SoftMarginLoss: _reads(soft_margin),
+    nn.MultiLabelMarginLoss: _reads(multilabel_margin),
+    nn.MultiLabelSoftMarginLoss: _reads(multilabel_soft_margin, "weight"),
+    nn.CosineEmbeddingLoss: _reads(cosine_embedding),
+    nn.MarginRankingLoss: _reads(margin_ranking),
+    nn.TripletMarginLoss: _reads(triplet_margin, "p"),
+}.items():
+    register_loss(_class)(_module_rule)
+
+
+def loss_constant(
+    loss: nn.Module | str,
+    outputs: int,
+    *,
+    batch: int = 1,
+    radius: float | None = None,
+    floor: float | None = None,
+    ignored: bool = False,
+    soft_targets: bool = False,
+    **parameters: Any,
+) -> Value:
+    """Return the Lipschitz constant of a loss with respect to the outputs of the network, in the Euclidean norm.
+
+    Args:
+        loss: a loss module of PyTorch (or a class registered with ``register_loss``), or the name of a loss.
+        outputs: outputs of one sample: classes, or entries of a regression.
+        batch: samples stacked into one input, with positions where a loss has one target for each.
+        radius: for squared errors ``||h - y|| <= B``, for squared margins ``||h|| <= B``, of each sample.
+        floor: least probability for binary cross-entropy on probabilities; least norm for cosines.
+        ignored: whether targets may equal ``ignore_index``.
+        soft_targets: whether targets of cross-entropy are probabilities.
+        parameters: of a loss given by name, such as ``reduction``, ``label_smoothing``, ``delta``, ``weight``.
+
+    Returns:
+        The constant, certified; "no bound" with the reason among its assumptions where the loss has none.
+
+    Raises:
+        RuleError: if the loss has no rule.
+        InputError: if an argument is out of its range, or a parameter is not one of the loss.
+
+    >>> round(loss_constant(nn.CrossEntropyLoss(), 10).value, 6)
+    1.414214
+    >>> round(loss_constant("l1", 4, reduction="sum").value, 9)
+    2.0
+    >>> loss_constant(nn.MSELoss(), 4).assumptions[0][:38]
+    'the gradient of a square grows with th'
+    """
+    case = Case(
+        positive_count(outputs, "outputs"), positive_count(batch, "batch"), radius, floor, ignored, soft_targets
+    )
+    if isinstance(loss, str):
+        if loss not in NAMED:
+            raise RuleError(f"no rule for a loss named {loss!r}; known are {', '.join(sorted(NAMED))}; {_HINT}")
+        return _call(NAMED[loss], {**asdict(case), **parameters}, strict=set(parameters))
+    if not isinstance(loss, nn.Module):
+        raise RuleError(f"a loss is a module or one of the names {', '.join(sorted(NAMED))}; got {loss!r}; {_HINT}")
+    if parameters:
+        raise InputError(f"a module has its parameters itself; got {listed(sorted(parameters))} beside it")
+    for known in type(loss).__mro__:
+        # A subclass with a forward of its own is another function.
+        if known in MODULES and type(loss).forward is known.forward:
+            return MODULES[known](loss, case)
+    names = ", ".join(sorted(c.__name__ for c in MODULES))
+    raise RuleError(f"no rule for the loss {type(loss).__name__}; known are {names}; {_HINT}")
+
+
+def known_losses() -> tuple[str, ...]:
+    """Return the names of all losses that have a rule.
+
+    >>> "cross-entropy" in known_losses()
+    True
+    """
+    return tuple(sorted(NAMED))
+
+
+def _call(rule: Callable[..., Value], given: dict[str, Any], strict: set[str] | None = None) -> Value:
+    """Call a rule with the keywords it takes; those that are none are left at its defaults."""
+    taken = inspect.signature(rule).parameters
+    unknown = sorted((strict or set()) - set(taken))
+    if unknown:
+        names = ", ".join(p for p in taken if p not in ("outputs", "batch"))
+        raise InputError(f"this loss has the parameters {names or 'none'}, got {listed(unknown)}")
+    return rule(**{k: v for k, v in given.items() if k in taken and not (v is None and taken[k].default is not None)})
+
+
+def _plain(value: Any, outputs: int, name: str) -> Any:
+    """Return an attribute of a module as a rule takes it: a tensor of weights as one number for each output."""
+    if not isinstance(value, Tensor):
+        return value
+    numbers = value.detach().reshape(-1).double().tolist()
+    if len(numbers) == 1:
+        return numbers * outputs
+    if len(numbers) != outputs:
+        raise InputError(f"{name} has one number, or one for each of the {outputs} outputs; it has {len(numbers)}")
+    return numbers

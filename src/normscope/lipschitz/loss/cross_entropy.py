@@ -1,0 +1,137 @@
+"""Cross-entropy on logits, with label smoothing, temperature and class weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.loss.reduction import (
+    constant,
+    nonnegative,
+    per_output,
+    positive_count,
+    samplewise,
+    weighted_mean,
+)
+from normscope.operators.rounding import as_float64, sum_units, tree_sum, up
+
+_NO_IGNORED = "no target equals ignore_index"
+
+
+@statement("normscope", "Proposition LOSS-7", holds="a supremum that no finite logits attain")
+def cross_entropy(
+    outputs: int,
+    *,
+    batch: int = 1,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    temperature: float = 1.0,
+    weight: Sequence[float] | None = None,
+    ignored: bool = False,
+    soft_targets: bool = False,
+) -> Value:
+    """Return the constant of cross-entropy on logits ``h`` of ``k`` classes; plain and for one sample ``sqrt(2)``.
+
+    With ``v = (1 - s) w_y e_y + (s/k) w`` and ``V = sum v`` the gradient is ``(V p - v)/tau``, ``p`` the softmax of
+    ``h/tau``. It is affine in ``p``, so its norm is largest at a corner of the simplex, ``max_j ||V e_j - v||``, which
+    ``p`` approaches as ``h_j`` grows. For means of more than one sample, smoothed and with one class alone of least
+    weight, the value is an upper bound of this.
+
+    Args:
+        outputs: ``k``, the number of classes.
+        batch: samples (with positions, if the outputs have some) stacked into one input.
+        reduction: ``mean`` (divided by the weights of the targets, as PyTorch does), ``sum`` or ``none``.
+        label_smoothing: ``s``, between zero and one.
+        temperature: ``tau``, positive.
+        weight: ``w``, one number >= 0 for each class; ones if not given.
+        ignored: whether targets may equal ``ignore_index``. A mean over one kept sample has the constant of one.
+        soft_targets: whether targets are probabilities, whose mean is divided by the number of samples.
+
+    Raises:
+        InputError: if an argument is out of its range.
+
+    >>> round(cross_entropy(10).value, 6), round(cross_entropy(5, label_smoothing=0.1).value, 6)
+    (1.414214, 1.344619)
+    """
+    k, smoothing = positive_count(outputs, "outputs"), nonnegative(label_smoothing, "label_smoothing")
+    if smoothing > 1:
+        raise InputError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
+    if not (math.isfinite(temperature) and temperature > 0):
+        raise InputError(f"temperature is positive, got {temperature}")
+    weights = per_output(weight, k, "weight") or (Fraction(1),)
+    own = {w: _square(w, weights, k, smoothing) for w in set(weights)}
+    if reduction == "mean" and not soft_targets:
+        alone = max((q / w**2 for w, q in own.items() if w > 0), default=Fraction(0))
+        square = weighted_mean(weights, lambda w: _family(w, weights, k, smoothing), batch)
+        square = alone if batch == 1 else max(square, alone) if ignored else square
+    else:
+        square = samplewise(max(own.values()), batch, reduction)
+    assumed = () if ignored or soft_targets else (_NO_IGNORED,)
+    return constant(square / Fraction(temperature) ** 2, "LOSS-7", assumptions=assumed)
+
+
+def _square(w: Fraction, weights: tuple[Fraction, ...], k: int, s: Fraction) -> Fraction:
+    """Return ``max_j ||V e_j - v||^2`` for a target of weight ``w``.
+
+    The largest is at the least ``v_j``: that of a class of least weight, unless that is the target alone.
+    """
+    if k > 1 and weights.count(w) == 1 == len([x for x in weights if x <= w]) and len(weights) == k:
+        rivals = min(x for x in weights if x > w)
+        return _family(w, weights, k, s, least=min(s * rivals / k, (1 - s) * w + s * w / k))
+    return _family(w, weights, k, s)
+
+
+def _family(w: Fraction, weights: tuple[Fraction, ...], k: int, s: Fraction, least: Fraction | None = None) -> Fraction:
+    """Return ``V^2 - 2 V l + ||v||^2``; for ``l = (s/k) min w <= min_j v_j`` a sum of squares affine in ``w``."""
+    if k == 1:
+        return Fraction(0)
+    repeat = k // len(weights)
+    total = (1 - s) * w + s * repeat * sum(weights) / k
+    squares = (s / k) ** 2 * repeat * sum(x**2 for x in weights)
+    lowest = s * min(weights) / k if least is None else least
+    return total**2 - 2 * total * lowest + squares + (2 * s * (1 - s) / k + (1 - s) ** 2) * w**2
+
+
+@statement("normscope", "Proposition LOSS-7", holds="at given logits")
+def cross_entropy_at(logits: Tensor, target: int) -> Value:
+    """Return ``||p - e_y||``, the norm of the gradient of cross-entropy at given logits.
+
+    It lies between ``sqrt(k/(k - 1)) (1 - p_y)`` and ``sqrt(2) (1 - p_y)``. The entry at the target is the sum of the
+    other probabilities, so nothing cancels, however sure the network is.
+
+    Args:
+        logits: the ``k`` logits of one sample.
+        target: its class ``y``.
+
+    Raises:
+        InputError: if the class is none of them.
+        NonFiniteError: if a logit is not finite.
+
+    >>> round(cross_entropy_at(torch.zeros(2), 0).value, 12)
+    0.707106781187
+    """
+    h = as_float64(logits, "logits").reshape(-1)
+    k = h.numel()
+    if not 0 <= target < k:
+        raise InputError(f"the target is one of the {k} classes, got {target}")
+    gaps = h - h.max()
+    exponentials = torch.exp(gaps)
+    exponentials[gaps < -700] = math.exp(-700)  # upwards, where they would be lost
+    others = torch.cat([exponentials[:target], exponentials[target + 1 :]])
+    rest = float(tree_sum(others)) if k > 1 else 0.0
+    whole = rest + float(exponentials[target])
+    norm = math.hypot(float(torch.linalg.vector_norm(others)), rest) / whole
+    # exp(x) of a rounded x <= 0 errs by at most (|x| + 2) u <= 702 u; twice, and the sums around it
+    return Value.of(
+        up(norm, 2000.0 + 4 * sum_units(k)),
+        Kind.CERTIFIED,
+        domain="at these outputs",
+        statement="normscope Proposition LOSS-7",
+    )

@@ -1,0 +1,71 @@
+"""Negative log likelihood of given log-probabilities, and the Kullback-Leibler divergence from them: both linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.core.value import Value
+from normscope.lipschitz.loss.reduction import constant, per_output, positive_count, samplewise, weighted_mean
+
+_NO_IGNORED = "no target equals ignore_index"
+_PROBABILITIES = "targets are probabilities"
+
+
+@statement("normscope", "Proposition LOSS-8")
+def nll(
+    outputs: int,
+    *,
+    batch: int = 1,
+    reduction: str = "mean",
+    weight: Sequence[float] | None = None,
+    ignored: bool = False,
+) -> Value:
+    """Return the constant of ``-w_y h_y``, linear in the log-probabilities ``h``: the largest weight, or one.
+
+    A softmax before it is not part of it: cross-entropy on logits is the two together.
+
+    Args:
+        outputs: the number of classes.
+        batch: samples (with positions) stacked into one input.
+        reduction: ``mean`` (divided by the weights of the targets), ``sum`` or ``none``.
+        weight: one number >= 0 for each class; ones if not given.
+        ignored: whether targets may equal ``ignore_index``.
+
+    Raises:
+        InputError: if an argument is out of its range.
+
+    >>> round(nll(10).value, 9), round(nll(10, batch=4).value, 9), round(nll(10, batch=4, ignored=True).value, 9)
+    (1.0, 0.5, 1.0)
+    """
+    weights = per_output(weight, positive_count(outputs, "outputs"), "weight") or (Fraction(1),)
+    if reduction == "mean":
+        kept = (1, batch) if ignored else (batch,)
+        square = max(weighted_mean(weights, lambda w: w**2, m) for m in kept)
+    else:
+        square = samplewise(max(weights) ** 2, batch, reduction)
+    return constant(square, "LOSS-8", assumptions=() if ignored else (_NO_IGNORED,))
+
+
+@statement("normscope", "Proposition LOSS-8", holds="targets that are probabilities")
+def kl(outputs: int, *, batch: int = 1, reduction: str = "batchmean") -> Value:
+    """Return the constant of ``sum_j t_j (log t_j - h_j)``, linear in the log-probabilities: ``max ||t|| = 1``.
+
+    Args:
+        outputs: ``n``, the number of classes.
+        batch: ``m`` samples stacked into one input.
+        reduction: ``batchmean`` over samples, ``mean`` over all entries, ``sum`` or ``none``.
+
+    Raises:
+        InputError: if a count is not positive or the reduction unknown.
+
+    >>> round(kl(4).value, 9), round(kl(4, reduction="mean").value, 9)
+    (1.0, 0.25)
+    """
+    n, m = positive_count(outputs, "outputs"), positive_count(batch, "batch")
+    squares = {"batchmean": Fraction(1, m), "mean": Fraction(m, (m * n) ** 2), "sum": Fraction(m), "none": Fraction(1)}
+    if reduction not in squares:
+        raise InputError(f"this loss is reduced by {', '.join(squares)}; got {reduction!r}")
+    return constant(squares[reduction], "LOSS-8", assumptions=(_PROBABILITIES,))

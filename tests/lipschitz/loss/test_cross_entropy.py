@@ -1,0 +1,96 @@
+"""Cross-entropy: the supremum is approached for every smoothing and weight; the gradient at given logits."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from losses import generator, normal
+from normscope.core.errors import InputError
+from normscope.lipschitz.loss.at_data import loss_at
+from normscope.lipschitz.loss.cross_entropy import cross_entropy, cross_entropy_at
+
+WEIGHTS = [0.5, 2.0, 1.0, 3.0]
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("weight", [None, WEIGHTS, [0.0, 1.0, 2.0, 0.0], [0.25, 1.0, 1.0, 1.0]], ids=str)
+@pytest.mark.parametrize("batch", [1, 2, 3])
+def test_worst_targets_and_logits_come_close(smoothing: float, weight: list[float] | None, batch: int) -> None:
+    """Over all targets and all corners of the simplex (logits of size 1e3) the largest gradient is the constant."""
+    loss = nn.CrossEntropyLoss(
+        weight=None if weight is None else torch.tensor(weight, dtype=torch.float64), label_smoothing=smoothing
+    )
+    upper = cross_entropy(4, batch=batch, label_smoothing=smoothing, weight=weight).value
+    alone = nn.CrossEntropyLoss(weight=loss.weight, label_smoothing=smoothing, reduction="sum")
+    corners = 1e3 * torch.eye(4, dtype=torch.float64)
+    worst = [max(corners, key=lambda c, t=t: loss_at(alone, c[None], torch.tensor([t])).value) for t in range(4)]
+    found = 0.0
+    for target in itertools.combinations_with_replacement(range(4), batch):
+        if weight is not None and sum(weight[t] for t in target) == 0:
+            continue
+        logits = torch.stack([worst[t] for t in target])
+        found = max(found, loss_at(loss, logits, torch.tensor(target)).value)
+    assert found <= upper * (1 + 1e-12)
+    # Only a class that alone has the least weight, smoothed, leaves a gap, and only in batches.
+    gap = batch > 1 and weight is not None and weight.count(min(weight)) == 1 and smoothing > 0
+    assert found >= upper * (0.8 if gap else 1 - 1e-9)
+
+
+def test_soft_targets_are_divided_by_samples() -> None:
+    """The mean of PyTorch over probabilities ignores the weights of the classes."""
+    upper = cross_entropy(4, batch=2, weight=WEIGHTS, soft_targets=True).value
+    target = torch.tensor([[0.0, 0, 0, 1], [0, 0, 0, 1]], dtype=torch.float64)
+    logits = torch.tensor([[1e3, 0, 0, 0], [0, 1e3, 0, 0]], dtype=torch.float64)
+    loss = nn.CrossEntropyLoss(weight=torch.tensor(WEIGHTS))
+    assert loss_at(loss, logits, target).value == pytest.approx(upper, rel=1e-9)
+    assert upper == pytest.approx(3 * math.sqrt(2) / math.sqrt(2), rel=1e-12)
+
+
+def test_temperature_divides() -> None:
+    """By itself."""
+    assert cross_entropy(7, temperature=4.0).value == pytest.approx(math.sqrt(2) / 4, rel=1e-12)
+
+
+def test_one_class_has_no_gradient() -> None:
+    """Its probability is one, whatever the logit."""
+    assert cross_entropy(1).value == 0.0
+    assert cross_entropy_at(torch.tensor([3.0]), 0).value == 0.0
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 10.0, 100.0])
+def test_gradient_at_logits(scale: float) -> None:
+    """Equal to float64 differentiation, and between its two bounds in ``1 - p_y``."""
+    for seed in range(5):
+        logits = scale * normal(generator(seed), 6)
+        for target in range(6):
+            here = cross_entropy_at(logits, target).value
+            exact = loss_at(nn.CrossEntropyLoss(), logits[None], torch.tensor([target])).value
+            assert here == pytest.approx(exact, rel=1e-6, abs=1e-15)
+            others = torch.cat([logits[:target], logits[target + 1 :]])
+            missed = float(torch.sigmoid(torch.logsumexp(others, 0) - logits[target]))
+            assert math.sqrt(6 / 5) * missed * (1 - 1e-9) <= here <= math.sqrt(2) * missed * (1 + 1e-9)
+
+
+def test_gradient_of_a_sure_network_does_not_cancel() -> None:
+    """At ``p_y = 1 - 4e-44`` the gradient is small, not zero; and never below the truth."""
+    here = cross_entropy_at(torch.tensor([100.0, 0.0], dtype=torch.float64), 0).value
+    assert here == pytest.approx(math.sqrt(2) * math.exp(-100), rel=1e-11)
+    assert cross_entropy_at(torch.tensor([2000.0, 0.0], dtype=torch.float64), 0).value > 0
+
+
+def test_wrong_arguments() -> None:
+    """Smoothing above one, no temperature, a class that is none."""
+    with pytest.raises(InputError, match="between 0 and 1"):
+        cross_entropy(3, label_smoothing=1.5)
+    for temperature in (0.0, -1.0, math.nan):
+        with pytest.raises(InputError, match="temperature is positive"):
+            cross_entropy(3, temperature=temperature)
+    with pytest.raises(InputError, match="one of the 3 classes, got 3"):
+        cross_entropy_at(torch.zeros(3), 3)
+    with pytest.raises(InputError, match="weight is a finite number"):
+        cross_entropy(2, weight=[1.0, -1.0])
