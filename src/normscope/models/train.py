@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.models.randomness import seeded
+from normscope.models.training_state import Progress, restore_state, save_state
 
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
@@ -101,6 +104,8 @@ def train(
     weight_decay: float = 1e-4,
     seed: int = 0,
     progress: Callable[[int, float], None] | None = None,
+    after_step: Callable[[int, float], None] | None = None,
+    state: str | os.PathLike[str] | None = None,
 ) -> TrainingRun:
     """Train a classifier in place with Adam and cross-entropy; the same ``seed`` and ``epochs`` give the same weights.
 
@@ -118,12 +123,14 @@ def train(
         weight_decay: added to the gradient as ``weight_decay * w``.
         seed: of the order and of anything random in the model.
         progress: called after each epoch with its number and mean loss.
+        after_step: called after each update with its number and the loss before it.
+        state: a file kept up to date after each epoch; a run whose file is there goes on from it, as if never stopped.
 
     Returns:
         What happened.
 
     Raises:
-        InputError: for data or settings that make no sense.
+        InputError: for data or settings that make no sense, or a state of other settings.
         NonFiniteError: if the loss becomes NaN or infinite.
 
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -132,23 +139,28 @@ def train(
     True
     """
     _checked(images, labels, seconds, epochs, batch)
-    start = time.perf_counter()
-    deadline = math.inf if seconds is None else start + seconds
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
-    losses: list[float] = []
-    steps = 0
+    settings = {"lr": lr, "batch": batch, "weight_decay": weight_decay, "seed": seed, "examples": len(images)}
+    done = Progress()
     with seeded(seed), torch.enable_grad():
+        if state is not None and Path(state).exists():
+            done = restore_state(state, model, optimizer, order, settings)
+        start = time.perf_counter() - done.seconds
+        deadline = math.inf if seconds is None else start + seconds
         model.train()
-        while time.perf_counter() < deadline and (epochs is None or len(losses) < epochs):
-            loss, count = _epoch(model, optimizer, images, labels, _batches(len(images), batch, order), deadline)
-            losses.append(loss)
-            steps += count
+        while time.perf_counter() < deadline and (epochs is None or len(done.losses) < epochs):
+            batches = _batches(len(images), batch, order)
+            loss, count = _epoch(model, optimizer, images, labels, batches, deadline, done.steps, after_step)
+            done = Progress([*done.losses, loss], done.steps + count, time.perf_counter() - start)
+            if state is not None:
+                save_state(state, model, optimizer, order, done, settings)
             if progress is not None:
-                progress(len(losses), loss)
+                progress(len(done.losses), loss)
         optimizer.zero_grad(set_to_none=True)
         model.eval()
-        return TrainingRun(tuple(losses), _accuracy(model, images, labels), steps, time.perf_counter() - start)
+        accuracy = _accuracy(model, images, labels)
+        return TrainingRun(tuple(done.losses), accuracy, done.steps, time.perf_counter() - start)
 
 
 def _batches(count: int, batch: int, order: torch.Generator) -> tuple[torch.Tensor, ...]:
@@ -163,6 +175,8 @@ def _epoch(
     labels: torch.Tensor,
     batches: tuple[torch.Tensor, ...],
     deadline: float,
+    before: int,
+    after_step: Callable[[int, float], None] | None,
 ) -> tuple[float, int]:
     """Update the model on each batch until the deadline; return the mean loss, which is finite, and the steps."""
     total, seen, steps = 0.0, 0, 0
@@ -173,6 +187,8 @@ def _epoch(
         optimizer.step()
         steps += 1
         total, seen = total + float(loss.detach()) * len(indices), seen + len(indices)
+        if after_step is not None:
+            after_step(before + steps, float(loss.detach()))
         if time.perf_counter() >= deadline:
             break
     if not math.isfinite(total):
