@@ -29,14 +29,14 @@ def _uniform(seed: int, count: int) -> Tensor:
     return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def _fixed_partition(seed: int, samples: int, cells: int) -> tuple[float, float]:
+def fixed_partition(seed: int, samples: int, cells: int) -> tuple[float, float]:
     """Return gap and bound for equal cells of [0, 1] and the worst loss constant on cells, chosen after the data."""
     counts = torch.histc(_uniform(seed, samples), cells, 0.0, 1.0)
     gap = float((1 / cells - counts / samples).clamp(min=0).sum())
     return gap, _printed_term(cells, int((counts > 0).sum()), samples, DELTA)
 
 
-def _partition_from_data(seed: int, samples: int, width: float) -> tuple[float, float]:
+def partition_from_data(seed: int, samples: int, width: float) -> tuple[float, float]:
     """Return risk and bound for the cell of all points near a sample, and the cell of the rest.
 
     The loss is 0 on the first and 1 on the second: constant on both cells, empirical loss 0.
@@ -54,9 +54,9 @@ def _partition_from_data(seed: int, samples: int, width: float) -> tuple[float, 
     "Then it holds for all h at once. The lambda_i are not observable: use the diameters of the cells.",
 )
 def _theorem_20() -> Outcome:
-    fixed = [_fixed_partition(seed, 200, 10) for seed in range(2000)]
+    fixed = [fixed_partition(seed, 200, 10) for seed in range(2000)]
     fixed_fails = sum(gap > bound for gap, bound in fixed)
-    own = [_partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    own = [partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
     own_fails = sum(risk > bound for risk, bound in own)
     measured = {
         "violations, partition fixed before, of 2000": fixed_fails,
@@ -96,7 +96,7 @@ def _label() -> Outcome:
     "whose discontinuities follow the data, it fails.",
 )
 def _corollary_21() -> Outcome:
-    found = [_partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    found = [partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
     fails = sum(risk > bound for risk, bound in found)
     measured = {"violations of 200, discontinuous at 2000 points": fails, "risk": found[0][0], "bound": found[0][1]}
     because = "a loss that is 0 near the samples and 1 elsewhere is discontinuous on a null set"
