@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from normscope.analysis.again import repeatable
+from normscope.analysis.depth import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
@@ -126,4 +127,5 @@ def _analyze(
         effect=effect(sites, rows, constants),
         messages=tuple(messages(work)),
         blocks=tuple(block.to_dict() for block in fold(captured.graph)),
+        depth=depth(work, rows, sites, constants),
     )

@@ -46,6 +46,7 @@ def end_to_end(
     work.say("composing the bound on all inputs")
     whole = everywhere_of(work)
     everywhere = Composition(work.program, Domain(whole), work.norms)
+    work.compositions["global"] = everywhere
     out["global"], out["global_probabilistic"] = _values(everywhere, whole, mode)
     work.messages += _why_infinite(everywhere)
     floor_domain = None
@@ -57,6 +58,7 @@ def end_to_end(
     out["without_normalizers"] = _without(work) if work.options.without_normalizers else None
     work.say("lower bounds")
     found = _search(work, floor_domain)
+    work.best = found.best
     if found.failure:
         work.messages.append(f"no lower bound: the network cannot be differentiated ({found.failure})")
     floor = out["variance_floor"]
@@ -87,13 +89,13 @@ def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Va
     """Return the certified value of a composition, and the probabilistic one where it is smaller."""
     certified, probable, delta = composition.total()
     rest = {"domain": domain, "mode": mode, "statement": "normscope F10", "assumptions": ("exact real arithmetic",)}
-    value = Value(_up(certified), Kind.CERTIFIED, **rest)  # type: ignore[arg-type]
+    value = Value(rounded_up(certified), Kind.CERTIFIED, **rest)  # type: ignore[arg-type]
     if delta == 0.0 or probable >= certified:
         return value, None
-    return value, Value(_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
+    return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
 
 
-def _up(log: float) -> float:
+def rounded_up(log: float) -> float:
     """Round a logarithm up by more than the composition can have lost."""
     return log if math.isinf(log) else log + LOG_ROUNDING * max(1.0, abs(log))
 
@@ -110,11 +112,14 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     whole = everywhere_of(work)
     name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
     domain = Domain(name, floors)
-    value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
+    composition = Composition(work.program, domain, work.norms)
+    value, probable = _values(composition, name, mode)
     if math.isinf(value.log) and value.log > 0:
         name = _restricted(name, "within the data's range and norm")
         domain = Domain(name, floors, tuple(seen.inputs))
-        value, probable = _values(Composition(work.program, domain, work.norms), name, mode)
+        composition = Composition(work.program, domain, work.norms)
+        value, probable = _values(composition, name, mode)
+    work.compositions["variance_floor"] = composition
     return domain, value, probable
 
 
@@ -125,10 +130,13 @@ def _without(work: Work) -> Value | None:
     work.say("composing the bound without normalizers")
     program = walk(work.captured, work.options, without=True)
     whole = everywhere_of(work)
-    value, _ = _values(Composition(program, Domain(whole), work.norms), whole, None)
+    composition = Composition(program, Domain(whole), work.norms)
+    value, _ = _values(composition, whole, None)
     if math.isinf(value.log) and value.log > 0 and work.seen is not None:
         name = _restricted(whole, "within the data's range and norm")
-        value, _ = _values(Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms), name, None)
+        composition = Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms)
+        value, _ = _values(composition, name, None)
+    work.compositions["without_normalizers"] = composition
     return value
 
 

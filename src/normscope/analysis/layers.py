@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from normscope.analysis.channels import hot_channels
 from normscope.analysis.work import Work
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.normalizers import describe, site_constants
+from normscope.operators.program import Program
 from normscope.operators.site import Site
 
 
@@ -19,7 +21,7 @@ def layers(work: Work) -> list[LayerResult]:
     for node, (before, out) in work.program.ends.items():
         if node in fixed and out is not None:
             after[before.id] = out
-    names = _numbered([e.op.owner or e.op.weight_name for e in work.program.layers])  # type: ignore[union-attr]
+    names = layer_names(work.program)
     results = []
     for expr, name in zip(work.program.layers, names, strict=True):
         op = expr.op
@@ -53,6 +55,11 @@ def layers(work: Work) -> list[LayerResult]:
     return results
 
 
+def layer_names(program: Program) -> list[str]:
+    """Return the name of every linear layer of a program."""
+    return _numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
+
+
 def _numbered(names: list[str]) -> list[str]:
     """Return names made unique by call number: a module called twice is two layers."""
     total, used = Counter(names), Counter[str]()
@@ -75,6 +82,9 @@ def normalizers(work: Work) -> list[NormalizerResult]:
         details = describe(site) | _seen_facts(site, seen)
         if constants.slides is not None:
             details["slides"] = constants.slides.to_dict()
+        hot = hot_channels(site, seen)
+        if hot:
+            details["hot_channels"] = hot
         results.append(
             NormalizerResult(
                 name=name,

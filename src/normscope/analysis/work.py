@@ -16,7 +16,8 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics
-from normscope.lipschitz.search import number_of_points
+from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.search import Best, number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.statistics.survey import Survey, activation_inputs, survey
@@ -26,7 +27,20 @@ Progress = Callable[[str], None]
 
 @dataclass(eq=False)
 class Work:
-    """What the steps of one analysis share."""
+    """What the steps of one analysis share.
+
+    Attributes:
+        captured: the model.
+        program: its program.
+        options: how to work.
+        norms: cache of segment norms.
+        say: progress.
+        seen: what the data showed.
+        candidates: inputs at which the network may be differentiated.
+        messages: what a reader must know.
+        compositions: of the bounds in the result, by their names there.
+        best: the input with the largest Jacobian.
+    """
 
     captured: Captured
     program: Program
@@ -36,6 +50,8 @@ class Work:
     seen: Survey | None = None
     candidates: list[list[Tensor]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    compositions: dict[str, Composition] = field(default_factory=dict)
+    best: Best | None = None
 
 
 def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from normscope.core.depth import Depth
 from normscope.core.value import Value, json_number
 
 SCHEMA_VERSION = 1
@@ -104,7 +105,10 @@ class Result:
         layers: every linear layer, in order.
         end_to_end: ``printed``, ``global``, ``variance_floor``, ``without_normalizers``, ``lower``, and more.
         statistics: what the data showed, or nothing without data.
+        effect: what the normalizers change.
         messages: what a reader must know.
+        blocks: the module tree with equal blocks folded.
+        depth: how the end-to-end constants build up from the input to the output.
     """
 
     model: dict[str, Any]
@@ -117,6 +121,7 @@ class Result:
     effect: dict[str, Any] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     blocks: tuple[dict[str, Any], ...] = ()
+    depth: Depth = field(default_factory=Depth)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -156,12 +161,13 @@ class Result:
             effect=data["effect"],
             messages=tuple(data["messages"]),
             blocks=tuple(data["blocks"]),
+            depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
         )
 
 
 def _plain(value: Any) -> Any:
     """Return plain JSON data."""
-    if isinstance(value, Value):
+    if isinstance(value, Value | Depth):
         return value.to_dict()
     if isinstance(value, float):
         return json_number(value)

@@ -179,23 +179,55 @@ def euclidean(x: Tensor) -> float:
 def attained_at(function: Function, x: Tensor, direction: Tensor) -> float:
     """Return ``||J v||`` for a direction, less what rounding in float64 may have added.
 
-    How much that is, the same product shows when it is rounded otherwise: at the direction times a factor, and at the
-    point moved in its last bits. Where paths cancel, or a mean is much larger than the spread around it, it is much
-    more than the rounding of the result.
-
     >>> 1.0 - 1e-8 < attained_at(lambda x: x, torch.ones(2).double(), torch.ones(2).double()) < 1.0
     True
     >>> attained_at(lambda x: x * 1e8 - x * (1e8 - 1), torch.ones(2).double(), torch.rand(2).double()) < 1.0
     True
     """
+    return attained_in_parts(function, x, direction, None)[0]
+
+
+def attained_in_parts(
+    function: Function, x: Tensor, direction: Tensor, sizes: Sequence[int] | None
+) -> tuple[float, ...]:
+    """Return ``||J_i v||`` for each part of the output, less what rounding in float64 may have added to it.
+
+    How much that is, the same product shows when it is rounded otherwise: at the direction times a factor, and at the
+    point moved in its last bits. Where paths cancel, or a mean is much larger than the spread around it, it is much
+    more than the rounding of the result.
+
+    Args:
+        function: the parts of its output lie side by side in one vector.
+        x: the point at which it is differentiated.
+        direction: the direction v, of any length.
+        sizes: how many entries each part has; ``None`` is one part.
+
+    >>> one = torch.ones(1).double()
+    >>> [round(value, 6) for value in attained_in_parts(lambda x: torch.cat([x, 2 * x]), one, one, (1, 1))]
+    [1.0, 2.0]
+    """
+    count = 1 if sizes is None else len(sizes)
     norm = euclidean(direction)
     if norm == 0.0:
-        return 0.0
+        return (0.0,) * count
     unit = direction / norm
+
+    def parts(image: Tensor) -> list[Tensor]:
+        return [image] if sizes is None else list(torch.split(image, list(sizes)))
+
     mapping = jacobian_map(function, x)
-    image = mapping.apply(unit)
-    noise = max(euclidean(mapping.apply(unit * c) / c - image) for c in _FACTORS)
-    values = [euclidean(image), *(euclidean(jacobian_map(function, p).apply(unit)) for p in _moved(x, 1))]
+    images = parts(mapping.apply(unit))
+    again = [parts(mapping.apply(unit * c) / c) for c in _FACTORS]
+    elsewhere = [parts(jacobian_map(function, p).apply(unit)) for p in _moved(x, 1)]
+    return tuple(
+        _without_noise(image, [a[i] for a in again], [e[i] for e in elsewhere]) for i, image in enumerate(images)
+    )
+
+
+def _without_noise(image: Tensor, again: Sequence[Tensor], elsewhere: Sequence[Tensor]) -> float:
+    """Return the norm of an image less its noise, which the same image rounded otherwise shows."""
+    noise = max(euclidean(other - image) for other in again)
+    values = [euclidean(image), *(euclidean(other) for other in elsewhere)]
     spread = max(values) - min(values)
     if spread <= 1e-3 * max(values):  # otherwise the point lies beside an edge, not in the noise
         noise = max(noise, spread)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,6 +22,23 @@ from normscope.operators.program import Program
 from normscope.statistics.survey import group_floor
 
 
+@dataclass(frozen=True, eq=False)
+class Best:
+    """An input at which the Jacobian was measured, and the direction it stretches most.
+
+    Attributes:
+        inputs: of the model.
+        point: the network input there, blocks flattened.
+        direction: of unit length.
+        inside: whether it lies in the variance-floor domain.
+    """
+
+    inputs: list[Tensor]
+    point: Tensor
+    direction: Tensor
+    inside: bool
+
+
 @dataclass(frozen=True)
 class Search:
     """Logarithms of what was attained, or ``None`` where nothing was measured.
@@ -31,12 +48,14 @@ class Search:
         everywhere: the same, and the best pair found by ascent.
         on_floor: the same, counting only inputs inside the variance-floor domain.
         failure: why nothing was measured, if something went wrong.
+        best: the input with the largest Jacobian, inside the variance-floor domain if one is.
     """
 
     jacobian: float | None
     everywhere: float | None
     on_floor: float | None
     failure: str = ""
+    best: Best | None = field(default=None, compare=False)
 
 
 def search(
@@ -91,9 +110,11 @@ def search(
     if not heavy:  # the first look was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
     jacobian = everywhere = attained_at(precise, x, direction)
-    on_floor = (
-        jacobian if _inside(precise, x, floors, ranges) else _best_inside(captured, program, found, floors, ranges)
-    )
+    on_floor: float | None = jacobian
+    best: Best | None = Best(found[0][3], x, direction, True)
+    if not _inside(precise, x, floors, ranges):
+        best = _best_inside(captured, program, found, floors, ranges)
+        on_floor = None if best is None else _attained(captured, program, best)
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
@@ -101,7 +122,8 @@ def search(
         everywhere = max(everywhere, quotient)
         if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
             on_floor = max(on_floor or 0.0, quotient)
-    return Search(log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
+    logs = (log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
+    return Search(*logs, best=best or Best(found[0][3], x, direction, False))
 
 
 def number_of_points(program: Program, points: int | None) -> int:
@@ -115,13 +137,17 @@ def _best_inside(
     found: Sequence[tuple[float, Tensor, Tensor, list[Tensor]]],
     floors: Mapping[str, Any],
     ranges: Sequence[Range],
-) -> float | None:
-    """Return the Jacobian norm attained at the best input inside the variance-floor domain, or ``None``."""
+) -> Best | None:
+    """Return the best input inside the variance-floor domain, or ``None``."""
     for _, x, direction, given in found:
-        function = EndToEnd(captured, program, given, torch.float64)
-        if _inside(function, x, floors, ranges):
-            return attained_at(function, x, direction)
+        if _inside(EndToEnd(captured, program, given, torch.float64), x, floors, ranges):
+            return Best(given, x, direction, True)
     return None
+
+
+def _attained(captured: Captured, program: Program, best: Best) -> float:
+    """Return the Jacobian norm attained at an input."""
+    return attained_at(EndToEnd(captured, program, best.inputs, torch.float64), best.point, best.direction)
 
 
 def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor]], seed: int) -> float | None:

@@ -51,6 +51,7 @@ class Program:
         understood: number of operations with a rule, and of all that depend on the input.
         opaque: atoms without a finite constant that an output depends on.
         total: all operations that depend on the input.
+        nodes: the graph node whose value an expression is, by the expression's id.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Program:
     used_weights: dict[str, set[str]] = field(default_factory=dict)
     opaque: list[Expr] = field(default_factory=list)
     total: int = 0
+    nodes: dict[int, str] = field(default_factory=dict)
 
 
 class Walk:
@@ -267,6 +269,8 @@ class Walk:
 
     def _register(self, node: Node, result: Any) -> None:
         """Note new atoms and layers."""
+        if isinstance(result, Expr):
+            self.program.nodes.setdefault(result.id, node.name)
         for expr in expressions(result):
             self._collect(expr, node)
 
