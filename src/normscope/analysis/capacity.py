@@ -63,29 +63,39 @@ def analyze(
     ('certified', True)
     """
     options = Options(**settings) if options is None else options
+    model, data = checked(model, data, options, limit)
+    say = progress or (lambda text: None)
+    with untouched(model):
+        say("capturing the graph")
+        captured = captured_on(model, data, input_shape, device)
+        return _analyze(captured, model, data, name or type(model).__name__, options, say, limit)
+
+
+def checked(model: nn.Module, data: Any, options: Options, limit: int | None) -> tuple[nn.Module, Any]:
+    """Return the model as it is written and data that can be read again, after looking at everything given.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
     if options.mode not in ("running", "batch", "frozen-batch"):
         raise InputError(f"mode is 'running', 'batch' or 'frozen-batch' (of BatchNorm), not {options.mode!r}")
     if options.mode == "frozen-batch" and data is None:
         raise InputError("mode 'frozen-batch' freezes the statistics of a batch of data: give data")
     if limit is not None and limit < 1:
         raise InputError(f"limit is the largest number of samples to use, at least one; it is {limit}")
-    say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")
     model, data = uncompiled(model), repeatable(data)
     check_model(model)
-    with untouched(model):
-        say("capturing the graph")
-        example = _example(model, data, input_shape, options)
-        captured = _on(capture(model, example), device)
-        return _analyze(captured, model, data, name or type(model).__name__, options, say, limit)
+    return model, data
 
 
-def _example(model: nn.Module, data: Any, shape: tuple[int, ...] | None, options: Options) -> Any:
-    """Return example inputs: the first of the data, or guessed ones."""
-    if data is None:
-        return guess_inputs(model, shape, batch=2)
-    return next(iter(iterate(data, model)))
+def captured_on(
+    model: nn.Module, data: Any, shape: tuple[int, ...] | None, device: str | torch.device | None
+) -> Captured:
+    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device."""
+    example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
+    return _on(capture(model, example), device)
 
 
 def _on(captured: Captured, device: str | torch.device | None) -> Captured:
@@ -96,10 +106,8 @@ def _on(captured: Captured, device: str | torch.device | None) -> Captured:
     return Captured(captured.graph, tensors, [t.to(device) for t in captured.example], captured.input_names)
 
 
-def _analyze(
-    captured: Captured, model: nn.Module, data: Any, name: str, options: Options, say: Progress, limit: int | None
-) -> Result:
-    """Carry out the steps on a captured model."""
+def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say: Progress, limit: int | None) -> Work:
+    """Walk the graph in its mode and look at the data: what every analysis starts from."""
     if options.mode == "batch":
         graph = with_batch_statistics(captured.graph)
         captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
@@ -114,6 +122,15 @@ def _analyze(
     if data is not None:
         say("statistics of the data")
         work.seen = look(work, model, data, limit)
+    return work
+
+
+def _analyze(
+    captured: Captured, model: nn.Module, data: Any, name: str, options: Options, say: Progress, limit: int | None
+) -> Result:
+    """Carry out the steps on a captured model."""
+    work = begin(captured, model, data, options, say, limit)
+    captured, program, options = work.captured, work.program, work.options
     rows, sites = layers(work), normalizers(work)
     constants = end_to_end(work, rows, sites, model, data)
     return Result(
