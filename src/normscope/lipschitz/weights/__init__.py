@@ -1,0 +1,1 @@
+"""Lipschitz constants in the weights: what a change of one weight can do to the output."""

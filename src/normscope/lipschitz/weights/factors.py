@@ -1,0 +1,236 @@
+"""How far a change of a weight moves the output of its own layer: the norm of ``dW -> dy`` at given activations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.graph.interpreter import call as execute
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.lipschitz.lower import euclidean
+from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.lipschitz.spectral.rounding import gamma
+from normscope.lipschitz.weights.uses import Use
+from normscope.operators.registry import bind
+
+#: Groups up to which each one's norm is certified by itself; more are measured by their eigenvalues at once.
+FEW = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """The linear map ``dc -> dy``, up to isometries: block matrices, or a diagonal.
+
+    Attributes:
+        blocks: (groups, rows, columns): ``dy_g = blocks_g dc_g^T``; norm ``max_g ||blocks_g||_2``.
+        squares: squared norms of the columns of a map whose columns are orthogonal; norm ``sqrt(max)``.
+    """
+
+    blocks: Tensor | None = None
+    squares: Tensor | None = None
+
+    def stacked(self, others: Sequence[Factor]) -> Factor:
+        """Return the map of several samples stacked: rows one below the other."""
+        items = (self, *others)
+        if self.blocks is not None:
+            return Factor(torch.cat([f.blocks for f in items if f.blocks is not None], 1))
+        return Factor(None, torch.stack([f.squares for f in items if f.squares is not None]).sum(0))
+
+    def centred(self) -> Factor:
+        """Return the map followed by centring over rows: what batch statistics directly after it leave over.
+
+        The mean over rows of ``H dc^T`` is the mean row of H times ``dc^T``; of a bias nothing is left.
+        """
+        if self.blocks is not None:
+            return Factor(self.blocks - self.blocks.mean(1, keepdim=True))
+        return self if self.squares is None else Factor(None, torch.zeros_like(self.squares))
+
+    def distance(self, other: Factor) -> float:
+        """Return a bound on the norm of the difference of two maps of one shape."""
+        if self.blocks is not None and other.blocks is not None:
+            return euclidean(self.blocks - other.blocks)
+        if self.squares is not None and other.squares is not None:
+            return euclidean(self.squares.sqrt() - other.squares.sqrt())
+        return math.inf
+
+    @statement("normscope", "Proposition W-2", holds="the activations as given; the layer is affine in its weight")
+    def norm(self) -> float:
+        """Return the norm of the map, rounded up.
+
+        ``||dW H||_F <= ||dW||_F ||H||_2`` with equality for a suitable ``dW`` of rank one; for a convolution H is the
+        matrix of unfolded patches of each group.
+
+        >>> h = torch.tensor([[[3.0, 0.0], [0.0, 4.0]]])
+        >>> round(Factor(h).norm(), 9), round(Factor(None, torch.tensor([9.0, 16.0])).norm(), 9)
+        (4.0, 4.0)
+        """
+        if self.squares is not None:
+            top = float(self.squares.max()) if self.squares.numel() else 0.0
+            return math.sqrt(max(top, 0.0)) * (1 + 1e-12)
+        if self.blocks is None or self.blocks.numel() == 0:
+            return 0.0
+        if self.blocks.shape[0] <= FEW:
+            return max(matrix_norm(block).upper for block in self.blocks)
+        return _by_eigenvalues(self.blocks.to(torch.float64))
+
+
+def _by_eigenvalues(blocks: Tensor) -> float:
+    """Return the largest norm of many blocks from the eigenvalues of their Gram matrices, with room for rounding."""
+    wide = blocks if blocks.shape[1] >= blocks.shape[2] else blocks.mT
+    gram = wide.mT @ wide
+    mass = wide.square().sum((1, 2))
+    room = gamma(wide.shape[1] + 2) + 64.0 * wide.shape[2] * 2.0**-53
+    return math.sqrt(float((torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0.0) + room * mass).max())) * (1 + 2.0**-50)
+
+
+def factor(node: Node, use: Use, values: Mapping[str, Any]) -> Factor | None:
+    """Return the map from a change of ``c(W)`` to a change of ``y`` at one operation.
+
+    Args:
+        node: the operation ``y = op(h, c(W))``.
+        use: which of its arguments holds ``c(W)``, and how it enters.
+        values: the values of the arguments, in float64.
+
+    Returns:
+        The map, or ``None`` where the operation is not known to be affine in the argument.
+    """
+    if use.kind == "matrix":
+        return _matrix(node, use, values)
+    if use.kind == "convolution":
+        return _convolution(node, use, values)
+    return _diagonal(node, use, values) if use.kind == "diagonal" else None
+
+
+def _bound(node: Node, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an operation by name, references replaced by values."""
+    arguments = bind(node.op, list(node.args), dict(node.kwargs))
+    return {k: values[v.name] if isinstance(v, Ref) else v for k, v in arguments.items()}
+
+
+def _matrix(node: Node, use: Use, values: Mapping[str, Any]) -> Factor | None:
+    """Return the activations a matrix meets, one row for each vector."""
+    arguments = _bound(node, values)
+    op = name_of(node)
+    if op == "linear":
+        return Factor(_rows(arguments["input"]).unsqueeze(0)) if use.argument == "weight" else None
+    names = list(arguments)
+    names = names[1:3] if op in ("addmm", "baddbmm") else names[:2]
+    if use.argument not in names:
+        return None
+    other = arguments[names[1 - names.index(use.argument)]]
+    weight = arguments[use.argument]
+    scale = abs(float(arguments.get("alpha") or 1.0)) if op in ("addmm", "baddbmm") else 1.0
+    left = use.argument == names[0]  # W h: the columns of h are the vectors
+    if weight.ndim < 2 or other.ndim < 2:
+        return _vectors(weight, other, left)
+    rows = other.mT if left else other
+    return Factor(_grouped(rows, tuple(weight.shape[:-2])) * scale)
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return the slices along the last axis as rows of a matrix."""
+    return x.detach().to(torch.float64).reshape(-1, x.shape[-1])
+
+
+def _vectors(weight: Tensor, other: Tensor, left: bool) -> Factor:
+    """Return a product with a vector: ``W h`` and ``h W`` have one row, ``W`` itself a vector has one for each row."""
+    if other.ndim == 1:
+        return Factor(_rows(other).unsqueeze(0))
+    return Factor(_rows(other.mT if left else other).unsqueeze(0))
+
+
+def _grouped(rows: Tensor, batch: tuple[int, ...]) -> Tensor:
+    """Return (groups, rows, columns): one group for each matrix of a batch, samples that share one put together."""
+    full = torch.broadcast_shapes(rows.shape[:-2], batch)
+    x = rows.detach().to(torch.float64).expand(*full, *rows.shape[-2:])
+    padded = (1,) * (len(full) - len(batch)) + batch
+    own = [i for i, n in enumerate(padded) if n > 1]
+    shared = [i for i, n in enumerate(padded) if n == 1]
+    x = x.permute(*own, *shared, len(full), len(full) + 1)
+    return x.reshape(math.prod(padded), -1, rows.shape[-1])
+
+
+def _convolution(node: Node, use: Use, values: Mapping[str, Any]) -> Factor:
+    """Return the unfolded patches of each group: (groups, positions, channels x kernel)."""
+    arguments = _bound(node, values)
+    x, weight = arguments["input"].detach().to(torch.float64), arguments["weight"]
+    dims, groups = weight.ndim - 2, int(arguments.get("groups") or 1)
+    x = x.unsqueeze(0) if x.ndim == dims + 1 else x
+    transposed = "transpose" in name_of(node) or bool(arguments.get("transposed"))
+    parts = x.reshape(x.shape[0], groups, -1, *x.shape[2:])
+    parts = parts.transpose(0, 1).reshape(groups * x.shape[0], -1, *x.shape[2:])
+    patches = _patches(parts, weight, arguments, transposed, _caller(node, arguments))
+    columns = patches.shape[1]
+    return Factor(patches.reshape(groups, x.shape[0], columns, -1).transpose(2, 3).reshape(groups, -1, columns))
+
+
+def _caller(node: Node, arguments: dict[str, Any]) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the convolution as a function of its input and its weight, in one group and without bias."""
+
+    def convolve(x: Tensor, weight: Tensor) -> Tensor:
+        given = arguments | {"input": x, "weight": weight, "bias": None, "groups": 1}
+        names = list(bind(node.op, [], {}))
+        plain = Node(node.name, node.op, tuple(given[n] for n in names))
+        return execute(plain, {}, torch.float64)
+
+    return convolve
+
+
+def _patches(
+    x: Tensor, weight: Tensor, arguments: dict[str, Any], transposed: bool, convolve: Callable[[Tensor, Tensor], Tensor]
+) -> Tensor:
+    """Return (samples, channels x kernel, positions): what every position of the output reads."""
+    kernel, channels = tuple(weight.shape[2:]), x.shape[1]
+    padding = arguments.get("padding")
+    if len(kernel) == 2 and not transposed and not isinstance(padding, str):
+        settings = {k: _pair(arguments.get(k), d) for k, d in (("dilation", 1), ("padding", 0), ("stride", 1))}
+        return torch.nn.functional.unfold(x, kernel, **settings)  # type: ignore[arg-type]
+    size = channels * math.prod(kernel)
+    unit = torch.eye(size, dtype=torch.float64, device=x.device).reshape(size, channels, *kernel)
+    if transposed:
+        unit = unit.transpose(0, 1)  # the weight of a transposed convolution has its input channels first
+    return convolve(x, unit.contiguous()).flatten(2)
+
+
+def _pair(value: Any, default: int) -> tuple[int, int]:
+    """Return a setting of two axes."""
+    items = [default] if value is None else (list(value) if isinstance(value, list | tuple) else [value])
+    return (items[0], items[-1])
+
+
+def _diagonal(node: Node, use: Use, values: Mapping[str, Any]) -> Factor:
+    """Return the squares of an argument each of whose entries moves outputs of its own.
+
+    ``J^T J`` is diagonal then, so that ``J^T J 1`` holds the squares.
+    """
+    constant = values[use.constant]
+
+    def function(c: Tensor) -> Tensor:
+        given = {n: values[n].detach() if isinstance(values[n], Tensor) else values[n] for n in node.inputs()}
+        out = execute(node, given | {use.constant: c}, torch.float64)
+        return out[0] if isinstance(out, tuple | list) else out
+
+    zero = torch.zeros(constant.shape, dtype=torch.float64, device=constant.device)
+    with torch.no_grad():
+        coefficients = function(torch.ones_like(zero)) - function(zero)
+    with torch.enable_grad():
+        point = zero.requires_grad_(True)
+        (squares,) = torch.autograd.grad(function(point), point, coefficients, allow_unused=True)
+    return Factor(None, torch.zeros(constant.shape, dtype=torch.float64) if squares is None else squares.detach())
+
+
+def activation(node: Node, use: Use, values: Mapping[str, Any]) -> float | None:
+    """Return ``||h_{i-1}||_2``, the norm of the whole tensor a matrix or kernel meets, or ``None`` for other uses."""
+    if use.kind not in ("matrix", "convolution"):
+        return None
+    arguments = _bound(node, values)
+    names = [n for n, v in arguments.items() if isinstance(v, Tensor) and v.is_floating_point() and n != use.argument]
+    name = "input" if "input" in names else next(iter([n for n in names if n not in ("bias", "self")] or names))
+    return euclidean(arguments[name].detach().to(torch.float64).flatten())

@@ -1,0 +1,316 @@
+"""Exact at a point: the norm of the Jacobian of the output in a weight, and in the output of its layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.core.statement import statement
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
+from normscope.lipschitz.spectral.lanczos import lanczos_norm
+from normscope.lipschitz.weights.factors import factor
+from normscope.lipschitz.weights.uses import Use, Weights
+
+#: Most numbers of all rows of the Jacobian that are kept at once.
+LARGEST_ROWS = 2**25
+#: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
+PRODUCTS = 40
+
+
+@dataclass(frozen=True)
+class Norms:
+    """Norms of Jacobians at one input.
+
+    Attributes:
+        weights: ``||dh/dW||`` for each weight, less rounding.
+        outputs: ``||dh/dy||`` for each weight, y the stacked outputs of its uses; ``None`` where y is not a tensor of
+            the graph.
+        jointly: ``||dh/d(W_1, ..., W_n)||`` where all rows of the Jacobian were formed, else ``None``.
+        residual: largest relative residual of a singular pair.
+    """
+
+    weights: tuple[float, ...]
+    outputs: tuple[float | None, ...]
+    jointly: float | None
+    residual: float
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What one run showed of the weights.
+
+    Attributes:
+        leaves: the weights, in float64.
+        shapes: shape of the result of each operation that uses one.
+        vectors: for each dense layer used once on one vector, that vector.
+        visible: for each weight the operations that use it, or ``None`` where one is hidden inside a larger one.
+    """
+
+    leaves: list[Tensor]
+    shapes: dict[str, tuple[int, ...]]
+    vectors: dict[int, Tensor]
+    visible: list[tuple[str, ...] | None]
+
+
+class Network:
+    """The output of a network as a function of its weights, at one input, in float64.
+
+    Args:
+        captured: the model.
+        weights: its weights and their uses.
+        inputs: the input.
+    """
+
+    def __init__(self, captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> None:
+        self.captured, self.weights = captured, weights
+        self.inputs = [_cast(t) for t in inputs]
+        self.tensors = {k: _cast(v.detach()) for k, v in captured.tensors.items()}
+        self._leaf = {node: i for i, leaf in enumerate(weights.leaves) for node in leaf.nodes}
+        names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
+        wanted = {name for name, _ in weights.program.outputs}
+        self._keep = [i for i, name in enumerate(names) if name in wanted]
+
+    def look(self) -> Seen:
+        """Run once and return the weights, and what their uses meet and give."""
+        found: dict[int, Tensor] = {}
+        shapes: dict[str, tuple[int, ...]] = {}
+        vectors: dict[int, Tensor] = {}
+        uses: dict[str, list[Use]] = {}
+        for index in range(len(self.weights.leaves)):
+            for use in (own := [self.weights.uses[i] for i in self.weights.of(index)]):
+                uses.setdefault(use.node, []).append(use)
+            if len(own) != 1 or own[0].kind != "matrix" or own[0].copies != 1.0:
+                vectors[index] = torch.empty(0)  # not a dense layer used once
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+            if node.name in self._leaf:
+                found.setdefault(self._leaf[node.name], value.detach())
+            for use in uses.get(node.name, ()):
+                shapes[node.name] = tuple(_first(value).shape)
+                met = factor(node, use, values) if use.leaf not in vectors else None
+                if met is not None and met.blocks is not None and met.blocks.shape[:2] == (1, 1):
+                    vectors[use.leaf] = met.blocks.flatten()
+
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            run(self.captured.graph, self.tensors, self.inputs, visit, torch.float64)
+        leaves = [found[i] for i in range(len(self.weights.leaves))]
+        return Seen(leaves, shapes, {i: v for i, v in vectors.items() if v.numel()}, _visible(self.weights))
+
+    def __call__(self, leaves: Mapping[int, Tensor], shifts: Mapping[str, Tensor]) -> Tensor:
+        """Run with some weights replaced, and shifts added to the outputs of some operations."""
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
+            index = self._leaf.get(node.name)
+            if index is not None and index in leaves:
+                return leaves[index]
+            shift = shifts.get(node.name)
+            if shift is None:
+                return None
+            return [value[0] + shift, *value[1:]] if isinstance(value, tuple | list) else value + shift
+
+        with sdpa_kernel(SDPBackend.MATH):
+            outputs = run(self.captured.graph, self.tensors, self.inputs, visit, torch.float64)
+        return torch.cat([outputs[i].flatten() for i in self._keep])
+
+
+def _cast(tensor: Tensor) -> Tensor:
+    """Return a floating tensor in float64."""
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def _first(value: Any) -> Tensor:
+    """Return the first tensor an operation gives."""
+    found: Tensor = value[0] if isinstance(value, tuple | list) else value
+    return found
+
+
+@statement("normscope", "Proposition W-1", holds="a dense layer used once, on one vector")
+def dense_weight_norm(output_norm: float, activation: Tensor) -> float:
+    """Return ``||dh/dW||_{F->2} = ||J_{y->h}||_2 ||h_{i-1}||_2`` for ``y = W h_{i-1}``.
+
+    ``dh = J dW h_{i-1}`` has norm at most ``||J|| ||dW||_F ||h_{i-1}||``, with equality for
+    ``dW = v h_{i-1}^T`` where v is the leading singular vector of J.
+
+    Args:
+        output_norm: ``||J_{y->h}||_2``.
+        activation: ``h_{i-1}``, the vector the weight meets.
+
+    >>> dense_weight_norm(2.0, torch.tensor([3.0, 4.0]))
+    10.0
+    """
+    return output_norm * euclidean(activation.detach().to(torch.float64).flatten())
+
+
+def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, seed: int = 0) -> Norms:
+    """Return the norms of the Jacobians in every weight, and in the output of every use, at one input.
+
+    Where the output is small every row of the Jacobian is formed, one backward pass each for all weights at once, and
+    the norms are those of the Gram matrices. Otherwise each weight is measured matrix-free by Lanczos.
+
+    Args:
+        captured: the model.
+        weights: its weights.
+        inputs: one input of the model, a sample or a stacked batch.
+        seed: of the start vectors of Lanczos.
+    """
+    network = Network(captured, weights, inputs)
+    seen = network.look()
+    size = sum(t.numel() for t in seen.leaves) + sum(math.prod(s) for s in seen.shapes.values())
+    with torch.no_grad():
+        rows = network({}, {}).numel()
+    if rows <= PRODUCTS * max(1, len(seen.leaves)) and rows * size <= LARGEST_ROWS:
+        first = _by_rows(network, seen, seen.leaves)
+        return _lowered(first, _by_rows(network, seen, [_moved(t, 1)[0] for t in seen.leaves]))
+    return _matrix_free(network, seen, seed)
+
+
+def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
+    """Return for each weight the operations that use it, or ``None`` where one is hidden inside a larger one."""
+    found: list[tuple[str, ...] | None] = []
+    for index in range(len(weights.leaves)):
+        uses = [weights.uses[i] for i in weights.of(index)]
+        hidden = any(use.kind not in ("matrix", "convolution", "diagonal") for use in uses)
+        found.append(None if hidden else tuple(dict.fromkeys(use.node for use in uses)))
+    return found
+
+
+def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
+    """Form all rows of the Jacobian and take norms from Gram matrices."""
+    points = [t.detach().clone().requires_grad_(True) for t in leaves]
+    names = sorted({name for item in seen.visible if item is not None for name in item})
+    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
+    with torch.enable_grad():
+        out = network(dict(enumerate(points)), shifts)
+    targets = [*points, *shifts.values()]
+    rows: list[list[Tensor]] = [[] for _ in targets]
+    for entry in out:
+        grads = torch.autograd.grad(entry, targets, retain_graph=True, allow_unused=True) if entry.requires_grad else ()
+        for kept, target, grad in zip(rows, targets, grads or [None] * len(targets), strict=True):
+            kept.append(torch.zeros(target.numel()).double() if grad is None else grad.detach().flatten())
+    grams = [_gram(kept) for kept in rows]
+    by_name = dict(zip(names, grams[len(points) :], strict=True))
+    residuals: list[float] = []
+
+    def norm(gram: Tensor) -> float:
+        value, residual = _top(gram)
+        residuals.append(residual)
+        return value
+
+    weights = tuple(norm(g) for g in grams[: len(points)])
+    outputs = tuple(None if item is None else norm(_total([by_name[n] for n in item])) for item in seen.visible)
+    jointly = norm(_total(grams[: len(points)])) if points else 0.0
+    return Norms(weights, outputs, jointly, max(residuals, default=0.0))
+
+
+def _zeros(shape: Sequence[int], leaves: list[Tensor]) -> Tensor:
+    """Return zeros where the weights are."""
+    return torch.zeros(tuple(shape), dtype=torch.float64, device=leaves[0].device if leaves else None)
+
+
+def _gram(rows: list[Tensor]) -> Tensor:
+    """Return the Gram matrix of rows."""
+    matrix = torch.stack(rows)
+    return matrix @ matrix.mT
+
+
+def _total(grams: list[Tensor]) -> Tensor:
+    """Return a sum of matrices."""
+    return torch.stack(grams).sum(0)
+
+
+def _top(gram: Tensor) -> tuple[float, float]:
+    """Return the root of the largest eigenvalue and its relative residual."""
+    if gram.numel() == 0 or not bool(gram.any()):
+        return 0.0, 0.0
+    if not bool(torch.isfinite(gram).all()):
+        return math.nan, math.inf
+    values, vectors = torch.linalg.eigh(gram)
+    top, vector = float(values[-1]), vectors[:, -1]
+    residual = float(torch.linalg.vector_norm(gram @ vector - top * vector)) / top if top > 0 else 0.0
+    return math.sqrt(max(top, 0.0)), residual
+
+
+def _lowered(first: Norms, again: Norms) -> Norms:
+    """Return norms less what rounding may have added, as the same computation with other last bits shows it."""
+
+    def lower(a: float, b: float) -> float:
+        if not math.isfinite(a) or not math.isfinite(b):
+            return 0.0
+        noise = abs(a - b) if abs(a - b) <= 1e-3 * max(a, b) else 0.0  # otherwise an edge lies between, not rounding
+        return max(0.0, min(a, b) * (1 - 1e-10) - 4.0 * noise)
+
+    weights = tuple(lower(a, b) for a, b in zip(first.weights, again.weights, strict=True))
+    outputs = tuple(
+        None if a is None or b is None else lower(a, b) for a, b in zip(first.outputs, again.outputs, strict=True)
+    )
+    jointly = None if first.jointly is None or again.jointly is None else lower(first.jointly, again.jointly)
+    return Norms(weights, outputs, jointly, max(first.residual, again.residual))
+
+
+def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
+    """Measure each weight by Lanczos on products with its Jacobian, or by the closed form where it has one."""
+    weights: list[float] = []
+    outputs: list[float | None] = []
+    residual = 0.0
+    for index, (leaf, names) in enumerate(zip(seen.leaves, seen.visible, strict=True)):
+        output = None
+        if names is not None:
+            function, point = _of_outputs(network, names, seen)
+            output, error = _lanczos(function, point, seed)
+            residual = max(residual, error)
+        outputs.append(output)
+        if output is not None and index in seen.vectors:
+            weights.append(dense_weight_norm(output, seen.vectors[index]) * (1 - 1e-12))
+            continue
+        value, error = _lanczos(_of_weight(network, index, leaf), leaf.flatten(), seed)
+        residual = max(residual, error)
+        weights.append(value)
+    return Norms(tuple(weights), tuple(outputs), None, residual)
+
+
+def _of_weight(network: Network, index: int, leaf: Tensor) -> Function:
+    """Return the output as a function of one weight, flattened."""
+    return lambda w: network({index: w.reshape(leaf.shape)}, {})
+
+
+def _of_outputs(network: Network, names: tuple[str, ...], seen: Seen) -> tuple[Function, Tensor]:
+    """Return the output as a function of shifts of some operations' results, and the zero shift."""
+    shapes = [seen.shapes[n] for n in names]
+    sizes = [math.prod(s) for s in shapes]
+
+    def function(shift: Tensor) -> Tensor:
+        parts = torch.split(shift, sizes)
+        return network({}, {n: p.reshape(s) for n, p, s in zip(names, parts, shapes, strict=True)})
+
+    return function, _zeros((sum(sizes),), seen.leaves)
+
+
+def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float]:
+    """Return an attained value of the norm of a Jacobian and the relative residual of its singular pair."""
+    mapping = jacobian_map(function, point)
+    if mapping.domain_dimension == 0 or mapping.range_dimension == 0:
+        return 0.0, 0.0
+    try:
+        found = lanczos_norm(mapping, tolerance=1e-8, max_steps=60, seed=seed, apply_error=0.0)
+    except ValueError:  # beyond the float range
+        return 0.0, math.inf
+    vector = found.vector.reshape(-1)
+    if mapping.domain_dimension > mapping.range_dimension:
+        vector = mapping.adjoint(vector).reshape(-1)
+    size = euclidean(vector)
+    if size == 0.0 or found.lower == 0.0:
+        return 0.0, 0.0
+    vector = vector / size
+    image = mapping.apply(vector)
+    square = euclidean(image) ** 2
+    residual = euclidean(mapping.adjoint(image) - square * vector) / square if square > 0 else 0.0
+    return attained_at(function, point, vector), residual

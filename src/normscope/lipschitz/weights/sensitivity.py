@@ -1,0 +1,319 @@
+"""The constant of a network with respect to tensors inside it: perturbations are added there, the input stays put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
+from normscope.operators.nonlinear import INF, Input, Lip, Range
+from normscope.operators.program import Program
+
+
+class Cones:
+    """Which of some places lie in the linear part below an expression, down to its atoms."""
+
+    def __init__(self, places: Sequence[Expr]) -> None:
+        self.places = tuple(places)
+        self._own: dict[int, frozenset[int]] = {}
+        for index, place in enumerate(self.places):
+            self._own[place.id] = self._own.get(place.id, frozenset()) | {index}
+        self._memo: dict[int, frozenset[int]] = {}
+
+    def inside(self, expr: Expr) -> frozenset[int]:
+        """Return the places from which the expression can be reached by linear operations alone, itself included."""
+        if expr.id not in self._memo:
+            stack, order = [expr], dict[int, Expr]()
+            while stack:
+                item = stack.pop()
+                if item.id not in order and item.id not in self._memo:
+                    order[item.id] = item
+                    stack.extend(item.inputs)
+            for key in sorted(order):
+                below = (self._memo[i.id] for i in order[key].inputs)
+                self._memo[key] = self._own.get(key, frozenset()).union(*below)
+        return self._memo[expr.id]
+
+
+class Sensitivity:
+    """Bounds on what perturbations at some places do. Implements :class:`normscope.operators.nonlinear.Context`.
+
+    One block for each place: ``||d expr|| <= sum_i exp(log_i) ||delta_i||`` where ``delta_i`` is added to place i and
+    the network input does not move. A segment may begin at a place in its middle; all others are those of
+    :class:`Composition`, and their norms are shared with it.
+
+    Args:
+        program: the network.
+        places: the tensors that are perturbed.
+        ranges: bounds of the same program on the domain spoken about, from which ranges are taken.
+    """
+
+    def __init__(self, program: Program, places: Sequence[Expr], ranges: Composition) -> None:
+        self.program, self.places, self.ranges = program, tuple(places), ranges
+        self.norms = ranges.norms
+        self.blocks = max(1, len(self.places))
+        self.cones = Cones(self.places)
+        self._atoms = _ThroughAtoms(self)
+        self._lips: dict[int, Lip] = {}
+        self._cut: dict[int, dict[int, Expr]] = {}
+        self._asked: dict[int, list[Expr]] = {}
+        self._asking: list[int] = []
+
+    @statement("normscope", "F13", holds="every operation on a path from the place to the output has a rule")
+    def total(self) -> list[tuple[float, float, float]]:
+        """Return (certified log, probable log, delta) of the constant of all outputs with respect to each place."""
+        for atom in self.program.atoms:
+            self.lipschitz(atom)
+        lips = [self.lipschitz(expr) for _, expr in self.program.outputs]
+        if not lips:
+            return [(-INF, -INF, 0.0)] * len(self.places)
+        whole = lips[0].root_sum_square(*lips[1:])
+        return [
+            (certified, min(certified, probable), whole.delta)
+            for certified, probable in zip(whole.certified, whole.probable, strict=True)
+        ][: len(self.places)]
+
+    def lipschitz(self, expr: Expr) -> Lip:
+        """Return the constant of an expression with respect to every place."""
+        if expr.id not in self._lips:
+            self._lips[expr.id] = self._lipschitz(expr)
+        return self._lips[expr.id]
+
+    def depends(self, expr: Expr, places: Iterable[int]) -> bool:
+        """Tell whether an expression moves with any of some places."""
+        lip = self.lipschitz(expr)
+        return any(lip.certified[i] > -INF for i in places)
+
+    def uses_ranges_of(self, places: Sequence[int]) -> bool:
+        """Tell whether the constants of some places rest on the range of a tensor that moves with them.
+
+        If not, they hold for perturbations of any size, not only for small ones.
+        """
+        for atom in self.program.atoms:
+            asked = self._asked.get(atom.id, ())
+            if asked and self.depends(atom, places) and any(self.depends(expr, places) for expr in asked):
+                return True
+        return False
+
+    def _lipschitz(self, expr: Expr) -> Lip:
+        """Return what comes through atoms below, and what comes from places in the linear part itself."""
+        if expr.op is None:
+            through = self._of_atom(expr)
+        else:
+            below = [self.lipschitz(self._atoms.atom(key)) for key in sorted(expr.atoms) if self._atoms.knows(key)]
+            live = any(log > -INF for lip in below for log in lip.certified)  # otherwise no norm need be measured
+            through = _only_where(self._atoms.lipschitz(expr), below) if live else self._nothing()
+        direct = self._direct(expr)
+        return through if direct is None else through + direct
+
+    def _nothing(self) -> Lip:
+        """Return the constant zero."""
+        return Lip.constant(-INF, self.blocks)
+
+    def _of_atom(self, expr: Expr) -> Lip:
+        """Apply a nonlinear rule; what its operands do not notice, it does not notice either."""
+        rule = expr.atom
+        if isinstance(rule, Input) or not rule.inputs:
+            return self._nothing()
+        self._asking.append(expr.id)
+        try:
+            lip = rule.constant(self)
+        finally:
+            self._asking.pop()
+        return _only_where(lip, [self.lipschitz(e) for e in rule.inputs])
+
+    def _direct(self, expr: Expr) -> Lip | None:
+        """Return what places in the linear part of an expression do, each measured as one operator."""
+        inside = self.cones.inside(expr)
+        if not inside:
+            return None
+        certified, probable, delta = [-INF] * self.blocks, [-INF] * self.blocks, 0.0
+        for index in inside:
+            place = self.places[index]
+            if _dominates(place, expr):
+                bounds = self.norms.norm(place, expr)
+            else:
+                source = self._cut_at(index, place)
+                bounds = self.norms.norm(source, self._cut_expr(index, expr))
+            certified[index], probable[index] = bounds.log_upper, bounds.log_probable
+            delta = max(delta, bounds.delta)
+        return Lip(tuple(certified), tuple(probable), delta)
+
+    def _cut_at(self, index: int, place: Expr) -> Expr:
+        """Return a place as an atom of its own."""
+        memo = self._cut.setdefault(index, {})
+        if place.id not in memo:
+            memo[place.id] = atom_expr(Input(index, "perturbation"), place.shape)
+        return memo[place.id]
+
+    def _cut_expr(self, index: int, expr: Expr) -> Expr:
+        """Return the linear part of an expression as a function of one place alone, all else left out."""
+        memo = self._cut[index]
+        stack, order = [expr], dict[int, Expr]()
+        while stack:
+            item = stack.pop()
+            if item.id not in order and item.id not in memo:
+                order[item.id] = item
+                stack.extend(i for i in item.inputs if index in self.cones.inside(i))
+        for key in sorted(order):
+            memo[key] = _restricted(order[key], memo, lambda i: index in self.cones.inside(i))
+        return memo[expr.id]
+
+    # What rules may ask about the domain ---------------------------------------------------------------------------
+
+    def range(self, expr: Expr) -> Range:
+        """Return the range of an expression, and remember that it was asked for."""
+        self._note(expr)
+        return self.ranges.range(expr)
+
+    def centered_row(self, expr: Expr) -> float:
+        """Return the largest row norm, a shift common to all rows removed."""
+        self._note(expr)
+        return self.ranges.centered_row(expr)
+
+    def input_range(self, block: int) -> Range:
+        """Return the range of a block of the network input."""
+        return self.ranges.input_range(block)
+
+    def floor(self, name: str) -> Tensor | float:
+        """Return the least spread the domain allows before a normalizer."""
+        return self.ranges.floor(name)
+
+    def _note(self, expr: Expr) -> None:
+        if self._asking:
+            self._asked.setdefault(self._asking[-1], []).append(expr)
+
+
+class _ThroughAtoms(Composition):
+    """Linear parts by their atoms, whose constants the sensitivity knows."""
+
+    def __init__(self, outer: Sensitivity) -> None:
+        super().__init__(outer.program, outer.ranges.domain, outer.norms)
+        self.outer, self.blocks = outer, outer.blocks
+
+    def knows(self, key: int) -> bool:
+        """Tell whether an atom is one of the program."""
+        return key in self._atoms
+
+    def atom(self, key: int) -> Expr:
+        """Return an atom of the program."""
+        return self._atoms[key]
+
+    def lipschitz(self, expr: Expr) -> Lip:
+        """Return the constant of an atom with every place counted, of anything else through its atoms alone."""
+        return self.outer.lipschitz(expr) if expr.op is None else super().lipschitz(expr)
+
+
+class MovedRanges(Composition):
+    """Ranges where some places may hold anything: what is true for perturbations of every size.
+
+    Args:
+        fixed: the ranges without perturbation.
+        sensitivity: tells which tensors move with the places.
+        places: indices of the places, in the sensitivity.
+    """
+
+    def __init__(self, fixed: Composition, sensitivity: Sensitivity, places: Sequence[int]) -> None:
+        super().__init__(fixed.program, fixed.domain, fixed.norms)
+        self.fixed, self._sensitivity, self._chosen = fixed, sensitivity, tuple(places)
+        chosen = [sensitivity.places[i] for i in places]
+        self._free = {place.id for place in chosen}
+        self._cones = Cones(chosen)
+
+    def _moves(self, expr: Expr) -> bool:
+        return self._sensitivity.depends(expr, self._chosen)
+
+    def range(self, expr: Expr) -> Range:
+        """Return the range of an expression; where it does not move, the one it has anyway."""
+        return super().range(expr) if self._moves(expr) else self.fixed.range(expr)
+
+    def image(self, atom: Expr) -> Range:
+        """Return the range of an atom, anything at all where it is perturbed itself."""
+        if not self._moves(atom):
+            return self.fixed.image(atom)
+        return Range() if atom.id in self._free else super().image(atom)
+
+    def _range(self, expr: Expr, *, row_by_row: bool) -> Range:
+        if expr.id in self._free:
+            return Range()
+        # Row by row is from an atom to the end: a perturbation on the way would be left out.
+        return super()._range(expr, row_by_row=row_by_row and not self._cones.inside(expr))
+
+    def centered_row(self, expr: Expr) -> float:
+        """Return the largest row norm, a common shift removed where no perturbation lies on the way."""
+        if not self._moves(expr):
+            return self.fixed.centered_row(expr)
+        return self.range(expr).row if self._cones.inside(expr) else super().centered_row(expr)
+
+
+def _only_where(lip: Lip, operands: Sequence[Lip]) -> Lip:
+    """Return a constant with zero for every block that no operand depends on (an unknown function gives infinity)."""
+    live = [any(o.certified[i] > -INF for o in operands) for i in range(len(lip.certified))]
+    if all(live):
+        return lip
+    return Lip(
+        tuple(log if on else -INF for log, on in zip(lip.certified, live, strict=True)),
+        tuple(log if on else -INF for log, on in zip(lip.probable, live, strict=True)),
+        lip.delta,
+    )
+
+
+def _dominates(place: Expr, expr: Expr) -> bool:
+    """Tell whether every path from an expression down to its atoms passes a place."""
+    if place.id == expr.id:
+        return True
+    stack, seen = [expr], set[int]()
+    while stack:
+        item = stack.pop()
+        if item.id == place.id or item.id in seen or not item.atoms:
+            continue
+        if item.op is None:
+            return False
+        seen.add(item.id)
+        stack.extend(item.inputs)
+    return True
+
+
+def _restricted(expr: Expr, memo: dict[int, Expr], active: Callable[[Expr], bool]) -> Expr:
+    """Return one linear operation with the operands that do not matter left out, or zero."""
+    op, live = expr.op, [active(i) for i in expr.inputs]
+    if op is None:
+        raise ValueError("an atom is no linear operation")
+    inputs = [memo[i.id] for i, on in zip(expr.inputs, live, strict=True) if on]
+    if op.kind == "sum":
+        return inputs[0] if len(inputs) == 1 else linear(LinearOp("sum", op.apply), inputs, expr.shape)
+    if all(live):
+        return linear(op, inputs, expr.shape)
+    shapes = [i.shape for i in expr.inputs]
+
+    def apply(*tensors: Tensor) -> Tensor:
+        supply = iter(tensors)
+        filled = [next(supply) if on else tensors[0].new_zeros(s) for on, s in zip(live, shapes, strict=True)]
+        return op.apply(*filled)
+
+    kind = op.kind if op.kind != "concat" else ("embedding" if len(inputs) == 1 else "concat")
+    data = {k: v for k, v in op.data.items() if k != "reshape"}
+    return linear(LinearOp(kind, apply, None, data, op.axes, op.owner, op.weight_name), inputs, expr.shape)
+
+
+def domain_bounds(program: Program, places: Sequence[Expr], domain: Domain, norms: SegmentNorms) -> Sensitivity:
+    """Return the sensitivity of a program to some places, on a domain, with ranges as they are without perturbation.
+
+    >>> import math, torch
+    >>> from torch import nn
+    >>> from normscope.graph.capture import capture
+    >>> from normscope.graph.inputs import ModelInputs
+    >>> from normscope.operators.program import build_program
+    >>> net = nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1, bias=False))
+    >>> _ = net[2].weight.data.copy_(torch.tensor([[3.0, 4.0]]))
+    >>> made = capture(net, ModelInputs((torch.ones(1, 2),)))
+    >>> program = build_program(made.graph, made.tensors, made.at_batch(1))
+    >>> found = domain_bounds(program, program.layers, Domain(), SegmentNorms()).total()
+    >>> [round(math.exp(log), 9) for log, _, _ in found]
+    [5.0, 1.0]
+    """
+    return Sensitivity(program, places, Composition(program, domain, norms))

@@ -1,0 +1,372 @@
+"""Where each weight of a network is used: the operations that bring it together with what depends on the input."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.graph.interpreter import call as execute
+from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
+from normscope.graph.recognise import name_of
+from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.operators.expression import Expr
+from normscope.operators.program import Program, Walk
+from normscope.operators.registry import bind, expressions
+
+#: Operations that copy entries of a weight, each output entry from one place.
+COPIES = frozenset({
+    "view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "mT", "movedim", "moveaxis",
+    "squeeze", "unsqueeze", "expand", "expand_as", "contiguous", "clone", "to", "_to_copy", "detach", "alias", "slice",
+    "select", "narrow", "repeat", "lift_fresh_copy", "lift_fresh", "embedding", "index_select", "split", "getitem",
+    "split_with_sizes", "chunk", "unbind", "swapaxes", "broadcast_to", "numpy_T", "float", "double",
+})  # fmt: skip
+#: Products linear in each factor, and convolutions.
+MATRICES = frozenset({"linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "mv"})
+CONVOLUTIONS = frozenset({
+    "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
+})  # fmt: skip
+_NORMALIZERS = (
+    "layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", "group_norm", "native_group_norm",
+    "instance_norm", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
+    "_native_batch_norm_legit_no_training",
+)  # fmt: skip
+#: Operations whose outputs each depend on one entry of the argument, affinely: arguments by operation, ``*`` for any.
+DIAGONAL: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("add", "sub", "rsub", "mul", "cat", "concat", "stack", "where"), frozenset({"*"})),
+    **dict.fromkeys(_NORMALIZERS, frozenset({"weight", "bias"})),
+    **dict.fromkeys(("linear", *CONVOLUTIONS), frozenset({"bias"})),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv", "div"), frozenset({"self"})),
+    **dict.fromkeys(("prelu", "_prelu_kernel", "embedding"), frozenset({"weight"})),
+}
+#: Entries of a constant, and of its derivative in a weight, up to which the latter is written out.
+LARGEST, LARGEST_DERIVATIVE = 1_024, 2**22
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
+_CELLS = frozenset(f"{name}_cell" for name in RECURRENT)
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """A weight: a parameter, or what a parametrization makes of parameters.
+
+    Attributes:
+        name: the parameter's name.
+        nodes: graph nodes that stand for it (tied parameters have several).
+        shape: its shape.
+        effective: it is computed from parameters (weight normalization, standardization), and meant as it acts.
+    """
+
+    name: str
+    nodes: tuple[str, ...]
+    shape: tuple[int, ...]
+    effective: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Use:
+    """One place where a weight meets what depends on the input: ``y = op(h, c(W))``.
+
+    Attributes:
+        leaf: index of the weight.
+        node: the operation.
+        argument: the name of its argument that holds ``c(W)``.
+        constant: the node of ``c(W)``.
+        copies: norm of ``W -> c(W)``, which copies entries: the root of how often the most used one is.
+        kind: ``matrix``, ``convolution``, ``diagonal``, ``recurrent``, ``recurrent bias``, ``constant`` (through a
+            constant that ``copies`` holds the whole norm of) or ``unknown``.
+        place: the expression of ``y``, where a change of the weight is felt first.
+        source: the expression of ``h``, inside a recurrent operation.
+        reason: why nothing is known, for ``unknown``.
+    """
+
+    leaf: int
+    node: str
+    argument: str
+    constant: str
+    copies: float
+    kind: str
+    place: Expr | None
+    source: Expr | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Every weight of a network and every use of it, with the program they belong to."""
+
+    program: Program
+    leaves: tuple[Leaf, ...]
+    uses: tuple[Use, ...]
+
+    def of(self, leaf: int) -> list[int]:
+        """Return the indices of the uses of a weight."""
+        return [i for i, use in enumerate(self.uses) if use.leaf == leaf]
+
+
+def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any]) -> Weights:
+    """Walk a graph and return its weights with their uses.
+
+    Args:
+        graph: the model.
+        tensors: its parameters, buffers and constants.
+        inputs: reference inputs, which fix shapes.
+
+    >>> from torch import nn
+    >>> from normscope.graph.capture import capture
+    >>> from normscope.graph.inputs import ModelInputs
+    >>> made = capture(nn.Linear(3, 2), ModelInputs((torch.ones(1, 3),)))
+    >>> [(leaf.name, leaf.shape) for leaf in find_weights(made.graph, made.tensors, made.at_batch(1)).leaves]
+    [('weight', (2, 3)), ('bias', (2,))]
+    """
+    walk = Walk(graph, tensors, inputs)
+    program = walk.run()
+    finder = _Finder(graph, tensors, walk, program)
+    for node in graph:
+        if node.name in walk.exprs:
+            finder.look(node)
+    finder.through_constants()
+    return Weights(program, tuple(finder.leaves()), tuple(finder.uses))
+
+
+class _Finder:
+    """Collects weights and uses in the order of the graph."""
+
+    def __init__(self, graph: Graph, tensors: Mapping[str, Tensor], walk: Walk, program: Program) -> None:
+        self.graph, self.tensors, self.walk, self.program = graph, tensors, walk, program
+        self.uses: list[Use] = []
+        self._keys: dict[Any, int] = {}
+        self._found: list[Leaf] = []
+        self._hidden = _rewritten(graph, program)
+
+    def leaves(self) -> list[Leaf]:
+        """Return the weights found, the nodes of tied parameters complete."""
+        extra: dict[int, list[str]] = {}
+        for node in self.graph:
+            index = self._keys.get(self._key(node)) if node.op == "parameter" else None
+            if index is not None:
+                extra.setdefault(index, []).append(node.name)
+        return [
+            leaf if leaf.effective else Leaf(leaf.name, tuple(extra[i]), leaf.shape)
+            for i, leaf in enumerate(self._found)
+        ]
+
+    def _key(self, node: Node) -> Any:
+        """Return what makes a weight the same weight: for a parameter its storage, otherwise its node."""
+        if node.op != "parameter":
+            return node.name
+        tensor = self.tensors[node.target]
+        return (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else node.target
+
+    def look(self, node: Node) -> None:
+        """Note every weight an operation uses."""
+        if node.op in (*SOURCES, "output", "getitem") or node.op.startswith("python."):
+            return
+        arguments = bind(node.op, list(node.args), dict(node.kwargs))
+        for name, value in arguments.items():
+            for position, ref in enumerate(references(value)):
+                if ref.name not in self.walk.exprs and self.walk.names.get(ref.name):
+                    self._use(node, arguments, name, position, ref.name)
+
+    def _use(self, node: Node, arguments: dict[str, Any], name: str, position: int, constant: str) -> None:
+        """Note one use."""
+        start, chain = self._back(constant)
+        key = self._key(start)
+        if key not in self._keys:
+            self._keys[key] = len(self._found)
+            effective = start.op != "parameter"
+            label = self.walk.names[start.name] if effective else start.target
+            shape = _shape(self.tensors[start.target] if not effective else self.walk._constant_value(start.name))
+            self._found.append(Leaf(label, (start.name,), shape, effective))
+        leaf = self._keys[key]
+        rest = (leaf, node.name, name, constant, self._copies(start, chain))
+        op = name_of(node)
+        if node.name in self._hidden:
+            self.uses.append(Use(*rest, "unknown", None, None, "it is inside a normalizer written out by hand"))
+        elif start.name in self.walk.discrete or any(n in self.walk.discrete for n in chain):
+            self.uses.append(Use(*rest, "unknown", None, None, "which entries are used depends on the input"))
+        elif op in RECURRENT or op in _CELLS:
+            self._recurrent(node, arguments, name, position, rest)
+        else:
+            kind = kind_of(op, name)
+            made = expressions(self.walk.exprs[node.name])
+            place = made[0] if made else None
+            reason = "" if kind != "unknown" else f"no rule says how the result of {node.op} depends on its {name}"
+            self.uses.append(Use(*rest, kind, place, None, reason))
+
+    def through_constants(self) -> None:
+        """Note where weights act through constants computed from them, besides their uses as they are."""
+        for use in tuple(self.uses):
+            if not self._found[use.leaf].effective:
+                continue
+            start = self.graph[self._found[use.leaf].nodes[0]]
+            for index, nodes in self._weights_above(start).items():
+                norm = self._derivative(start, nodes)
+                kind = "unknown" if norm is None else "constant"
+                reason = "" if norm is not None else "it also acts through a large constant computed from it"
+                factor = use.copies * (norm or 0.0)
+                place = use.place if kind == "constant" and use.kind == "diagonal" else None
+                kind, reason = (kind, reason) if place is not None else ("unknown", reason or "through a constant")
+                self.uses.append(Use(index, use.node, use.argument, use.constant, factor, kind, place, None, reason))
+
+    def _above(self, start: Node) -> list[Node]:
+        """Return the nodes a constant is computed from, in order, itself last."""
+        seen: set[str] = set()
+        stack = [start.name]
+        while stack:
+            name = stack.pop()
+            if name not in seen:
+                seen.add(name)
+                stack.extend(self.graph[name].inputs())
+        return [node for node in self.graph if node.name in seen]
+
+    def _weights_above(self, start: Node) -> dict[int, list[str]]:
+        """Return the weights, known by uses of their own, that a constant is computed from."""
+        found: dict[int, list[str]] = {}
+        for node in self._above(start):
+            if node.op == "parameter" and self._key(node) in self._keys:
+                found.setdefault(self._keys[self._key(node)], []).append(node.name)
+        return found
+
+    def _derivative(self, start: Node, weights: list[str]) -> float | None:
+        """Return the norm of the derivative of a constant in a weight, rounded up, or ``None`` if it is large."""
+        point = self.tensors[self.graph[weights[0]].target].detach().to(torch.float64).requires_grad_(True)
+        values: dict[str, Any] = dict.fromkeys(weights, point)
+        with torch.enable_grad():
+            for node in self._above(start):
+                if node.op in SOURCES:
+                    values.setdefault(node.name, _double(self._given(node.name)))
+                else:
+                    values[node.name] = execute(node, values, torch.float64)
+            out = values[start.name].flatten()
+            if out.numel() > LARGEST or out.numel() * point.numel() > LARGEST_DERIVATIVE:
+                return None
+            rows = [torch.autograd.grad(y, point, retain_graph=True, allow_unused=True)[0] for y in out]
+        full = [torch.zeros_like(point) if row is None else row for row in rows]
+        return matrix_norm(torch.stack([row.detach().flatten() for row in full])).upper * (1 + 1e-12)
+
+    def _back(self, constant: str) -> tuple[Node, tuple[str, ...]]:
+        """Follow a constant back through copies; return the weight it comes from and the nodes on the way."""
+        node, chain = self.graph[constant], list[str]()
+        while node.op != "parameter":
+            weights = [n for n in node.inputs() if self.walk.names.get(n)]
+            first = next(references(node.args), None)
+            if name_of(node) not in COPIES or len(weights) != 1 or first != Ref(weights[0]):
+                break
+            chain.append(node.name)
+            node = self.graph[weights[0]]
+        return node, tuple(reversed(chain))
+
+    def _copies(self, start: Node, chain: tuple[str, ...]) -> float:
+        """Return the norm of a chain of copies: the root of how often the most used entry is copied."""
+        if not chain or any(n in self.walk.discrete for n in chain):
+            return 1.0
+        weight = self.walk._constant_value(start.name)
+        if weight is None:
+            return math.inf
+        entries = torch.zeros(weight.shape, dtype=torch.float64, device=weight.device, requires_grad=True)
+        values: dict[str, Any] = {start.name: entries}
+        with torch.enable_grad():
+            for name in chain:
+                given = {n: values.get(n, self._given(n)) for n in self.graph[name].inputs()}
+                values[name] = execute(self.graph[name], given, torch.float64)
+            (counts,) = torch.autograd.grad(values[chain[-1]].sum(), entries)
+        return math.sqrt(float(counts.max())) * (1 + 2.0**-50)
+
+    def _given(self, name: str) -> Any:
+        """Return the value of a constant node."""
+        known = self.walk.values.get(name)
+        return self.walk._constant_value(name) if known is None else known
+
+    def _recurrent(
+        self, node: Node, arguments: dict[str, Any], name: str, position: int, rest: tuple[int, str, str, str, float]
+    ) -> None:
+        """Note the products inside a recurrent operation that use a weight, or after which a bias is added."""
+        if name == "params":
+            per_layer = 4 if arguments["has_biases"] else 2
+            params = list(references(arguments["params"]))
+            bias = position % per_layer >= 2
+            partner = params[position - 2] if bias else params[position]
+        elif name in ("w_ih", "w_hh", "b_ih", "b_hh"):
+            bias = name.startswith("b")
+            partner = arguments[name.replace("b_", "w_")]
+        else:
+            reason = f"no rule says how the result of {node.op} depends on its {name}"
+            self.uses.append(Use(*rest, "unknown", None, None, reason))
+            return
+        products = list(self._products(node, arguments, partner.name))
+        if not products:
+            self.uses.append(Use(*rest, "unknown", None, None, f"{node.op} was not unrolled"))
+        for expr in products:
+            self.uses.append(Use(*rest, "recurrent bias" if bias else "recurrent", expr, expr.inputs[0]))
+
+    def _products(self, node: Node, arguments: dict[str, Any], weight: str) -> Iterator[Expr]:
+        """Yield the products with a weight that one operation was unrolled into."""
+        source = self.graph[weight]
+        if source.op != "parameter":
+            return
+        wanted = self.tensors[source.target]
+        given = [self.walk.exprs[r.name] for r in references(tuple(arguments.values())) if r.name in self.walk.exprs]
+        before = max((e.id for item in given for e in expressions(item)), default=-1)
+        stack, seen = expressions(self.walk.exprs[node.name]), dict[int, Expr]()
+        while stack:
+            item = stack.pop()
+            if item.id <= before or item.id in seen:
+                continue
+            seen[item.id] = item
+            stack.extend(item.inputs if item.op is not None else item.atom.inputs)
+        for item_id in sorted(seen):
+            op = seen[item_id].op
+            if op is not None and op.kind == "matrix" and op.data["weight"].data_ptr() == wanted.data_ptr():
+                yield seen[item_id]
+
+
+def kind_of(op: str, argument: str) -> str:
+    """Return how the result of an operation depends on one of its arguments.
+
+    >>> kind_of("linear", "weight"), kind_of("linear", "bias"), kind_of("conv2d", "weight"), kind_of("sin", "self")
+    ('matrix', 'diagonal', 'convolution', 'unknown')
+    """
+    known = DIAGONAL.get(op, frozenset())
+    if argument in known or ("*" in known and argument not in ("alpha", "condition")):
+        return "diagonal"
+    if op in CONVOLUTIONS:
+        return "convolution" if argument == "weight" else "unknown"
+    return "matrix" if op in MATRICES else "unknown"
+
+
+def _double(value: Any) -> Any:
+    """Return a floating tensor in float64, anything else as it is."""
+    return value.to(torch.float64) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def _shape(tensor: Tensor | None) -> tuple[int, ...]:
+    """Return the shape of a tensor that may be missing."""
+    return () if tensor is None else tuple(tensor.shape)
+
+
+def _rewritten(graph: Graph, program: Program) -> set[str]:
+    """Return the nodes strictly inside normalizers that were recognized as one: their own expressions go nowhere."""
+    users = graph.users()
+    hidden: set[str] = set()
+    for site in program.sites:
+        if not site.written_out or site.source not in users:
+            continue
+        last = graph.position(site.node)
+        down, stack = set[str](), list(users[site.source])
+        while stack:
+            name = stack.pop()
+            if name not in down and graph.position(name) <= last:
+                down.add(name)
+                stack.extend(users[name])
+        up, stack = set[str](), list(graph[site.node].inputs())
+        while stack:
+            name = stack.pop()
+            if name not in up and name != site.source:
+                up.add(name)
+                stack.extend(graph[name].inputs())
+        hidden |= down & up
+    return hidden
