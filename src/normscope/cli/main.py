@@ -8,8 +8,10 @@ import typer
 
 from normscope import __version__
 from normscope.cli.analyze import analyze
+from normscope.cli.audit import audit
 from normscope.cli.check import check
 from normscope.cli.demo import demo
+from normscope.cli.explain import explain
 from normscope.cli.statements import statements
 
 app = typer.Typer(
@@ -23,6 +25,8 @@ app = typer.Typer(
 app.command("analyze")(analyze)
 app.command("check")(check)
 app.command("demo")(demo)
+app.command("audit")(audit)
+app.command("explain")(explain)
 app.command("statements")(statements)
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json as json_module
-import pkgutil
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from normscope.audits.statements import every_statement
 from normscope.cli.console import guarded, show
 
-if TYPE_CHECKING:
-    from normscope.core.statement import Statement
-
-#: Folders whose functions implement statements.
-FOLDERS = ("operators", "statistics", "lipschitz")
+__all__ = ["every_statement", "statements"]
 
 
 @guarded
@@ -36,16 +31,3 @@ def statements(json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
         if rows:
             sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, frozenset(columns))))
     show(sections)
-
-
-def every_statement() -> tuple[Statement, ...]:
-    """Return the whole registry: every module that may register a statement is imported first."""
-    import normscope
-    from normscope.core.statement import statements as registered
-
-    for folder in FOLDERS:
-        package = importlib.import_module(f"{normscope.__name__}.{folder}")
-        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            importlib.import_module(module.name)
-    own = (s for s in registered() if s.function.startswith(f"{normscope.__name__}."))
-    return tuple(sorted(set(own), key=lambda s: (s.paper, s.number, s.function)))

@@ -30,12 +30,12 @@ from normscope.audits.measure import (
 )
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss.absolute import l1
-from normscope.lipschitz.loss.corollary_14 import corollary_14, corollary_14_printed
+from normscope.lipschitz.loss.corollary import corollary_14, corollary_14_printed
 from normscope.operators.norms.batch import batch_norm_running
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_COROLLARY_14 = "normscope.lipschitz.loss.corollary_14.corollary_14"
+_COROLLARY_14 = "normscope.lipschitz.loss.corollary.corollary_14"
 _LEMMA_5 = "normscope.lipschitz.printed.lemma_5"
 
 

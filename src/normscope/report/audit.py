@@ -1,0 +1,170 @@
+"""The audit as people read it: a table for each paper, claims in detail, and a page of documentation."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Sequence
+
+from normscope.audits.claim import Number
+from normscope.audits.explain import Explanation
+from normscope.audits.run import SOURCES, Audit, Entry
+from normscope.core.statement import PAPERS
+from normscope.report.numbers import digits
+from normscope.report.table import Section, Table
+
+#: Below this a measured number is rounding, which differs between machines.
+NOISE = 1e-12
+_WIDTH = 110
+_COLUMNS = ("id", "place", "verdict", "what was found")
+
+
+def measured_text(value: Number) -> str:
+    """Return a measured number with four digits; noise of rounding without its digits.
+
+    >>> measured_text(0.41666), measured_text(3), measured_text(True), measured_text(5e-17), measured_text(0.0)
+    ('0.4167', '3', 'yes', '< 1e-12', '0')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"< {NOISE:g}" if 0 < abs(value) < NOISE else digits(value)
+    return str(value)
+
+
+def audit_sections(audit: Audit, *, details: bool = False) -> list[Section]:
+    """Return the report of an audit as sections.
+
+    Args:
+        audit: what was found.
+        details: each claim with its numbers and its correction, in place of the tables.
+    """
+    sections: list[Section] = []
+    for number, key, _ in SOURCES:
+        entries = [entry for entry in audit.entries if entry.claim.paper == key]
+        if not entries:
+            continue
+        title = f"{number}: {PAPERS[key]}"
+        if details:
+            sections.append(Section(title))
+            sections += [_entry_section(entry) for entry in entries]
+        else:
+            rows = tuple((e.claim.id, e.claim.place, e.verdict, _finding(e)) for e in entries)
+            sections.append(Section(title, table=Table(_COLUMNS, rows, frozenset(_COLUMNS))))
+    return [*sections, Section(totals_text(audit))]
+
+
+def totals_text(audit: Audit) -> str:
+    """Return how many claims were checked and what was found, as one line."""
+    count = len(audit.entries)
+    found = ", ".join(f"{n} {word}" for word, n in audit.totals.items() if n)
+    return f"{count} claim{'' if count == 1 else 's'} checked: {found}"
+
+
+def explanation_sections(parts: Iterable[Explanation]) -> list[Section]:
+    """Return explanations as sections."""
+    return [_section(part) for part in parts]
+
+
+def audit_markdown(audit: Audit) -> str:
+    """Return the audit as a page of documentation."""
+    lines = [
+        "# The audit",
+        "",
+        "Every claim of the papers, checked by the code of this project. This page is written by",
+        "`normscope audit --markdown docs/audit.md`. No verdict in it is stored: each follows from numbers measured in",
+        "that run. `normscope explain ID` shows one claim with the functions that compute it.",
+        "",
+        "A claim *holds*; is *loose* (true, and a tighter statement is given); is *false* as stated (with what is true",
+        "instead); *needs an assumption* that is not stated; is *unsupported* (there is no proof, or the evidence does",
+        "not show it); or is *not checkable* here.",
+        "",
+        "| verdict | claims |",
+        "|---|---:|",
+        *(f"| {word} | {n} |" for word, n in audit.totals.items() if n),
+    ]
+    for number, key, _ in SOURCES:
+        entries = [entry for entry in audit.entries if entry.claim.paper == key]
+        if entries:
+            lines += ["", f"## {number}: {PAPERS[key]}", "", *_markdown_table(entries)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(entries: Sequence[Entry]) -> list[str]:
+    """Return the rows of one paper."""
+    rows = ["| id | place | claim | verdict | measured | corrected |", "|---|---|---|---|---|---|"]
+    return rows + [markdown_row(entry) for entry in entries]
+
+
+def markdown_row(entry: Entry) -> str:
+    """Return the row of one claim."""
+    claim = entry.claim
+    found = _joined("; ".join(_numbers(entry)), _finding(entry))
+    places, says, measured, corrected = (_escaped(t) for t in (claim.place, claim.says, found, claim.corrected))
+    return f"| {_escaped(claim.id)} | {places} | {says} | **{entry.verdict}** | {measured} | {corrected} |"
+
+
+def _escaped(text: str) -> str:
+    """Return text as it may stand in a cell: bars would end the cell, and stars would be emphasis."""
+    return text.replace("|", "\\|").replace("*", "\\*")
+
+
+def _joined(numbers: str, found: str) -> str:
+    """Return numbers and sentence as one cell."""
+    return f"{numbers}. {found[:1].upper()}{found[1:]}." if numbers else f"{found[:1].upper()}{found[1:]}."
+
+
+def _numbers(entry: Entry) -> list[str]:
+    """Return the measured numbers as text."""
+    measured = {} if entry.outcome is None else entry.outcome.measured
+    return [f"{name}: {measured_text(value)}" for name, value in measured.items()]
+
+
+def _finding(entry: Entry) -> str:
+    """Return the one line that says what was found."""
+    if entry.outcome is None:
+        return entry.error
+    factor = entry.outcome.factor
+    return entry.outcome.because + ("" if factor is None else f" (factor {digits(factor)})")
+
+
+def _entry_section(entry: Entry) -> Section:
+    """Return one claim in detail."""
+    claim, outcome = entry.claim, entry.outcome
+    return _section(
+        Explanation(
+            "claim",
+            claim.id,
+            claim.paper,
+            claim.place,
+            claim.says,
+            entry.verdict,
+            _finding(entry),
+            {} if outcome is None else outcome.measured,
+            claim.corrected,
+        )
+    )
+
+
+def _section(part: Explanation) -> Section:
+    """Return one explanation as a section."""
+    lines: list[str] = []
+    for word, text in (
+        ("says", part.says),
+        ("verdict", part.verdict + (f": {part.because}" if part.because else "")),
+        ("instead" if part.verdict != "holds" else "more exactly", part.corrected),
+        ("holds", part.holds),
+    ):
+        lines += _wrapped(word, text)
+    lines += [f"measured  {name}: {measured_text(value)}" for name, value in part.measured.items()]
+    lines += [f"code      {place.name}  ({place.file}:{place.line})" for place in part.code]
+    # A statement's name holds its paper and place already.
+    title = part.name if part.kind == "statement" else "  ".join(text for text in (part.name, part.place) if text)
+    return Section(title, tuple(lines))
+
+
+def _wrapped(word: str, text: str) -> list[str]:
+    """Return a text under its word, wrapped; nothing for no text."""
+    if not text:
+        return []
+    first = f"{word:<9} " if len(word) <= 9 else f"{word} "
+    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * 10)
