@@ -27,11 +27,12 @@ ORDER = (
     "analysis",
     "monitor",
     "checks",
+    "comparison",
     "audits",
     "report",
     "cli",
 )
-LAST = ("analysis", "monitor", "checks", "audits", "report", "cli")
+LAST = ("analysis", "monitor", "checks", "comparison", "audits", "report", "cli")
 #: Folders outside that line, and what they may import.
 ALLOWED = {
     "models": {"core"},

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import NonFiniteError, WeightsError
-from normscope.core.result import SCHEMA_VERSION, _plain, write_text
+from normscope.core.result import SCHEMA_VERSION, _plain, _values, write_text
 from normscope.core.safe_load import PICKLED, SAFETENSORS
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDEX, Role, TensorEntry, iterate_tensors, read_header
@@ -89,6 +89,22 @@ class CheckpointResult:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CheckpointResult:
+        """Read the JSON form back.
+
+        Raises:
+            ValueError: if it has another schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
+        return cls(
+            checkpoint=data["checkpoint"],
+            tensors=tuple(TensorResult(**{**_values(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
+            products=_values(data["products"]),
+            messages=tuple(data["messages"]),
+        )
 
 
 def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> CheckpointResult:

@@ -1,0 +1,1 @@
+"""Comparison: several results side by side, aligned by layer."""

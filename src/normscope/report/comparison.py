@@ -1,0 +1,131 @@
+"""A comparison as text: the whole networks, then what changed most, then what the doctor finds anew."""
+
+from __future__ import annotations
+
+import math
+
+from normscope.comparison.compare import Comparison, Quantity, Row
+from normscope.core.finding import Finding
+from normscope.core.value import Value
+from normscope.report.numbers import NOTHING, kind_text, number_text, value_text
+from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.text import END_TO_END
+
+_WORDS = {key: words for key, words, _ in END_TO_END} | {
+    "printed_certificates": "product, convolutions certified",
+}
+
+
+def comparison_text(comparison: Comparison, *, everything: bool = False) -> str:
+    """Return a comparison as plain text.
+
+    Args:
+        comparison: what ``compare`` returned.
+        everything: show every row, also what did not change.
+    """
+    return plain_text(comparison_sections(comparison, everything=everything))
+
+
+def comparison_sections(comparison: Comparison, *, everything: bool = False) -> list[Section]:
+    """Return a comparison as sections; those without content are left out.
+
+    Args:
+        comparison: what ``compare`` returned.
+        everything: show every row, also what did not change.
+    """
+    names = [f"{letter} = {name}" for letter, name in zip(letters(comparison), comparison.models, strict=True)]
+    sections = [Section("compared", lines=(*names, *comparison.messages))]
+    sections.append(_whole(comparison))
+    if comparison.layers:
+        sections.append(_parts("layers", comparison, comparison.layers, everything))
+    if comparison.normalizers:
+        sections.append(_parts("normalizers", comparison, comparison.normalizers, everything))
+    if any(comparison.checked):
+        sections.append(_findings(comparison))
+    return sections
+
+
+def letters(comparison: Comparison) -> tuple[str, ...]:
+    """Return a short column title for each model: A, B, C, ..., and numbers beyond Z.
+
+    >>> letters(Comparison(("x", "y"), (), ()))
+    ('A', 'B')
+    """
+    return tuple(chr(ord("A") + i) if i < 26 else f"M{i + 1}" for i in range(len(comparison.models)))
+
+
+def change_text(change: float | None) -> str:
+    """Return a change, given by its decimal logarithm, as a factor.
+
+    >>> change_text(0.0), change_text(1.0), change_text(-0.30103), change_text(None)
+    ('same', 'x 10', 'x 0.5', '-')
+    """
+    if change is None or math.isnan(change):
+        return NOTHING
+    if change == 0.0:
+        return "same"
+    return "x no bound" if change == math.inf else f"x {number_text(change)}"
+
+
+def _whole(comparison: Comparison) -> Section:
+    """Return the constants of the whole networks."""
+    columns = ("constant", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]), "kind")
+    rows = tuple((_WORDS.get(q.name, q.name), *_cells(q), kind_text(_first(q))) for q in comparison.end_to_end)
+    return Section("end to end", table=Table(columns, rows, frozenset({"constant", "kind"})))
+
+
+def _cells(quantity: Quantity) -> tuple[str, ...]:
+    """Return the values and their changes."""
+    return (*map(value_text, quantity.values), *map(change_text, quantity.changes[1:]))
+
+
+def _first(quantity: Quantity) -> Value | None:
+    return next((v for v in quantity.values if v is not None), None)
+
+
+def _parts(title: str, comparison: Comparison, rows: tuple[Row, ...], everything: bool) -> Section:
+    """Return the parts whose numbers changed, most first; all of them in order if asked."""
+    shown = list(rows)
+    after: list[str] = []
+    if not everything:
+        changed = [row for row in rows if row.largest_change > 0]
+        if not changed:
+            return Section(title, lines=(f"none of {len(rows)} changed",))
+        shown = sorted(changed, key=lambda row: -row.largest_change)[:ROWS]
+        same = len(rows) - len(changed)
+        if same:
+            after.append(f"{same} of {len(rows)} did not change")
+        if len(changed) > ROWS:
+            after.append(f"... {len(changed) - ROWS} more that changed less (--all shows each)")
+    columns = ("name", "what", "number", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]))
+    cells = []
+    for row in shown:
+        kinds = " / ".join(dict.fromkeys(kind for kind in row.kinds if kind is not None))
+        for i, quantity in enumerate(row.quantities):
+            head = (_name(row), kinds) if i == 0 else ("", "")
+            cells.append((*head, quantity.name.replace("_", " "), *_cells(quantity)))
+        if not row.quantities:
+            there = (NOTHING if name is None else "there" for name in row.names)
+            cells.append((_name(row), kinds, NOTHING, *there, *(NOTHING for _ in row.names[1:])))
+    table = Table(columns, tuple(cells), frozenset({"name", "what", "number"}))
+    return Section(title, table=table, after=tuple(after))
+
+
+def _name(row: Row) -> str:
+    """Return the names of a part, once if they are equal."""
+    return " = ".join(dict.fromkeys(name for name in row.names if name is not None))
+
+
+def _findings(comparison: Comparison) -> Section:
+    """Return what is found anew and what is gone, each with the model."""
+    lines: list[str] = []
+    for i, letter in list(enumerate(letters(comparison)))[1:]:
+        lines += [f"new in {letter}: {_finding(f)}" for f in comparison.new_findings(i)]
+        lines += [f"gone in {letter}: {_finding(f)}" for f in comparison.gone_findings(i)]
+    unseen = [x for x, seen in zip(letters(comparison), comparison.checked, strict=True) if not seen]
+    after = (f"not checked: {', '.join(unseen)} (a stored result holds no model)",) if unseen else ()
+    return Section("findings", lines=tuple(lines) or ("the same in all",), after=after)
+
+
+def _finding(finding: Finding) -> str:
+    return f"{finding.code} {finding.severity.value} {finding.place}: {finding.message}"

@@ -1,0 +1,65 @@
+"""The text of a comparison: models by letter, changes by factor, findings by what is new."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from networks import points
+from normscope import analyze
+from normscope.comparison.compare import Comparison, compare
+from normscope.core.finding import Finding, Severity
+from normscope.report.comparison import change_text, comparison_sections, comparison_text, letters
+
+X = points(6, 4).float()
+
+
+def _pair(factor: float, *codes: str) -> Comparison:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        one = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+        torch.manual_seed(0)
+        two = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    with torch.no_grad():
+        two[2].weight.mul_(factor)
+    found = {"two": [Finding(code, Severity.WARNING, "2", "is large") for code in codes], "one": []}
+    return compare({"one": analyze(one, X), "two": analyze(two, X)}, found if codes else None)
+
+
+def test_what_changed_is_shown_and_the_rest_is_counted() -> None:
+    """Only the second layer changed, by ten."""
+    text = comparison_text(_pair(10.0, "NS999"))
+    assert "A = one" in text
+    assert "B = two" in text
+    layers = text[text.index("\nlayers") :]
+    assert "x 10" in layers
+    assert "1 of 2 did not change" in layers
+    assert "new in B: NS999 warning 2: is large" in text
+
+
+def test_equal_models_say_so() -> None:
+    """No table of nothing."""
+    text = comparison_text(_pair(1.0))
+    assert "none of 2 changed" in text
+    assert "findings" not in text
+
+
+def test_everything_shows_every_row_in_order() -> None:
+    """Also what did not change."""
+    (table,) = [s.table for s in comparison_sections(_pair(10.0), everything=True) if s.title == "layers"]
+    assert table is not None
+    assert [row[0] for row in table.rows if row[0]] == ["0", "2"]
+
+
+def test_many_models_have_titles() -> None:
+    """More than the alphabet has letters."""
+    many = letters(Comparison(tuple(map(str, range(28))), (), ()))
+    assert many[0] == "A"
+    assert many[25] == "Z"
+    assert len(set(many)) == 28
+
+
+def test_changes_as_factors() -> None:
+    """Infinite ones in words."""
+    assert change_text(float("inf")) == "x no bound"
+    assert change_text(-25.0) == "x 10^-25"
