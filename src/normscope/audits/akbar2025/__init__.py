@@ -1,4 +1,13 @@
 """U. Akbar, Deep Network Normalization Through Gradient Flow Dynamics: its claims, chapter by chapter."""
 
 #: Its chapters in the order of the paper.
-CHAPTERS = ("derivatives", "symmetries", "degrees")
+CHAPTERS = (
+    "derivatives",
+    "symmetries",
+    "degrees",
+    "dynamics",
+    "stability",
+    "curvature",
+    "convergence",
+    "experiments",
+)

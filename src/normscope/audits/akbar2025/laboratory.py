@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from normscope.audits.measure import gaussian
+from normscope.audits.measure import gaussian, numbers
 from normscope.geometry.derivatives import standardized
 from normscope.geometry.flow import Loss, Point, gradient_of
 
@@ -134,3 +134,18 @@ def change(point: Point, moved: Point, kind: str, eps: float = 0.0, groups: int 
     """
     x = gaussian(100, 24, point["W"].shape[1])
     return largest(output(moved, x, kind, eps=eps, groups=groups) - output(point, x, kind, eps=eps, groups=groups))
+
+
+def neuron(eps: float = 0.0, samples: int = 16) -> tuple[Loss, dict[str, Tensor], Tensor]:
+    """Return the square loss of one BatchNorm neuron with a scale, its parameters, and the inputs.
+
+    >>> loss, start, x = neuron()
+    >>> sorted(start), x.shape
+    (['gamma', 'w'], torch.Size([16, 3]))
+    """
+    x, target = gaussian(200, samples, 3), gaussian(201, samples)
+
+    def loss(p: Point) -> Tensor:
+        return (p["gamma"] * standardized(x @ p["w"], eps)[0] - target).square().mean() / 2
+
+    return loss, {"w": gaussian(202, 3), "gamma": numbers(1.3)}, x
