@@ -1,0 +1,143 @@
+"""What a builder returns: a network, its constant and where it is attained; and the parts of such networks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError, NonFiniteError
+from normscope.core.value import Kind, Value, product
+from normscope.lipschitz.loss.reduction import root_up
+
+
+@dataclass(frozen=True)
+class Extremal:
+    """A network whose constant is known exactly.
+
+    Attributes:
+        module: the network.
+        constant: its Lipschitz constant, rounded up.
+        attained: the same constant, rounded down: no tool may report less as an upper bound.
+        point: the input at which it is attained, or near which it is approached.
+        direction: the direction there along which it is: of the input, or of the weight of ``layer``.
+        layer: the layer with respect to whose weight it is the constant, from one; ``None`` for the input.
+        printed: what the paper prints for it.
+    """
+
+    module: nn.Module
+    constant: Value
+    attained: Value
+    point: Tensor
+    direction: Tensor
+    layer: int | None = None
+    printed: Value | None = None
+
+
+def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
+    """Return the widths ``n_0, ..., n_K`` of a network.
+
+    Raises:
+        InputError: if there are fewer than two, or one is not positive.
+    """
+    given = tuple(widths)
+    if len(given) < 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
+        raise InputError(f"widths are two or more whole numbers of at least one (input first), got {given}")
+    return given
+
+
+def checked_scales(scales: Sequence[float] | float, depth: int, dtype: torch.dtype) -> tuple[float, ...]:
+    """Return one scale for each layer as the given float type holds it; one number stands for all.
+
+    Raises:
+        InputError: if their number is not the depth, one is negative, or overflows or underflows in the type.
+    """
+    given = (float(scales),) * depth if isinstance(scales, int | float) else tuple(float(a) for a in scales)
+    if len(given) != depth:
+        raise InputError(f"there is one scale for each of the {depth} layers, got {len(given)}")
+    held = tuple(float(torch.tensor(a, dtype=dtype)) for a in given)
+    for a, b in zip(given, held, strict=True):
+        if not (math.isfinite(b) and a >= 0) or (b == 0) != (a == 0):
+            raise InputError(f"scales are finite numbers >= 0 that {dtype} can hold, got {a}")
+    return held
+
+
+def scaled_identity(rows: int, columns: int, scale: float, dtype: torch.dtype) -> Tensor:
+    """Return ``a I``: a rectangular identity, padded with zeros, times ``a``.
+
+    >>> scaled_identity(2, 3, 5.0, torch.float64).tolist()
+    [[5.0, 0.0, 0.0], [0.0, 5.0, 0.0]]
+    """
+    return scale * torch.eye(rows, columns, dtype=dtype)
+
+
+def linear(weight: Tensor) -> nn.Linear:
+    """Return a linear layer without bias that holds a weight; nothing random is drawn.
+
+    >>> linear(torch.ones(2, 3))(torch.ones(3)).tolist()
+    [3.0, 3.0]
+    """
+    rows, columns = weight.shape
+    layer = nn.Linear(columns, rows, bias=False, device="meta")
+    layer.weight = nn.Parameter(weight)
+    return layer
+
+
+def relu_network(weights: Sequence[Tensor]) -> nn.Sequential:
+    """Return ``relu W_K ... relu W_1``, with an activation after every layer as in Definition 4 of than2025."""
+    return nn.Sequential(*(module for weight in weights for module in (linear(weight), nn.ReLU())))
+
+
+def both_sides(
+    factors: Sequence[float], statement: str, domain: str, norm: Fraction | None = None
+) -> tuple[Value, Value]:
+    """Return ``prod factors`` times the root of ``norm``, as a value rounded up and as one rounded down.
+
+    Args:
+        factors: non-negative floats, exact.
+        statement: what the values implement.
+        domain: of what they speak.
+        norm: a square, exact; one if not given.
+    """
+    upper = [Value.of(a, Kind.CERTIFIED) for a in factors]
+    lower = [Value.of(a, Kind.LOWER) for a in factors]
+    if norm is not None and norm != 1:
+        root = root_up(norm)
+        exact = Fraction(root) ** 2 == norm
+        upper.append(Value.of(root, Kind.CERTIFIED))
+        lower.append(Value.of(root if exact else math.nextafter(root, 0.0), Kind.LOWER))
+    high, low = product(upper), product([Value(0.0, Kind.LOWER), *lower])
+    return (
+        Value(high.log, Kind.CERTIFIED, domain, statement=statement),
+        Value(low.log, Kind.LOWER, domain, statement=statement),
+    )
+
+
+def square_norm(x: Tensor) -> Fraction:
+    """Return ``||x||^2``, exact.
+
+    >>> square_norm(torch.tensor([3.0, 4.0]))
+    Fraction(25, 1)
+    """
+    return sum((Fraction(v) ** 2 for v in x.reshape(-1).tolist()), Fraction(0))
+
+
+def checked_input(x: Tensor | None, width: int, dtype: torch.dtype) -> Tensor:
+    """Return an input of the network, by default the first unit vector.
+
+    Raises:
+        InputError: if it does not fit.
+        NonFiniteError: if it holds NaN or infinity.
+    """
+    if x is None:
+        return scaled_identity(1, width, 1.0, dtype)[0]
+    if x.shape != (width,) or x.is_complex():
+        raise InputError(f"the input is one real vector of {width} numbers, got shape {tuple(x.shape)}")
+    held = x.detach().to("cpu", dtype)
+    if not bool(torch.isfinite(held).all()):
+        raise NonFiniteError("the input holds NaN or infinity")
+    return held
