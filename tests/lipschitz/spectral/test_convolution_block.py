@@ -65,8 +65,26 @@ def test_large_blocks_agree_with_the_dense_certificate(
         assert bounds.log_lower <= exact.log_upper
         assert bounds.log_upper >= exact.log_lower
         assert bounds.log_probable >= exact.log_lower
-    assert usual.probable_width <= max(1e-3, min(convolution_block.PROBABLE_WIDTH, usual.width / 3))
+    assert usual.probable_width <= convolution_block.PROBABLE_WIDTH
     assert narrow.probable_width <= 1e-3
+
+
+def test_wide_blocks_are_bounded_by_cylinders_and_closer_than_by_tori(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 34 channels on 12 places: the cylinder contains the dense value and leaves less room than the torus."""
+    part = block(34, 12)
+    exact = dense_bounds(part, 0)
+    for name in ("ALWAYS_DENSE_UP_TO", "DENSE_UP_TO", "BANDED_UP_TO"):
+        monkeypatch.setattr(convolution_block, name, 0)
+    found = []
+    for most in (math.inf, 0):
+        monkeypatch.setattr(convolution_block, "CYLINDER_UP_TO", most)
+        found.append(block_norm(part, tolerance=1e-3, delta=1e-9, seed=0))
+        assert found[-1].log_lower <= exact.log_upper
+        assert found[-1].log_upper >= exact.log_lower
+    cylinder, torus = found
+    assert (cylinder.method, torus.method) == ("cylinder", "torus+lanczos")
+    assert cylinder.delta == 0.0
+    assert cylinder.width <= convolution_block.PROBABLE_WIDTH < torus.width
 
 
 def test_the_order_of_work_does_not_change_the_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def convolution_norm(
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of all start vectors.
         probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
-            by default ``tolerance``, or a third of the certificate's width where that is larger, at most 0.5 %.
+            by default 0.5 %, or ``tolerance`` where that is larger.
 
     Returns:
         The bounds.

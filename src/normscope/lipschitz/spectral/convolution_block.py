@@ -11,6 +11,8 @@ from torch import Tensor
 
 from normscope.lipschitz.spectral.banded import banded_certificate, banded_cost
 from normscope.lipschitz.spectral.bounds import NormBounds
+from normscope.lipschitz.spectral.contest import least_norm, with_noise
+from normscope.lipschitz.spectral.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
 from normscope.lipschitz.spectral.geometry import (
     Axis,
@@ -39,7 +41,13 @@ DENSE_UP_TO = 3200
 BANDED_UP_TO = 3e10
 #: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
 TYPICAL_TORUS_EXCESS = 1.2
-#: The width a probabilistic bound always reaches.
+#: Multiplications up to which cylinders are factorised (about three seconds).
+CYLINDER_UP_TO = 7e10
+#: Typical excess of the torus beyond which hardly any frequency of a cylinder passes closed.
+LOOSE_TORUS = 1e-2
+#: How far above an estimate from below a certificate is sought.
+ABOVE_ESTIMATE = 1e-4
+#: The width beyond which a probabilistic bound is sought, and which it always reaches.
 PROBABLE_WIDTH = 5e-3
 #: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
 SPARSE_UP_TO = 128
@@ -150,8 +158,7 @@ def block_norm(
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of the start vectors.
         probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
-            ``tolerance``; by default ``tolerance``, or a third of the certificate's width where that is larger, but
-            never more than :data:`PROBABLE_WIDTH`.
+            ``tolerance``; by default :data:`PROBABLE_WIDTH`.
         log_upper: a certificate already known, from a batch over all groups.
         max_steps: the most Lanczos steps for a probabilistic bound.
 
@@ -163,23 +170,27 @@ def block_norm(
     >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
     (True, True)
     """
-    excess = _typical_excess(block)
-    loose = log_upper is None and excess > 2.5 * tolerance
     if block.smaller_dimension <= ALWAYS_DENSE_UP_TO:
         return dense_bounds(block, seed)
+    loose = log_upper is None and _typical_excess(block) > 2.5 * tolerance
     if loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
         return exact
-    if loose:
-        goal = _krylov_goal(tolerance, probable_tolerance, excess)
+    goal = _krylov_goal(tolerance, probable_tolerance)
+    cylinders = _cylinders(block) if log_upper is None else []
+    if loose and not cylinders:
         bounds, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
-        return bounds.with_upper(_torus_log_upper(block, bounds, 0.0, vector), "torus+lanczos")
-    bounds = _torus_bounds(block, tolerance, seed, log_upper)
+        return bounds.with_upper(_torus_log_upper(block, bounds.lower, 0.0, vector), "torus+lanczos")
+    # Where the tolerance is out of reach, what a probabilistic bound would reach is enough.
+    bounds = _relaxed_bounds(block, cylinders, goal if loose else tolerance, seed, log_upper)
     if bounds.width <= tolerance:
         return bounds
-    if (exact := _exact_bounds(block, tolerance, seed)) is not None:
+    if not loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
         return exact
-    run, _ = _krylov_bounds(block, _krylov_goal(tolerance, probable_tolerance, bounds.width), delta, seed, max_steps)
-    return bounds.with_lower(run.log_lower).with_probable(run.log_probable, run.delta, "torus+lanczos")
+    if bounds.width <= goal:
+        return bounds
+    run, _ = _krylov_bounds(block, goal, delta, seed, max_steps)
+    bounds = bounds.with_lower(run.log_lower)
+    return bounds.with_probable(run.log_probable, run.delta, f"{bounds.method}+lanczos")
 
 
 def _exact_bounds(block: Block, tolerance: float, seed: int) -> NormBounds | None:
@@ -226,23 +237,27 @@ def _banded_bounds(block: Block, tolerance: float, seed: int) -> NormBounds:
     return NormBounds.certified(_log(lower), log_upper, "banded cholesky")
 
 
-def _krylov_goal(tolerance: float, probable_tolerance: float | None, width: float) -> float:
-    """Return the width a probabilistic bound should reach, given that of the certificate."""
+def _krylov_goal(tolerance: float, probable_tolerance: float | None) -> float:
+    """Return the width a probabilistic bound should reach where the certificate does not."""
     if probable_tolerance is not None:
         return probable_tolerance
-    return max(tolerance, min(PROBABLE_WIDTH, width / 3.0))
+    return max(tolerance, PROBABLE_WIDTH)
 
 
-def _torus_bounds(block: Block, tolerance: float, seed: int, log_upper: float | None) -> NormBounds:
-    """Return the certificate of the torus and an attained value, improved where the two are not close enough."""
+def _relaxed_bounds(
+    block: Block, cylinders: Sequence[Cylinder], goal: float, seed: int, log_upper: float | None
+) -> NormBounds:
+    """Return the certificate of a cylinder or torus and an attained value, improved where they are not close enough."""
     lower, vector = _attained(block, seed, None, math.inf)
     bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
-    if log_upper is None:
-        log_upper = _torus_log_upper(block, bounds, tolerance, vector)
-    bounds = bounds.with_upper(log_upper, "torus")
-    if bounds.width > 0.9 * tolerance:
+    if cylinders:
+        bounds = bounds.with_upper(_cylinder_log_upper(block, cylinders, lower, goal, vector), "cylinder")
+    if bounds.log_upper == math.inf:
+        log_upper = _torus_log_upper(block, lower, goal, vector) if log_upper is None else log_upper
+        bounds = bounds.with_upper(log_upper, "torus")
+    if bounds.width > 0.9 * goal:
         # Some noise keeps directions in play that the first vector has lost.
-        lower, _ = _attained(block, seed, _with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.5 * tolerance))
+        lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.5 * goal))
         bounds = bounds.with_lower(_log(lower))
     return bounds
 
@@ -274,12 +289,6 @@ def _attained(block: Block, seed: int, start: Tensor | None, target: float) -> t
     return _minus(value, block.apply_error), vector
 
 
-def _with_noise(vector: Tensor, seed: int) -> Tensor:
-    """Return a flat unit vector plus a random one of half its length, for a start that leaves no direction out."""
-    noise = torch.randn(vector.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return vector.flatten() + noise.to(vector.device) * (0.5 / math.sqrt(vector.numel()))
-
-
 def _krylov_bounds(
     block: Block, tolerance: float, delta: float, seed: int, max_steps: int
 ) -> tuple[NormBounds, Tensor]:
@@ -291,46 +300,47 @@ def _krylov_bounds(
     return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
 
 
-def _torus_log_upper(block: Block, bounds: NormBounds, tolerance: float, vector: Tensor) -> float:
-    """Return the certificate of the best torus; the choice among tori rests on estimates, the bound does not."""
+def _cylinders(block: Block) -> list[Cylinder]:
+    """Return the cylinders that may bound a block: none where another way is cheaper, or nothing to keep."""
+    if block.padding_mode != "zeros" or min(block.weight.shape[:2]) <= SMALL_SIDE:
+        return []
+    every = zero_padding_cylinders(block.weight, block.axes)
+    # Closed to a torus most frequencies pass at once, except on small maps, where the torus is too loose for any.
+    few = 2.0 if _typical_excess(block) < LOOSE_TORUS else math.inf
+    return [c for c in every if c.multiplications * min(1.0, few / math.prod(c.torus.sizes)) <= CYLINDER_UP_TO]
+
+
+def _cylinder_log_upper(
+    block: Block, cylinders: Sequence[Cylinder], lower: float, goal: float, vector: Tensor
+) -> float:
+    """Return the certificate of the best cylinder, or infinity; the choice rests on estimates, the bound does not."""
+    enough = lower * (1.0 + 0.5 * goal)
+    laid = vector.reshape(block.map().domain_shape)
+    # The line axis goes first in the maps of cylinders.
+    contestants = ((cylinder_map(c), laid.movedim(1 + c.axis, 1)) for c in cylinders)
+    estimate, best = least_norm(contestants, enough=enough)
+    # A factorisation that fails costs more than the little room above the estimate.
+    square = cylinder_bound(cylinders[best], max(estimate * (1.0 + 3 * ABOVE_ESTIMATE), enough) ** 2)
+    return certificate_log(square, 0.0, block) if square < math.inf else math.inf
+
+
+def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tensor) -> float:
+    """Return the certificate of the best torus; the choice rests on estimates, the bound does not."""
     relaxed = relaxation(block.weight, block.axes, 1, block.padding_mode)
     if relaxed.form.side <= SMALL_SIDE:
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
         return certificate_log(min(squares), relaxed.log_factor, block)
-    enough = bounds.lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
+    enough = lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
     tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
-    estimate, torus = _most_promising(relaxed.form, tori, enough, vector.reshape(block.map().domain_shape))
+    laid = vector.reshape(block.map().domain_shape)
+    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
+    contestants = ((torus_map(single, torus), laid) for torus in tori)
+    # Where the torus is far from the norm anyway, a rough choice will do.
+    steps, above = (20, ABOVE_ESTIMATE) if tolerance > 0 else (8, 10 * ABOVE_ESTIMATE)
+    estimate, winner = least_norm(contestants, enough=enough, max_steps=steps)
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
-    guess = torch.tensor([(estimate * (1.0 + 1e-4)) ** 2], dtype=torch.float64)
-    return certificate_log(float(torus_bound(relaxed.form, torus, guess)), relaxed.log_factor, block)
-
-
-def _most_promising(form: Polyphase, tori: Sequence[Torus], enough: float, vector: Tensor) -> tuple[float, Torus]:
-    """Return the least estimated norm and its torus; the first one that is small enough ends the search.
-
-    The vector that attains the norm of the convolution itself, laid on the torus, is a very good start: a few steps
-    find what many would from a random one.
-    """
-    single = Polyphase(form.offsets, form.taps.to(torch.float32))
-    best = (math.inf, tori[0])
-    for torus in tori:
-        room = [form.side, *torus.sizes]
-        laid = torch.zeros(room, dtype=torch.float64, device=vector.device)
-        part = tuple(slice(0, min(a, b)) for a, b in zip(room, vector.shape, strict=True))
-        laid[part] = vector[part]
-        # Ritz values only rise: a torus that has passed the best one so far is out of the race.
-        run = lanczos_norm(
-            torus_map(single, torus),
-            tolerance=1e-3,
-            max_steps=20,
-            start=_with_noise(laid, 0),
-            target=best[0],
-            reorthogonalise=False,
-        )
-        best = min(best, (run.ritz, torus), key=lambda entry: entry[0])
-        if run.ritz <= enough:
-            break
-    return best
+    guess = torch.tensor([(estimate * (1.0 + above)) ** 2], dtype=torch.float64)
+    return certificate_log(float(torus_bound(relaxed.form, tori[winner], guess)), relaxed.log_factor, block)
 
 
 def certificate_log(square: float, log_factor: float, block: Block) -> float:

@@ -118,7 +118,7 @@ def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
     >>> [t.sizes for t in zero_padding_tori([Axis(8, 8, 3, 1, 1, 1)])]
     [(9,), (9,)]
     """
-    sizes = tuple(_frequencies(a, extra) for a in axes)
+    sizes = tuple(frequencies(a, extra) for a in axes)
     flat = [a.reach == 0 for a in axes]  # a one-tap axis has a constant symbol: no twist changes it
     choices = [(0,) if f else (0, 1) for f in flat]
     return [
@@ -131,7 +131,7 @@ def _offset_and_phase(axis: Axis, tap: int, sublattices: bool) -> tuple[int, int
     return (tap, 0) if axis.stride == 1 and sublattices else divmod(axis.dilation * tap, axis.stride)
 
 
-def _frequencies(axis: Axis, extra: int) -> int:
+def frequencies(axis: Axis, extra: int = 0) -> int:
     """Return the number of frequencies of the smallest torus of an axis, plus ``extra``."""
     step = axis.dilation if axis.stride == 1 else axis.stride
     return -(-axis.torus_size // step) + extra
@@ -258,10 +258,10 @@ def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
     convolution = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[len(reach)]
 
     def apply(X: Tensor) -> Tensor:
-        return convolution(_wrapped(X, torus, [0] * len(reach), reach.tolist()), kernel)
+        return convolution(wrapped(X, torus, [0] * len(reach), reach.tolist()), kernel)
 
     def adjoint(Y: Tensor) -> Tensor:
-        return convolution(_wrapped(Y, torus, reach.tolist(), [0] * len(reach)), flipped)
+        return convolution(wrapped(Y, torus, reach.tolist(), [0] * len(reach)), flipped)
 
     return LinearMap(
         lambda x: apply(x.unsqueeze(0)).squeeze(0),
@@ -273,12 +273,38 @@ def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
     )
 
 
-def _wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
-    """Return a batch on the torus continued beyond its seams, with the signs of the twists."""
-    for axis, (size, twist) in enumerate(zip(torus.sizes, torus.twists, strict=True)):
-        positions = torch.arange(-left[axis], size + right[axis], device=X.device)
+def wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
+    """Return a batch on the torus continued beyond its seams, with the signs of the twists.
+
+    >>> wrapped(torch.tensor([[[1.0, 2.0]]]), Torus((2,), (1,)), [1], [1]).tolist()
+    [[[-2.0, 1.0, 2.0, -1.0]]]
+    """
+    for axis, size in enumerate(torus.sizes):
+        positions, signs = _continuation(torus, axis, left[axis], right[axis], X)
         X = X.index_select(2 + axis, positions % size)
-        if twist:
-            signs = 1 - 2 * (torch.div(positions, size, rounding_mode="floor") % 2)
-            X = X * signs.to(X.dtype).reshape(-1, *[1] * (X.ndim - 3 - axis))
+        X = X if signs is None else X * signs
     return X
+
+
+def folded(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:
+    """Return the adjoint of :func:`wrapped`: what lies beyond the seams is added where it came from.
+
+    >>> folded(torch.tensor([[[1.0, 2.0, 3.0, 4.0]]]), Torus((2,), (1,)), [1], [1]).tolist()
+    [[[-2.0, 2.0]]]
+    """
+    for axis, size in enumerate(torus.sizes):
+        positions, signs = _continuation(torus, axis, left[axis], right[axis], X)
+        shape = list(X.shape)
+        shape[2 + axis] = size
+        X = X.new_zeros(shape).index_add_(2 + axis, positions % size, X if signs is None else X * signs)
+    return X
+
+
+def _continuation(torus: Torus, axis: int, left: int, right: int, X: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return the positions of an axis continued on both sides and, on a twisted one, their signs."""
+    size = torus.sizes[axis]
+    positions = torch.arange(-left, size + right, device=X.device)
+    if not torus.twists[axis]:
+        return positions, None
+    signs = 1 - 2 * (torch.div(positions, size, rounding_mode="floor") % 2)
+    return positions, signs.to(X.dtype).reshape(-1, *[1] * (X.ndim - 3 - axis))
