@@ -44,7 +44,7 @@ def norm(matrix: Tensor) -> float:
     >>> norm(torch.eye(2, dtype=torch.float64) * 3)
     3.0
     """
-    return float(torch.linalg.matrix_norm(matrix, 2))
+    return float(torch.linalg.matrix_norm(matrix.detach(), 2))
 
 
 def jacobian(function: Function, x: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def quotient(function: Function, a: Tensor, b: Tensor) -> float:
     >>> quotient(lambda x: 3 * x, numbers(1), numbers(0))
     3.0
     """
-    return float((function(a) - function(b)).norm() / (a - b).norm())
+    return float((function(a) - function(b)).detach().norm() / (a - b).norm())
 
 
 def chain(

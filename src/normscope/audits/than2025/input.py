@@ -23,6 +23,8 @@ from normscope.audits.measure import (
     refuted,
 )
 from normscope.core.value import Kind, Value
+from normscope.extremal.deep_identity import theorem_6
+from normscope.extremal.growth import remark_7
 from normscope.lipschitz.printed import lemma_5
 from normscope.operators.activations import slope
 
@@ -35,11 +37,6 @@ _SLOPE = "normscope.operators.activations.slope"
 def _product(norms: list[float]) -> float:
     """Return the printed product of spectral norms."""
     return lemma_5([Value.of(x, Kind.CERTIFIED) for x in norms]).value
-
-
-def _extreme() -> list[torch.Tensor]:
-    """Return the weights ``a_k I_k`` of the proof of Theorem 6."""
-    return [a * padded_identity(m, n) for a, (n, m) in zip(FACTORS, itertools.pairwise(WIDTHS), strict=True)]
 
 
 @CLAIMS.add(
@@ -93,9 +90,9 @@ def _lemma_5() -> Outcome:
         network = chain(weights)
         attained = max(jacobian_norm(network, x) for x in gaussian(seed, 5, WIDTHS[0]))
         ratios.append(attained / _product([norm(w) for w in weights]))
-    weights = _extreme()
-    tight = jacobian_norm(chain(weights), torch.ones(WIDTHS[0], dtype=torch.float64))
-    printed = _product([norm(w) for w in weights])
+    extreme = theorem_6(WIDTHS, FACTORS)
+    tight = jacobian_norm(extreme.module, extreme.point)
+    printed = _product([norm(w) for w in extreme.module.parameters()])
     measured = {"largest attained / printed, 20 networks": max(ratios), "attained / printed, a_k I_k": tight / printed}
     return holds(max(ratios) <= 1 and close(tight, printed), measured, "never exceeded, and attained")
 
@@ -106,14 +103,15 @@ def _lemma_5() -> Outcome:
     says="For all a_k <= s_k there is a ReLU network in the family whose constant is the product of the a_k.",
     corrected="As stated, for all widths >= 1: W_k = a_k I_k. The networks with a constant above any c below the "
     "largest are an open set: of positive measure, not only uncountably many.",
-    code=(_LEMMA_5,),
+    code=("normscope.extremal.deep_identity.theorem_6", _LEMMA_5),
 )
 def _theorem_6() -> Outcome:
-    weights, target = _extreme(), math.prod(FACTORS)
-    network = chain(weights)
-    attained = jacobian_norm(network, torch.ones(WIDTHS[0], dtype=torch.float64))
+    extreme, target = theorem_6(WIDTHS, FACTORS), math.prod(FACTORS)
+    weights = [w.detach() for w in extreme.module.parameters()]
+    attained = jacobian_norm(extreme.module, extreme.point)
+    confirm("the constant of the construction", extreme.constant.value, attained)
     points = gaussian(6, 300, WIDTHS[0])
-    pairs = max(quotient(network, a, b) for a, b in itertools.pairwise(points))
+    pairs = max(quotient(extreme.module, a, b) for a, b in itertools.pairwise(points))
     upper = _product([norm(w) for w in weights])
     moved = [w + 0.01 * gaussian(60 + k, *w.shape) for k, w in enumerate(weights)]
     nearby = jacobian_norm(chain(moved), torch.ones(WIDTHS[0], dtype=torch.float64))
@@ -134,7 +132,7 @@ def _theorem_6() -> Outcome:
     says="If all s_k > 1 (or all a_k < 1), constants grow (or decay) exponentially with depth.",
     corrected="Needs s_k >= 1 + c (or a_k <= 1 - c) for one c > 0. Different (a_k) with equal products give the same "
     "function, ReLU being positively homogeneous: uncountably many weights are not uncountably many functions.",
-    code=(_LEMMA_5,),
+    code=("normscope.extremal.growth.remark_7", _LEMMA_5),
 )
 def _exponential() -> Outcome:
     slow = [1 + 2.0**-k for k in range(1, 60)]
@@ -151,7 +149,8 @@ def _exponential() -> Outcome:
         "product, a_k = 0.9, 59 layers": small,
         "difference of two networks of equal product": same,
     }
-    stays = close(half, bounded, 1e-8)
+    rates = remark_7(slow), remark_7([1.1] * 59)
+    stays = close(half, bounded, 1e-8) and rates[0][0] < 1e-9 < rates[1][0]
     return given(stays and constant > 100 and small < 0.01, "s_k > 1 alone is not enough", measured, Verdict.HOLDS)
 
 
@@ -159,14 +158,14 @@ def _exponential() -> Outcome:
     "001-R7t",
     "Remark 7, tightness",
     says="Lemma 5 is tight for the family: no smaller bound in terms of the norms alone is possible.",
-    code=(_LEMMA_5,),
+    code=(_LEMMA_5, "normscope.extremal.deep_identity.theorem_6"),
 )
 def _tight() -> Outcome:
     ratios = []
     for depth in (1, 3, 6):
-        weights = [1.5 * padded_identity(4, 4)] * depth
-        attained = jacobian_norm(chain(weights), torch.ones(4, dtype=torch.float64))
-        ratios.append(attained / _product([norm(w) for w in weights]))
+        extreme = theorem_6([4] * (depth + 1), 1.5)
+        attained = jacobian_norm(extreme.module, extreme.point)
+        ratios.append(attained / _product([norm(w) for w in extreme.module.parameters()]))
     measured = {f"attained / bound, depth {d}": r for d, r in zip((1, 3, 6), ratios, strict=True)}
     return holds(all(close(r, 1.0) for r in ratios), measured, "attained at every depth")
 

@@ -29,14 +29,18 @@ from normscope.audits.measure import (
     standardized,
 )
 from normscope.core.value import Kind, Value
+from normscope.extremal.absolute_error import l1_loss
+from normscope.extremal.explosion import gradients
+from normscope.extremal.prescribed_gradient import theorem_15
 from normscope.lipschitz.loss.absolute import l1
 from normscope.lipschitz.loss.corollary import corollary_14, corollary_14_printed
+from normscope.lipschitz.weights.printed import unnormalized_product
 from normscope.operators.norms.batch import batch_norm_running
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
 _COROLLARY_14 = "normscope.lipschitz.loss.corollary.corollary_14"
-_LEMMA_5 = "normscope.lipschitz.printed.lemma_5"
+_THEOREM_15 = "normscope.extremal.prescribed_gradient.theorem_15"
 
 
 @CLAIMS.add(
@@ -45,17 +49,17 @@ _LEMMA_5 = "normscope.lipschitz.printed.lemma_5"
     says="For the l1 loss the constant of the loss in W_i is that of the network in W_i.",
     corrected="The l1 loss adds sqrt(r), r = min(n_i, ..., n_K): sqrt(r) a_{i+1} ... a_K ||h_{i-1}(x)|| here, and "
     "at most sqrt(n_K) ||h, W_i|| in general.",
-    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.lipschitz.loss.absolute.l1"),
+    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.extremal.absolute_error.l1_loss"),
 )
 def _corollary_14_equality() -> Outcome:
-    x = numbers(1, 2, 2)  # of norm 3
-    weights = [0.1 * torch.ones(4, 3, dtype=torch.float64), 2 * padded_identity(5, 4), 3 * padded_identity(6, 5)]
-    network = of_weight(chain, weights, 0, x)
+    extreme = l1_loss([3, 4, 5, 6], [1.0, 2.0, 3.0], 1, numbers(1, 2, 2))  # an input of norm 3
+    weights = [w.detach() for w in extreme.module.parameters()]
+    network = of_weight(chain, weights, 0, extreme.point)
     of_network = jacobian_norm(network, weights[0])
     target = torch.full((6,), -1.0, dtype=torch.float64)
     true = float(gradient(lambda w: (network(w) - target).abs().sum(), weights[0]).norm())
     stated = Value.of(of_network, Kind.CERTIFIED)
-    confirm("sqrt(r) times the network's", math.sqrt(4) * of_network, true)
+    confirm("sqrt(r) times the network's", extreme.constant.value, true)
     confirm_bound("sqrt(n) times the network's", corollary_14(stated, l1(6, reduction="sum")).value, true)
     printed = corollary_14_printed(stated).value
     measured = {"true, widths 3-4-5-6, a = 2, 3, ||x|| = 3": true, "printed": printed}
@@ -101,40 +105,20 @@ def _scalar_loss(
     return loss
 
 
-def _theorem_15_formula(
-    w: Tensor, a: float, c: float, rows: int, hidden: Tensor, slope_at: Callable[[Tensor], Tensor], strict: bool
-) -> Tensor:
-    """Return the gradient (12) printed in Theorem 15, with the indicator of ``> 0`` or, as printed, ``>= 0``."""
-    total = hidden @ w.mT
-    active = ((total > 0) if strict else (total >= 0)).double()
-    active[:, rows:] = 0
-    u = c * a * (torch.relu(total)[:, :rows]).sum(1)
-    return c * a * (slope_at(u)[:, None] * active).mT @ hidden / len(hidden)
-
-
-def _square_of_tanh(u: Tensor) -> Tensor:
-    return (torch.tanh(u) - 0.5) ** 2
-
-
-def _slope_of_square_of_tanh(u: Tensor) -> Tensor:
-    return 2 * (torch.tanh(u) - 0.5) * (1 - torch.tanh(u) ** 2)
-
-
-def _theorem_15_errors(width: int, kink: bool) -> tuple[float, float, float]:
-    """Return the largest error of (12), with ``>`` and with ``>=``, and the largest entry of the gradient."""
-    first, data = gaussian(1700, 5, 4), gaussian(1701, 8, 4)
-    weight = 0.1 * gaussian(1702, width, 5)
-    if kink:
-        weight[0] = 0.0
+def _theorem_15_gradients(weight: Tensor, data: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient (12) and that of autograd, for tanh and the square loss."""
+    width, target = len(weight), torch.full((len(data),), 0.5, dtype=torch.float64)
+    found = theorem_15(
+        [4, width, 3, 6], [1.0, 2.0, 3.0], weight, data, target, _square, output=0.3, activation=torch.nn.Tanh()
+    )
     factors = [2 * padded_identity(3, width), 3 * padded_identity(6, 3)]
-    hidden = chain([first])(data)
-    true = gradient(_scalar_loss([first], factors, 0.3, data, _square_of_tanh), weight)
-    rows = min(width, 3)
-    errors = [
-        float((_theorem_15_formula(weight, 6.0, 0.3, rows, hidden, _slope_of_square_of_tanh, s) - true).abs().max())
-        for s in (True, False)
-    ]
-    return errors[0], errors[1], float(true.abs().max())
+    return found.gradient, gradient(
+        _scalar_loss([], factors, 0.3, data, lambda u: _square(torch.tanh(u), target)), weight
+    )
+
+
+def _square(prediction: Tensor, target: Tensor) -> Tensor:
+    return (prediction - target) ** 2
 
 
 @CLAIMS.add(
@@ -142,16 +126,17 @@ def _theorem_15_errors(width: int, kink: bool) -> tuple[float, float, float]:
     "Theorem 15",
     says="Some network has the gradient (12) in row t of W_i for t <= min(n_{i+1}, ..., n_K), and zero otherwise.",
     corrected="As stated where no W_it h_{i-1}(x) is zero; rows t run to min(n_i, ..., n_K).",
-    code=(_LEMMA_5,),
+    code=(_THEOREM_15,),
 )
 def _theorem_15() -> Outcome:
-    generic, narrow = _theorem_15_errors(4, kink=False), _theorem_15_errors(2, kink=False)
-    measured = {
-        "largest error, widths 4-5-4-3-6": generic[1],
-        "largest entry": generic[2],
-        "largest error, n_i = 2": narrow[1],
-    }
-    return holds(max(generic[1], narrow[1]) < 1e-12, measured, "(12) against autograd, tanh and square loss")
+    measured: Measured = {}
+    errors = []
+    for width in (4, 2):
+        formula, true = _theorem_15_gradients(0.3 * gaussian(1702, width, 4), gaussian(1701, 8, 4))
+        errors.append(float((formula - true).abs().max()))
+        measured[f"largest error, n_i = {width}"] = errors[-1]
+        measured[f"largest entry, n_i = {width}"] = float(true.abs().max())
+    return holds(max(errors) < 1e-12, measured, "(12) against autograd, tanh and square loss, widths 4-n_i-3-6")
 
 
 @CLAIMS.add(
@@ -160,12 +145,17 @@ def _theorem_15() -> Outcome:
     says="The indicator in (12) is 1 where W_it h_{i-1}(x) >= 0.",
     corrected="1 where it is > 0. Where it is zero and h_{i-1}(x) is not, the loss is not differentiable; what is "
     "printed there is one of its one-sided derivatives, and not the one autograd takes.",
-    code=(_LEMMA_5,),
+    code=(_THEOREM_15,),
 )
 def _theorem_15_kink() -> Outcome:
-    strict, printed, _ = _theorem_15_errors(4, kink=True)
-    measured = {"error with > 0, row of zeros": strict, "error with >= 0, as printed": printed}
-    return refuted(strict < 1e-12 < printed, measured, "autograd's gradient of a row of zeros is zero")
+    data, weight = gaussian(1701, 8, 4).abs(), 0.3 * gaussian(1702, 4, 4)
+    weight[0] = 0.0
+    strict, true = _theorem_15_gradients(weight, data)
+    weight[0] = 1e-300  # active at every (positive) sample, as the printed indicator takes a row of zeros to be
+    printed, _ = _theorem_15_gradients(weight, data)
+    errors = [float((found - true).abs().max()) for found in (strict, printed)]
+    measured = {"error with > 0, row of zeros": errors[0], "error with >= 0, as printed": errors[1]}
+    return refuted(errors[0] < 1e-12 < errors[1], measured, "autograd's gradient of a row of zeros is zero")
 
 
 @CLAIMS.add(
@@ -175,7 +165,7 @@ def _theorem_15_kink() -> Outcome:
     corrected="Needs the derivative of f o g at u(x), which depends on the a_k itself, bounded below: true for the "
     "logistic loss at a wrong label; for tanh with square loss the gradient vanishes instead, for the identity with "
     "square loss it grows as the square.",
-    code=(_LEMMA_5,),
+    code=(_THEOREM_15, "normscope.extremal.explosion.gradients"),
 )
 def _remark_16() -> Outcome:
     data = gaussian(1801, 6, 4).abs()
@@ -203,7 +193,7 @@ def _remark_16() -> Outcome:
     "Remark 16, small gradients",
     says="If all a_k < 1, gradients decay exponentially as they go back through the layers.",
     corrected="As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.",
-    code=(_LEMMA_5,),
+    code=(_THEOREM_15, "normscope.extremal.explosion.gradients"),
 )
 def _vanishing() -> Outcome:
     data, weight = gaussian(1803, 6, 4).abs(), gaussian(1804, 4, 4).abs()
@@ -249,17 +239,24 @@ def _control() -> Outcome:
     says="The loss is O(s_{i+1} ... s_K)-Lipschitz in W_i, so deeper layers are easier.",
     corrected="prod_{j != i} s_j ||x|| for every i, of the same order for all layers: ||h_{i-1}|| carries the factors "
     "below. Theorem 15 says that large gradients exist, not that there are no larger ones.",
-    code=(_LEMMA_5, _COROLLARY_14),
+    code=("normscope.lipschitz.weights.printed.unnormalized_product", "normscope.extremal.explosion.gradients"),
 )
 def _remark_17() -> Outcome:
     depth, x = 6, torch.ones(4, dtype=torch.float64)
     weights = [2 * padded_identity(4, 4)] * depth
     sizes = [jacobian_norm(of_weight(chain, weights, i, x), weights[i]) / float(x.norm()) for i in range(depth)]
-    for size in sizes:
-        confirm("prod of the other norms", 2.0 ** (depth - 1), size)
+    one = Value.of(1.0, Kind.CERTIFIED)
+    for i, (size, stated) in enumerate(zip(sizes, gradients([4] * (depth + 1), 2.0), strict=True)):
+        confirm("the product of the other norms", unnormalized_product([one + one] * depth, i, one).value, size)
+        confirm("the construction's gradient", stated.weight.value, size)
     measured: Measured = {f"||dh/dW_{i + 1}|| / ||x||": s for i, s in enumerate(sizes)}
-    measured["s_{i+1} ... s_K for the last layer"] = 1.0
-    return refuted(sizes[-1] > 1.5, measured, "all layers of W_k = 2 I have the same constant")
+    claimed = gradients([4] * (depth + 1), 2.0)[-1].total_input.value  # s_{i+1} ... s_K
+    measured["s_{i+1} ... s_K for the last layer"] = claimed
+    return refuted(
+        sizes[-1] > 1.5 * claimed and close(sizes[-1], sizes[0]),
+        measured,
+        "all layers of W_k = 2 I have the same constant",
+    )
 
 
 @CLAIMS.add(

@@ -22,6 +22,7 @@ from normscope.audits.measure import (
     refuted,
 )
 from normscope.core.value import Kind, Value
+from normscope.extremal.layer_norm import layer_norm_blow_up
 from normscope.lipschitz.printed import corollary_10, corollary_11, theorem_9
 from normscope.operators.norms.batch import batch_norm_printed, batch_norm_running, batch_norm_scale
 from normscope.operators.norms.group import group_norm_global
@@ -32,6 +33,7 @@ EPS = 1e-5
 _PRINTED = "normscope.lipschitz.printed."
 _BATCH = "normscope.operators.norms.batch."
 _LAYER = "normscope.operators.norms.layer."
+_BLOW_UP = "normscope.extremal.layer_norm.layer_norm_blow_up"
 
 
 def _certified(numbers: list[float]) -> list[Value]:
@@ -170,22 +172,19 @@ def _corollary_10_2() -> Outcome:
     corrected="As stated, but sigma_k is the least over all inputs, sqrt(eps): the bound is P_w eps^(-K/2), whatever "
     "the data. Attained with the identity as activation; with ReLU up to (1 - 1/n)^(K - 1/2). A statement about data "
     "needs the set {sigma_k >= s}.",
-    code=(_PRINTED + "corollary_11", _LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor"),
+    code=(_PRINTED + "corollary_11", _BLOW_UP, _LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor"),
 )
 def _corollary_11() -> Outcome:
     n = 16
-    v = torch.full((n,), -1 / (n - 1), dtype=torch.float64)
-    v[0] = 1.0
     measured: Measured = {}
     sound = True
     for depth in (1, 2, 3, 4):
-        weights = [torch.eye(n, dtype=torch.float64)] * depth
-        attained = jacobian_norm(chain(weights, _layer_norm), 1e-14 * v)
-        confirm(f"blow-up, K = {depth}", (1 - 1 / n) ** (depth - 0.5) * EPS ** (-depth / 2), attained, 1e-6)
+        extreme, linear = (layer_norm_blow_up(n, depth, EPS, activation) for activation in ("relu", "identity"))
+        attained = jacobian_norm(extreme.module, extreme.point)
+        confirm(f"blow-up, K = {depth}", extreme.attained.value, attained, 1e-6)
         factors = _certified([layer_norm_global(torch.ones(n), EPS)] * depth)
         printed = corollary_11(_certified([1.0] * depth), factors).value
-        linear = jacobian_norm(chain(weights, _layer_norm, lambda x: x), torch.zeros(n, dtype=torch.float64))
-        sound = sound and attained <= printed and close(linear, printed)
+        sound = sound and attained <= printed and close(jacobian_norm(linear.module, linear.point), printed)
         measured[f"attained, ReLU, K = {depth}"] = attained
     measured["printed, K = 4"] = printed
     return holds(sound, measured, "a bound, attained without ReLU; it is eps^(-K/2) for every network with P_w = 1")
@@ -197,16 +196,14 @@ def _corollary_11() -> Outcome:
     says="So LayerNorm (and GroupNorm, InstanceNorm) reduces the Lipschitz constant of a network.",
     corrected="On all inputs it multiplies the constant of W = I by up to eps^(-K/2). On {sigma_k >= s} each layer has "
     "1/sqrt(s^2 + eps).",
-    code=(_LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor", _PRINTED + "corollary_11"),
+    code=(_BLOW_UP, _LAYER + "layer_norm_global", _LAYER + "layer_norm_on_floor"),
 )
 def _layer_norm_reduces() -> Outcome:
-    n, depth = 16, 4
-    weights = [torch.eye(n, dtype=torch.float64)] * depth
-    v = torch.full((n,), -1 / (n - 1), dtype=torch.float64)
-    v[0] = 1.0
-    plain = norm(weights[0]) ** depth
-    attained = jacobian_norm(chain(weights, _layer_norm), 1e-14 * v)
-    typical = jacobian_norm(chain(weights, _layer_norm), gaussian(11, n))
+    extreme = layer_norm_blow_up(16, 4, EPS)
+    weights = [w.detach() for w in extreme.module.parameters()]
+    plain = theorem_9(_certified([norm(w) for w in weights]), []).value
+    attained = jacobian_norm(extreme.module, extreme.point)
+    typical = jacobian_norm(extreme.module, gaussian(11, 16))
     measured = {"constant without LayerNorm": plain, "attained with LayerNorm": attained, "at a Gaussian x": typical}
     return refuted(attained > plain, measured, "with LayerNorm the same weights have a larger constant")
 

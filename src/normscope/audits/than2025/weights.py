@@ -28,12 +28,15 @@ from normscope.audits.measure import (
     standardized,
 )
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.printed import theorem_9
+from normscope.extremal.weight_direction import parts, theorem_13, theorem_13_printed, total_input
+from normscope.lipschitz.weights.pointwise import dense_weight_norm
+from normscope.lipschitz.weights.printed import theorem_12
 from normscope.operators.norms.layer import layer_norm_at, layer_norm_range
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_PRINTED = "normscope.lipschitz.printed."
+_WEIGHTS = "normscope.lipschitz.weights."
+_EXTREMAL = "normscope.extremal.weight_direction."
 _LAYER = "normscope.operators.norms.layer."
 
 
@@ -60,7 +63,7 @@ def _certified(values: list[float]) -> list[Value]:
     says="The constant in W_i is at most A_{i-1} times that in the total input y_i, A the largest ||h_{i-1}(x)||.",
     corrected="Needs a bounded domain: A_0 is infinite on R^n, and with frozen BatchNorm so is every A_i; after "
     "LayerNorm A_i <= sqrt(n_i). At a point it is an equality: ||dh/dW_i|| = ||J from y_i to h|| ||h_{i-1}(x)||.",
-    code=(_LAYER + "layer_norm_range", _LAYER + "layer_norm_at"),
+    code=(_WEIGHTS + "pointwise.dense_weight_norm", _WEIGHTS + "printed.theorem_12", _LAYER + "layer_norm_range"),
 )
 def _theorem_12_weights() -> Outcome:
     weights = [gaussian(1200 + k, 6, 6) for k in range(4)]
@@ -68,7 +71,7 @@ def _theorem_12_weights() -> Outcome:
     for i in range(4):
         h = _normalized(weights[:i])(x)
         measured_norm = jacobian_norm(of_weight(_normalized, weights, i, x), weights[i])
-        local = jacobian_norm(_rest(weights, i), weights[i] @ h) * float(h.norm())
+        local = dense_weight_norm(jacobian_norm(_rest(weights, i), weights[i] @ h), h)
         confirm(f"equality at a point, layer {i + 1}", local, measured_norm)
         least = min(least, measured_norm)
         if i:
@@ -91,7 +94,7 @@ def _theorem_12_weights() -> Outcome:
     "Theorem 12 (7)",
     says="The constant in y_i is at most b_{i+1} = ||W_{i+1}|| ... ||W_K|| times that of the normalizers i to K.",
     corrected="As stated, with Lip(g_k) for k >= i; the two cases are one with b_{K+1} = 1.",
-    code=(_PRINTED + "theorem_9", _LAYER + "layer_norm_at"),
+    code=(_WEIGHTS + "printed.theorem_12", _LAYER + "layer_norm_at"),
 )
 def _theorem_12_totals() -> Outcome:
     ratios = []
@@ -103,7 +106,8 @@ def _theorem_12_totals() -> Outcome:
             h = torch.relu(_layer_norm(totals[-1], 0))
         for i in range(4):
             local = [layer_norm_at(y, torch.ones(6), EPS) for y in totals[i:]]
-            printed = theorem_9(_certified([norm(w) for w in weights[i + 1 :]]), _certified(local)).value
+            after = _certified([norm(w) for w in weights[i + 1 :]])
+            printed = theorem_12(Value.of(1.0, Kind.CERTIFIED), after, _certified(local)).value  # A = 1: of y_i
             ratios.append(jacobian_norm(_rest(weights, i), totals[i]) / printed)
     linear = chain([padded_identity(5, 5)] * 2, _layer_norm, lambda y: y)
     tight = jacobian_norm(lambda y: linear(y), torch.zeros(5, dtype=torch.float64)) * EPS
@@ -131,30 +135,23 @@ def _training() -> Outcome:
     return given(inverse, "in training the gradient grows as 1/c", measured, Verdict.HOLDS)
 
 
-def _truncated(h: Tensor, widths: tuple[int, ...]) -> Tensor:
-    """Return ``h`` truncated or padded to each width in turn."""
-    for n in widths:
-        h = padded_identity(n, h.numel()) @ h
-    return h
-
-
 @CLAIMS.add(
     "001-T13(8)",
     "Theorem 13 (8)",
     says="Some ReLU network has, in W_i, the constant a_{i+1} ... a_K ||h_{i-1}(x) truncated to n_{i+1}, ..., n_K||.",
     corrected="a_{i+1} ... a_K ||h_{i-1}(x)||: the truncation acts on the rows of W_i, not on h_{i-1}. Attained "
     "where a row t <= min(n_i, ..., n_K) of W_i is active; the proof errs in (59).",
-    code=(_PRINTED + "lemma_5",),
+    code=(_EXTREMAL + "theorem_13", _EXTREMAL + "theorem_13_printed"),
 )
 def _theorem_13_weights() -> Outcome:
-    h, a = numbers(0, 0, 1), 5.0
-    weights = [numbers(0.1, 0.2, 0.7, -0.3, 0.4, 0.5).reshape(2, 3), a * padded_identity(1, 2)]
-    function = of_weight(chain, weights, 0, h)
+    extreme = theorem_13([3, 2, 1], [1.0, 5.0], 1, numbers(0, 0, 1))
+    weights = [w.detach() for w in extreme.module.parameters()]
+    function = of_weight(chain, weights, 0, extreme.point)
     true = jacobian_norm(function, weights[0])
-    confirm("a ||h||", a * float(h.norm()), true)
+    confirm("a ||h||", extreme.constant.value, true)
     pairs = max(quotient(function, weights[0] + gaussian(s, 2, 3), weights[0]) for s in range(200))
-    confirm_bound("a ||h||, over pairs", a * float(h.norm()), pairs)
-    printed = a * float(_truncated(h, (1,)).norm())
+    confirm_bound("a ||h||, over pairs", extreme.constant.value, pairs)
+    printed = theorem_13_printed(parts([3, 2, 1], [1.0, 5.0], 1, numbers(0, 0, 1), torch.float64)).value
     measured = {"true": true, "printed": printed, "largest quotient of 200 pairs": pairs}
     return Outcome(equality(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
 
@@ -164,18 +161,18 @@ def _theorem_13_weights() -> Outcome:
     "Theorem 13 (9)",
     says="Of that network the constant in y_i is a_{i+1} ... a_K.",
     corrected="As stated, over all y_i; over those some x reaches it is an upper bound.",
-    code=(_PRINTED + "lemma_5",),
+    code=(_EXTREMAL + "total_input",),
 )
 def _theorem_13_totals() -> Outcome:
-    factors, widths = (2.0, 0.5, 3.0), (4, 3, 6, 2)
-    weights = [a * padded_identity(m, n) for a, n, m in zip(factors, widths[:-1], widths[1:], strict=True)]
+    widths, scales, x = (3, 4, 3, 6, 2), (1.0, 2.0, 0.5, 3.0), torch.ones(3, dtype=torch.float64)
+    weights = [w.detach() for w in theorem_13(widths, scales, 1, x).module.parameters()]
 
     def rest(y: Tensor) -> Tensor:
-        return chain(weights)(torch.relu(y))
+        return chain(weights[1:])(torch.relu(y))
 
     attained = jacobian_norm(rest, torch.ones(4, dtype=torch.float64))
     points = gaussian(1500, 200, 4)
     pairs = max(quotient(rest, a, b) for a, b in zip(points[:100], points[100:], strict=True))
-    printed = math.prod(factors)
+    printed = total_input(parts(widths, scales, 1, x, torch.float64))[0].value
     measured = {"printed": printed, "attained": attained, "largest quotient of 100 pairs": pairs}
     return holds(close(attained, printed) and pairs <= printed, measured, "attained and never exceeded")
