@@ -37,3 +37,14 @@ def lazy_names(
         return getattr(importlib.import_module(f"{package}.{where[name]}"), name)
 
     return load, lambda: sorted(public), public
+
+
+def late(module: str, name: str) -> Any:
+    """Return a name of a module that is imported now, for a method that shows its object in a view of a later folder.
+
+    Data comes before its views; a method may still offer one, as long as nothing is imported before it is asked for.
+
+    >>> late("math", "sqrt")(4.0)
+    2.0
+    """
+    return getattr(importlib.import_module(module), name)

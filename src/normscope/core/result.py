@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.depth import Depth
+from normscope.core.lazy import late
 from normscope.core.value import Value, json_number
 
 SCHEMA_VERSION = 1
@@ -138,6 +139,10 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
+
+    def plot(self, kind: str = "depth", ax: Any = None) -> Any:
+        """Draw one view with matplotlib and return the figure; see :func:`normscope.report.plot.plot`."""
+        return late("normscope.report.plot", "plot")(self, kind, ax)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Result:

@@ -1,0 +1,169 @@
+"""Plots of a result for papers, with matplotlib (the extra ``plot``)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from normscope.core.errors import InputError, MissingDependencyError
+from normscope.core.result import Result
+from normscope.core.value import Value
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Colours that are told apart by colour-blind readers too (Okabe and Ito), by what they stand for.
+COLOURS = {
+    "global": "#0072B2",
+    "variance_floor": "#009E73",
+    "without_normalizers": "#D55E00",
+    "printed": "#CC79A7",
+    "lower": "#000000",
+}
+_WORDS = {
+    "global": "proved, all inputs",
+    "variance_floor": "proved, variance floor",
+    "without_normalizers": "proved, without normalizers",
+    "printed": "printed",
+    "lower": "attained",
+}
+#: Names of places beyond this many are left out: nobody could read them.
+_NAMES = 40
+
+
+def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
+    """Draw one view of a result.
+
+    Args:
+        result: what ``analyze`` returned.
+        kind: ``"depth"`` (how the bounds build up), ``"layers"`` (norm of each layer, alone and folded),
+            ``"variances"`` (before each normalizer, against one), or ``"all"`` (the three, one above the other).
+        ax: where to draw; by default a new figure, made without pyplot's global state. Not with ``"all"``.
+
+    Returns:
+        The figure; save it with ``figure.savefig("depth.pdf")``.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+        InputError: if the kind is unknown or the result has nothing of that kind.
+
+    >>> import torch, normscope
+    >>> model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU(), torch.nn.Linear(3, 2))
+    >>> figure = plot(normscope.analyze(model, torch.ones(2, 3)))
+    >>> figure.axes[0].get_ylabel()
+    'log10 Lipschitz constant'
+    """
+    if kind != "all" and kind not in VIEWS:
+        raise InputError(f"a plot is of {', '.join(VIEWS)} or all; got {kind!r}")
+    if kind == "all" and ax is not None:
+        raise InputError("all views need a figure of their own; leave ax out, or draw one view into it")
+    figure_class = _figure_class()
+    if kind == "all":
+        names = [name for name in VIEWS if _has(result, name)]
+        if not names:
+            raise InputError("the result has no layers, no normalizers and no depth: there is nothing to draw")
+        figure: Figure = figure_class(figsize=(7.0, 2.8 * len(names)), layout="constrained")
+        for i, name in enumerate(names):
+            VIEWS[name](result, figure.add_subplot(len(names), 1, i + 1))
+        return figure
+    if not _has(result, kind):
+        raise InputError(f"the result has nothing to draw for {kind!r} ({_NEEDS[kind]})")
+    if ax is None:
+        ax = figure_class(figsize=(7.0, 3.2), layout="constrained").add_subplot()
+    VIEWS[kind](result, ax)
+    found = ax.get_figure(root=True)
+    if found is None:
+        raise InputError("the axes must belong to a figure")
+    return found
+
+
+def _figure_class() -> Any:
+    """Return matplotlib's figure, without pyplot: nothing global is touched, and no display is needed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"plots need matplotlib, which cannot be imported ({error}); pip install 'normscope[plot]'"
+        ) from error
+    return Figure
+
+
+def depth_view(result: Result, ax: Axes) -> None:
+    """Draw how the bounds build up along the depth; infinite ones leave the axes at the top."""
+    curves = {name: curve for name, curve in result.depth.curves.items() if name in COLOURS}
+    places = range(len(result.depth.names))
+    for name, curve in curves.items():
+        heights = [math.nan if x is None or math.isinf(x) else x for x in curve.log10]
+        marked = sum(not math.isnan(h) for h in heights) < len(heights)
+        style = {"marker": "o", "markersize": 2.5} if marked else {}
+        ax.plot(places, heights, color=COLOURS[name], label=_WORDS[name], linewidth=1.3, **style)  # type: ignore[arg-type]
+    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set_ylabel("log10 Lipschitz constant")
+    _places(ax, result.depth.names)
+    ax.legend(frameon=False, fontsize="small")
+
+
+def layers_view(result: Result, ax: Axes) -> None:
+    """Draw the norm of each layer, alone and folded with the normalization after it."""
+    names = [layer.name for layer in result.layers]
+    upper = [_log10(layer.upper) for layer in result.layers]
+    folded = [_log10(layer.folded) for layer in result.layers]
+    ax.plot(range(len(names)), upper, "o", color=COLOURS["global"], markersize=3.5, label="||W||")
+    if any(not math.isnan(x) for x in folded):
+        ax.plot(range(len(names)), folded, "s", color=COLOURS["variance_floor"], markersize=3.5, label="folded")
+    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set_ylabel("log10 norm of the layer")
+    _places(ax, names)
+    ax.legend(frameon=False, fontsize="small")
+
+
+def variances_view(result: Result, ax: Axes) -> None:
+    """Draw the variance before each normalizer: least, mean and most over channels, and the line at one."""
+    seen = [n for n in result.normalizers if "seen_variance_mean" in n.details]
+    for i, n in enumerate(seen):
+        low, mean, high = (float(n.details[f"seen_variance_{key}"]) for key in ("min", "mean", "max"))
+        bottom = low if low > 0 else mean * 1e-3 or 1e-12
+        ax.plot([i, i], [bottom, max(high, bottom)], color=COLOURS["global"], linewidth=1.2)
+        ax.plot([i], [mean or bottom], "o", color=COLOURS["global"], markersize=3.5)
+    ax.axhline(1.0, color=COLOURS["without_normalizers"], linewidth=0.8, linestyle="--", zorder=0)
+    ax.set_yscale("log")
+    ax.set_ylabel("variance before it")
+    _places(ax, [n.name for n in seen])
+
+
+def _places(ax: Axes, names: Sequence[str]) -> None:
+    """Name the places below the axes where they can be read, number them otherwise."""
+    if len(names) <= _NAMES:
+        ax.set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
+    else:
+        ax.set_xlabel("place along the depth")
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
+def _log10(value: Value | None) -> float:
+    """Return the decimal logarithm of a value, NaN where it cannot be drawn."""
+    return math.nan if value is None or math.isinf(value.log) else value.log10
+
+
+def _has(result: Result, kind: str) -> bool:
+    """Return whether a result has something to draw."""
+    if kind == "depth":
+        return bool(result.depth.curves)
+    if kind == "layers":
+        return bool(result.layers)
+    return any("seen_variance_mean" in n.details for n in result.normalizers)
+
+
+VIEWS: dict[str, Callable[[Result, Any], None]] = {
+    "depth": depth_view,
+    "layers": layers_view,
+    "variances": variances_view,
+}
+_NEEDS = {
+    "depth": "it was written by a version without curves along the depth",
+    "layers": "the network has no linear layer",
+    "variances": "no normalizer saw data",
+}
