@@ -163,8 +163,13 @@ def run_rules(
             skipped[rule.code] = f"needs {' and '.join(missing)}"
             continue
         say(f"{rule.code} {rule.title}")
+        try:
+            new = rule.run(subject)
+        except (RuntimeError, ValueError, ArithmeticError) as error:  # one rule that cannot speak hides no other
+            skipped[rule.code] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
         ran.append(rule.code)
-        for finding in rule.run(subject):
+        for finding in new:
             found.setdefault((*finding.key, finding.message), finding)
     return list(found.values()), tuple(ran), skipped
 

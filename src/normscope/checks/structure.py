@@ -50,17 +50,22 @@ class Structure:
     def parents(self) -> dict[int, list[Expr]]:
         """Return for every expression those that read it."""
         found: dict[int, list[Expr]] = {}
-        seen: set[int] = set()
+        for expr in self.expressions:
+            for item in below(expr):
+                found.setdefault(item.id, []).append(expr)
+        return found
+
+    @functools.cached_property
+    def expressions(self) -> list[Expr]:
+        """Return everything an output depends on, in order of evaluation."""
+        found: dict[int, Expr] = {}
         stack = [expr for _, expr in self.program.outputs]
         while stack:
             expr = stack.pop()
-            if expr.id in seen:
-                continue
-            seen.add(expr.id)
-            for item in below(expr):
-                found.setdefault(item.id, []).append(expr)
-                stack.append(item)
-        return found
+            if expr.id not in found:
+                found[expr.id] = expr
+                stack.extend(below(expr))
+        return [found[key] for key in sorted(found)]
 
     @functools.cached_property
     def divisions(self) -> dict[str, Expr]:

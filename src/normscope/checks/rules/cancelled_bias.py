@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.checks.rule import Rule
-from normscope.checks.structure import ZERO, Structure, carried, region
+from normscope.checks.structure import ZERO, Structure, carried
 from normscope.checks.subject import Subject, place_of
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.operators.expression import Expr
@@ -22,20 +22,45 @@ def cancelled_biases(subject: Subject) -> Iterator[tuple[str, str, Site, Tensor]
     is constant within every group: random values in the place of ``b`` decide that for all of them.
     """
     structure = subject.structure
-    told: set[str] = set()
-    for site, source, _ in structure.sites():
-        for expr in region(source):
-            if expr.op is None or expr.op.bias is None or expr.op.bias.numel() < 1:
-                continue
-            name = subject.parameter_name(expr.op.bias, expr.op.owner)
-            if not name or name in told:
-                continue
-            if vanishes(structure, expr, site, source) and structure.confined(expr, site):
-                told.add(name)
-                yield name, expr.op.owner, site, expr.op.bias
+    uses: dict[str, list[tuple[Expr, Site | None]]] = {}
+    for expr in structure.expressions:
+        bias = None if expr.op is None else expr.op.bias
+        if expr.op is None or bias is None or not bias.numel():
+            continue
+        name = subject.parameter_name(bias, expr.op.owner)
+        if name:
+            uses.setdefault(name, []).append((expr, closing_site(structure, expr)))
+    for name, found in uses.items():
+        expr, site = found[0]
+        if expr.op is not None and expr.op.bias is not None and all(s is not None for _, s in found):
+            yield name, expr.op.owner, site, expr.op.bias  # type: ignore[misc]
 
 
-def vanishes(structure: Structure, expr: Expr, site: Site, source: Expr) -> bool:
+def closing_site(structure: Structure, expr: Expr) -> Site | None:
+    """Return the first normalizer that cancels a bias, if normalizers cancel it along every path to an output."""
+    sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
+    outputs = {e.id for _, e in structure.program.outputs}
+    found: list[Site] = []
+    stack, seen = [expr], set[int]()
+    while stack:
+        item = stack.pop()
+        if item.id in seen:
+            continue
+        seen.add(item.id)
+        if item.op is None:
+            site, source = sites.get(item.id, (None, None))
+            if site is None or source is None or not vanishes(expr, site, source):
+                return None  # something else sees it
+            found.append(site)
+            continue
+        if item.id in outputs:
+            return None
+        stack.extend(structure.parents.get(item.id, ()))
+    order = [site.node for site, _, _ in structure.sites()]
+    return min(found, key=lambda s: order.index(s.node), default=None)
+
+
+def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
     """Tell whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
     op, spread = expr.op, site.spread
     if op is None or op.bias is None or spread is None or not spread.centered:
@@ -53,13 +78,17 @@ def vanishes(structure: Structure, expr: Expr, site: Site, source: Expr) -> bool
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each bias."""
+    shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
     for name, owner, site, bias in cancelled_biases(subject):
         largest = float(bias.detach().abs().max())
         when = " while training" if site.kind == "batch_norm" else ""
+        shift = name in shifts
         yield rule.finding(
             owner or name,
             f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
+            severity=Severity.INFO if shift else None,
+            fix="nothing need be done: the shift of a normalizer comes with its scale" if shift else "",
         )
 
 

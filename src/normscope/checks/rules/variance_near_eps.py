@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
 from torch import Tensor
 
 from normscope.checks.rule import Rule
@@ -25,16 +24,17 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
             if not bool(low.any()):
                 continue
-            least = float(variance.min())
-            count = int(low.sum())
+            least, count = float(variance.min()), int(low.sum())
+            steep = (max(least, 0.0) + site.eps) ** -0.5
+            where = words.format(count=count, of=variance.numel())
             yield rule.finding(
                 place_of(site),
-                f"{count} of {variance.numel()} {words} at most {NEAR:g} eps: least {least:.3g}, eps {site.eps:g}, so "
-                f"eps decides the scale and the constant reaches {(max(least, 0.0) + site.eps) ** -0.5:.3g} |gamma|",
+                f"{where} at most {NEAR:g} eps: least {least:.3g}, eps {site.eps:g}, so eps decides the scale and the "
+                f"constant reaches {steep:.3g} |gamma|",
                 {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps},
                 certainty=certainty,
+                severity=Severity.WARNING if certainty is Certainty.PROVED else Severity.INFO,
             )
-            break
 
 
 def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Certainty]]:
@@ -42,19 +42,15 @@ def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Cert
     if site.eps <= 0:
         return
     if site.running is not None:
-        yield site.running[1].detach().double().flatten(), "running variances are", Certainty.PROVED
+        variance = site.running[1].detach().double().flatten()
+        yield variance, "{count} of {of} running variances are", Certainty.PROVED
         return
-    seen = subject.seen_before(site)
-    spread = site.spread
-    if seen is not None and seen.floor is not None and spread is not None and spread.size > 1:
-        square = seen.floor.double().flatten().square() * spread.factor
-        if spread.where == "inside":
-            words = "groups of channels have a sample whose variance is"
-            yield (
-                square,
-                words if square.numel() > 1 else "normalizers has a sample or token whose variance is",
-                (Certainty.ESTIMATED),
-            )
+    seen, spread = subject.seen_before(site), site.spread
+    if seen is None or seen.floor is None or spread is None or spread.size < 2 or spread.where != "inside":
+        return
+    square = seen.floor.double().flatten().square() * spread.factor
+    words = "the variance of some sample is" if square.numel() == 1 else "{count} of {of} groups have a variance of"
+    yield square, words, Certainty.ESTIMATED
 
 
 RULE = Rule(

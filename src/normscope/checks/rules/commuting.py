@@ -1,0 +1,109 @@
+"""NS103: a normalizer before a linear map it commutes with, undone by the next normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normscope.checks.rule import Rule
+from normscope.checks.structure import Structure, carried, exact, region
+from normscope.checks.subject import Subject, place_of
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.operators.expression import Expr
+from normscope.operators.site import Site
+
+#: Relative difference below which two float64 results are the same.
+SAME = 1e-6
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two normalizers, the second of which sees nothing but the first, through a linear map.
+
+    Attributes:
+        first: the first.
+        second: the second.
+        atom: the output of the first, before scale and shift that are not part of it.
+        before: what the first normalizes.
+        source: what the second normalizes.
+        between: the expressions of the linear map, the second's source included.
+    """
+
+    first: Site
+    second: Site
+    atom: Expr
+    before: Expr
+    source: Expr
+    between: tuple[Expr, ...]
+
+
+def pairs(structure: Structure) -> Iterator[Pair]:
+    """Yield every pair of normalizers with nothing but a linear map between them, and no way around the second."""
+    by_atom = {atom.id: (site, source, atom) for site, source, atom in structure.sites()}
+    for second, source, _ in structure.sites():
+        if len(source.atoms) != 1:
+            continue
+        (key,) = source.atoms
+        if key not in by_atom:
+            continue
+        first, before, atom = by_atom[key]
+        if structure.confined(atom, second):
+            yield Pair(first, second, atom, before, source, tuple(e for e in region(source) if e.op is not None))
+
+
+def removable(structure: Structure, pair: Pair) -> bool:
+    """Tell whether the second normalizer gives the same without the first, eps left aside.
+
+    Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
+    with the first normalizer up to what the second removes.
+    """
+    one, two = pair.first.spread, pair.second.spread
+    if one is None or two is None or one.size < 2 or two.size < 2:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(pair.before.shape, generator=generator, dtype=torch.float64) * 3 + 1
+    gain = pair.atom.atom.gain
+    scaled = 1.0 if gain is None else gain.double()
+    shift = structure.constant_part(pair.source)
+    with_it = carried(pair.atom, pair.source, exact(one).normalize(x) * scaled) + shift
+    without = carried(pair.atom, pair.source, x * scaled) + shift
+    a, b = exact(two).normalize(with_it), exact(two).normalize(without)
+    if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return False
+    return bool((a - b).abs().max() <= SAME * max(1.0, float(a.abs().max())))
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
+    from normscope.checks.rules.twice_in_a_row import directly
+
+    for pair in pairs(subject.structure):
+        if directly(pair) or not removable(subject.structure, pair):
+            continue
+        first, second = place_of(pair.first), place_of(pair.second)
+        yield rule.finding(
+            first,
+            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map after it keeps its groups apart, and "
+            f"{pair.second.kind} {second} normalizes them again",
+            {"second": second},
+        )
+
+
+RULE = Rule(
+    code="NS103",
+    name="cannot-act",
+    title="normalizer where it cannot act",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="N A (a N x + b) = N A x if A maps each group by itself: A N = N A up to the factor N removes",
+    why="A linear map that treats every channel by itself (average pooling, a depthwise convolution, a diagonal) "
+    "commutes with a normalizer of channels. If another normalizer of the same channels follows, it alone decides the "
+    "result: the first one, its scale and its shift do nothing.",
+    fix="remove the first normalizer, or put a nonlinearity between the two",
+    example="nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
+    good="nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
+    needs=("program",),
+    look=_look,
+)
