@@ -14,6 +14,7 @@ from typing import Any
 from normscope.audits.claim import Claim, Number
 from normscope.audits.run import SOURCES, checked, every_claim, near_names
 from normscope.audits.statements import every_statement
+from normscope.checks.rule import Rule
 from normscope.core.errors import InputError, listed
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.value import json_number
@@ -144,8 +145,16 @@ def statement_topics() -> Iterable[Topic]:
         yield Topic(tuple(names), lambda item=item: _explained_statement(item), item.paper)  # type: ignore[misc]
 
 
-#: Where topics come from. To explain something new (the rules of the doctor, say), append a function that yields them.
-TOPICS: list[Callable[[], Iterable[Topic]]] = [claim_topics, statement_topics]
+def rule_topics() -> Iterable[Topic]:
+    """Yield the rules of the doctor: by code, and by short name."""
+    from normscope.checks.catalogue import RULES
+
+    for rule in RULES.values():
+        yield Topic((rule.code, rule.name), lambda rule=rule: _explained_rule(rule))  # type: ignore[misc]
+
+
+#: Where topics come from. To explain something new, append a function that yields it.
+TOPICS: list[Callable[[], Iterable[Topic]]] = [claim_topics, statement_topics, rule_topics]
 
 
 def explain(text: str) -> Answer:
@@ -224,6 +233,19 @@ def _explained_statement(item: Statement) -> Explanation:
     says = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("``", "")
     return Explanation(
         "statement", item.label, item.paper, item.number, " ".join(says.split()), holds=item.holds, code=(place,)
+    )
+
+
+def _explained_rule(rule: Rule) -> Explanation:
+    """Say what a rule of the doctor looks for, why, and what to do."""
+    return Explanation(
+        "rule",
+        rule.code,
+        place=rule.name,
+        says=f"{rule.title} ({rule.severity.value}, {rule.certainty.value}). {rule.why}",
+        corrected=rule.fix,
+        holds=rule.statement,
+        code=(located(f"{rule.look.__module__}.{rule.look.__qualname__}"),),
     )
 
 

@@ -85,7 +85,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         first, second = place_of(pair.first), place_of(pair.second)
         yield rule.finding(
             first,
-            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map after it keeps its groups apart, and "
+            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map "
+            "after it keeps its groups apart, and "
             f"{pair.second.kind} {second} normalizes them again",
             {"second": second},
         )
