@@ -12,6 +12,7 @@ from normscope.cli.audit import audit
 from normscope.cli.check import check
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
+from normscope.cli.extremal import extremal
 from normscope.cli.statements import statements
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command("check")(check)
 app.command("demo")(demo)
 app.command("audit")(audit)
 app.command("explain")(explain)
+app.command("extremal")(extremal)
 app.command("statements")(statements)
 
 
