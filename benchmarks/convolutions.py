@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.layers import Layer, convolutions_of
 from benchmarks.machine import Failure, environment, stream, timed, version
-from benchmarks.peers import PEERS, Peer
+from benchmarks.peers import ONE_SIDED, PEERS, Peer
 from benchmarks.truth import Interval, true_norm
 from normscope.lipschitz.spectral.convolution import convolution_norm
 
@@ -256,5 +256,21 @@ def faster(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         {"layer": row["name"], "peer": name, "claim": found["claim"], **found["equal"]}
         for row in rows
         for name, found in row["peers"].items()
-        if found.get("equal") and found["equal"]["cpu_ratio"] < 1.0
+        if name != ONE_SIDED[0] and found.get("equal") and found["equal"]["cpu_ratio"] < 1.0
+    ]
+
+
+def one_sided(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return per layer what each method from below spends until its error is within Normscope's width.
+
+    Only these do equal work: one value, attained, and no word on how far the norm may lie above it.
+    """
+    return [
+        {
+            "layer": row["name"],
+            "width": min(row["normscope"]["width"], row["normscope"]["probable_width"]),
+            "methods": {name: row["peers"][name] for name in ONE_SIDED if name in row["peers"]},
+        }
+        for row in rows
+        if not row["is_matrix"]
     ]

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.convolutions import LEAST_SECONDS, PATIENCE, TARGET_SECONDS, faster, missed, totals
+from benchmarks.convolutions import LEAST_SECONDS, PATIENCE, TARGET_SECONDS, faster, missed, one_sided, totals
+from benchmarks.peers import ONE_SIDED
 
 Section = dict[str, Any]
 HEAD = """# Benchmarks
@@ -69,6 +70,7 @@ def _where(section: Section) -> str:
 def convolutions(section: Section) -> str:
     """Return the tables of the convolutions."""
     parts = [_where(section), _targets(section), _ours(section), _peers(section), _errors(section), _equal(section)]
+    parts.append(_one_sided(section))
     return "\n\n".join(parts)
 
 
@@ -109,8 +111,8 @@ def _verdicts(section: Section) -> list[str]:
     lines = []
     quicker = faster(section["rows"])
     for peer in section["peers"]:
-        found = [row["peers"][peer["name"]] for row in section["rows"] if "none" not in row["peers"][peer["name"]]]
-        if not found:
+        found = [row["peers"][peer["name"]] for row in section["rows"] if "none" not in _of(row, peer["name"])]
+        if not found or peer["name"] == ONE_SIDED[0]:
             continue
         reached = [f for f in found if "equal" in f]
         where = [f"{q['layer']} ({q['cpu_ratio']:.2f})" for q in quicker if q["peer"] == peer["name"]]
@@ -164,12 +166,18 @@ def _errors(section: Section) -> str:
     """Return the errors of the peers at their usual effort, one per line and layer."""
     names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
     rows = [
-        [row["name"], width(row["normscope"]["width"]), *(_usual(row["peers"][name], row) for name in names)]
+        [row["name"], width(row["normscope"]["width"]), *(_usual(_of(row, name), row) for name in names)]
         for row in section["rows"]
         if not row["is_matrix"]
     ]
     title = "Relative error at the usual effort (negative: below the truth, so no bound), CPU time over ours:"
     return f"{title}\n\n" + table(["layer", "our width", *names], rows)
+
+
+def _of(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return what a peer did on a layer; rows of an earlier run may not know it."""
+    found: dict[str, Any] = row["peers"].get(name, {"none": "not measured"})
+    return found
 
 
 def _usual(found: dict[str, Any], row: dict[str, Any]) -> str:
@@ -187,7 +195,7 @@ def _equal(section: Section) -> str:
     names = [p["name"] for p in section["peers"] if p["version"] != "not installed"]
     rows = []
     for row in section["rows"]:
-        cells = [_reached(row["peers"][name], row) for name in names]
+        cells = [_reached(_of(row, name), row) for name in names]
         rows.append([row["name"], width(row["normscope"]["probable_width"]), *cells])
     title = (
         "Effort and CPU time over ours until the error is within our width; where it is not reached within "
@@ -206,6 +214,33 @@ def _reached(found: dict[str, Any], row: dict[str, Any]) -> str:
         return f"({found.get('stopped', 'no value')})"
     last = found["last"]
     return f"not reached; {last['effort']}: {percent(last['error'])} at {last['cpu'] / row['normscope']['cpu']:.2g}x"
+
+
+def _one_sided(section: Section) -> str:
+    """Return the comparison at equal work: values from below alone."""
+    rows, fastest = [], dict.fromkeys(ONE_SIDED, 0)
+    for entry in one_sided(section["rows"]):
+        cells, times = [], {}
+        for name in ONE_SIDED:
+            found = entry["methods"].get(name, {"none": "not measured"})
+            point = found.get("equal")
+            if point is not None:
+                times[name] = point["cpu"]
+                cells.append(f"{point['effort']}: {seconds(point['cpu'])}")
+            elif "last" in found:
+                cells.append(f"not reached: {percent(found['last']['error'])} after {seconds(found['last']['cpu'])}")
+            else:
+                cells.append(f"({found.get('none', found.get('stopped', 'no value'))})")
+        if times:
+            fastest[min(times, key=times.__getitem__)] += 1
+        rows.append([entry["layer"], width(entry["width"]), *cells])
+    counts = ", ".join(f"{name} on {count}" for name, count in fastest.items())
+    title = (
+        "Equal work: values from below alone, effort and CPU s until the error is within the width given "
+        "(steps, iterations, tolerance). None of these is a bound from above, and where to stop is read off the truth. "
+        f"The fastest: {counts}."
+    )
+    return f"{title}\n\n" + table(["layer", "error to reach", *ONE_SIDED], rows)
 
 
 def certificates(section: Section) -> str:

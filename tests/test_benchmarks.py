@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.convolutions import faster, one_sided
+from benchmarks.peers import ONE_SIDED
 
 ROOT = Path(__file__).parents[1]
 #: Runs the benchmarks as if no peer were installed.
@@ -61,9 +63,26 @@ def test_every_method_speaks_of_the_same_norm(quick: tuple[subprocess.CompletedP
         assert ours["upper"] >= truth["lower"]
         assert -0.1 < peers["power"]["usual"]["error"] < 1e-5  # attained in float32
         assert -0.01 < peers["ARPACK"]["usual"]["error"] < 1e-9
+        assert -0.01 < peers["normscope lower"]["usual"]["error"] <= 1e-12  # attained, recomputed in float64
         assert 0 < peers["fantastic four"]["usual"]["error"] < 3  # an upper bound, at most three times the norm
         circular, gram = peers["circular"]["usual"]["error"], peers["Gram circular"]["usual"]["error"]
         assert circular - 1e-5 <= gram <= circular + 0.1  # one bounds the other from above
+
+
+def test_methods_from_below_are_compared_at_equal_work(
+    quick: tuple[subprocess.CompletedProcess[str], Path],
+) -> None:
+    """Each of the three appears with the CPU time of the first value within the width; ours is not its own rival."""
+    done, out = quick
+    rows = json.loads((out / "results.json").read_text())["convolutions"]["rows"]
+    compared = one_sided(rows)
+    assert [entry["layer"] for entry in compared] == [row["name"] for row in rows if not row["is_matrix"]]
+    for entry in compared:
+        assert set(entry["methods"]) == set(ONE_SIDED)
+        point = entry["methods"]["normscope lower"].get("equal")
+        assert point is None or abs(point["error"]) <= max(entry["width"], 1e-6)
+    assert "normscope lower" not in {entry["peer"] for entry in faster(rows)}
+    assert "Equal work: values from below alone" in done.stdout
 
 
 def test_exponents_are_fitted_to_finite_costs(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:

@@ -1,0 +1,46 @@
+"""Normscope's own attained value alone: the same work as power iteration and ARPACK do, a value from below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from benchmarks.layers import Layer
+from benchmarks.peers.base import Peer, Stage
+from normscope.lipschitz.spectral.geometry import convolution_axes, zero_padded_map
+from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+
+
+class OwnLower(Peer):
+    """Lanczos in float32 without an upper side; the quotient at its vector is recomputed in float64."""
+
+    name = "normscope lower"
+    origin = "normscope's Lanczos from below alone, float32, the value recomputed in float64"
+    distribution: ClassVar[str | None] = None
+    claim = "lower"
+    cumulative = False
+    usual = "48"
+
+    def refuses(self, layer: Layer) -> str:
+        """Apply to every convolution."""
+        return ""
+
+    def stages(self, layer: Layer, weight: Tensor) -> Iterator[Stage]:
+        """Yield more and more steps, each time from the start."""
+        sides = [layer.size] * 2, [layer.kernel] * 2, [layer.stride] * 2, [layer.padding] * 2, [1, 1]
+        axes = convolution_axes(*sides)
+
+        def value(steps: int) -> float:
+            fast = zero_padded_map(weight.to(torch.float32), axes, layer.groups)
+            small = fast if fast.domain_dimension <= fast.range_dimension else fast.transpose
+            run = lanczos_norm(small, tolerance=0.0, max_steps=steps, reorthogonalise=False)
+            exact = zero_padded_map(weight.to(torch.float64), axes, layer.groups)
+            wide = exact if exact.domain_dimension <= exact.range_dimension else exact.transpose
+            return attained_norm(wide, run.vector.to(torch.float64).reshape(wide.domain_shape))
+
+        for steps in (8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 200):
+            yield Stage(str(steps), partial(value, steps))
