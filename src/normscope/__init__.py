@@ -25,6 +25,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Kind": "core.value",
         "NormscopeError": "core.errors",
         "register_rule": "operators.registry",
+        "Monitor": "monitor",
+        "Run": "monitor",
         "load_model": "models.load",
         "load_data": "data.load",
     },

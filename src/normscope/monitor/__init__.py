@@ -1,0 +1,20 @@
+"""Quantities over time: a monitor beside a training run, and the run it leaves behind.
+
+The names are loaded when they are first used: reading a run needs no torch.
+"""
+
+from __future__ import annotations
+
+from normscope.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(
+    __name__,
+    {
+        "Monitor": "monitor",
+        "Run": "run",
+        "RunFolder": "sinks.folder",
+        "TensorBoard": "sinks.tensorboard",
+        "LightningMonitor": "adapters.lightning",
+        "HuggingFaceMonitor": "adapters.huggingface",
+    },
+)

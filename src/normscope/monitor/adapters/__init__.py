@@ -1,0 +1,1 @@
+"""The monitor inside other training loops: Lightning and the Hugging Face trainer."""

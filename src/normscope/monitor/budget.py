@@ -1,0 +1,74 @@
+"""How much of the training time the monitor may take, and how much it has taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from normscope.core.errors import InputError
+
+
+class Budget:
+    r"""A share of the wall time since the start.
+
+    A probe of expected cost ``c`` is allowed when ``spent + c <= share * (now - start)``, so what was spent never
+    exceeds the share, up to how far a probe costs more than the last one did.
+
+    Args:
+        share: the part of the time that may be spent, in (0, 1].
+        now: the clock, in seconds.
+
+    Attributes:
+        spent: seconds spent so far.
+        expected: seconds the next probe is expected to cost.
+
+    Raises:
+        InputError: if the share is not in (0, 1].
+
+    >>> ticks = iter([0.0, 10.0, 40.0, 100.0])
+    >>> budget = Budget(0.02, lambda: next(ticks))
+    >>> budget.start()
+    >>> budget.expected = 1.0
+    >>> budget.allows(), budget.allows(), budget.allows()
+    (False, False, True)
+    """
+
+    def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
+        if not 0.0 < share <= 1.0:
+            raise InputError(f"the budget is a share of the training time, above 0 and at most 1; it is {share}")
+        self.share, self.spent = share, 0.0
+        self._now, self._begin = now, 0.0
+        self.expected = 0.0
+
+    def start(self) -> None:
+        """Start the clock; nothing is spent yet."""
+        self._begin, self.spent = self._now(), 0.0
+
+    def elapsed(self) -> float:
+        """Return the seconds since the start."""
+        return self._now() - self._begin
+
+    def used(self) -> float:
+        """Return the share of the time spent so far."""
+        elapsed = self.elapsed()
+        return self.spent / elapsed if elapsed > 0 else 0.0
+
+    def allows(self, part: float = 1.0, cost: float | None = None) -> bool:
+        """Tell whether something may be done now.
+
+        Args:
+            part: the part of the budget that may be used for it.
+            cost: its expected cost in seconds; by default that of a probe.
+        """
+        expected = self.expected if cost is None else cost
+        return self.spent + expected <= part * self.share * self.elapsed()
+
+    @contextmanager
+    def spending(self) -> Iterator[None]:
+        """Count the time of a block as spent."""
+        begin = self._now()
+        try:
+            yield
+        finally:
+            self.spent += self._now() - begin

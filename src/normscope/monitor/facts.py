@@ -1,0 +1,57 @@
+"""What a run's configuration says: the model, its normalizers, the probe, versions, commit and start time."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.monitor.quantity import Description
+from normscope.monitor.view import View
+
+
+def run_facts(model: nn.Module, view: View, name: str, descriptions: Iterable[Description]) -> dict[str, Any]:
+    """Return the facts of a run that hold from its start.
+
+    Args:
+        model: the model, unwrapped.
+        view: the model and its probe.
+        name: how the run calls the model.
+        descriptions: of the metrics the run will hold.
+    """
+    from normscope import __version__
+
+    return {
+        "model": name or type(model).__name__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "probe": [list(t.shape) for t in view.inputs],
+        "labelled": view.labels is not None,
+        "layers": [layer.name for layer in view.layers()],
+        "normalizers": [{"name": n.name, "kind": n.site.kind} for n in view.normalizers()],
+        "notes": list(view.notes),
+        "metrics": [d.to_dict() for d in descriptions],
+        "versions": {"normscope": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "commit": commit(),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def commit() -> str | None:
+    """Return the git commit of the working directory, or ``None`` outside of a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"],
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None

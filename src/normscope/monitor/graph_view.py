@@ -1,0 +1,260 @@
+"""A model seen by its captured graph: layers and normalizers wherever they are computed, not only where modules are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.analysis.layers import _numbered as numbered
+from normscope.analysis.layers import layer_names
+from normscope.core.errors import CaptureError, InputError
+from normscope.graph.capture import Captured, capture
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.graph.modes import with_batch_statistics
+from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, trained
+from normscope.operators.expression import Expr, evaluate
+from normscope.operators.linear_map import LinearMap
+from normscope.operators.program import Program, build_program
+from normscope.operators.site import Site
+from normscope.statistics.survey import _channel_axis as channel_axis
+from normscope.statistics.survey import activation_inputs, group_floor
+
+#: Samples the graph is captured on, where its batch size is free.
+FEW = 2
+
+
+class GraphView:
+    """A model by its graph. Reading it runs no code of the model's own, so there is nothing of it to be touched.
+
+    Args:
+        model: the model, unwrapped; its parameters and buffers are read anew at every look.
+        inputs: the probe batch as the model takes it.
+        labels: its labels.
+        loss: the user's loss, if any.
+        mode: what BatchNorm does in the pass over the probe: ``batch`` as in training, or ``running``.
+
+    Raises:
+        InputError: if the model does not run on the probe.
+        CaptureError: if no graph could be captured.
+    """
+
+    def __init__(
+        self, model: nn.Module, inputs: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
+    ) -> None:
+        self.model, self.labels, self.loss = model, labels, loss
+        self.captured = _captured(model, inputs, labels, self_loss=loss is None)
+        self.inputs = _tensors(self.captured, inputs, labels)
+        graph = self.captured.graph
+        self.graph = with_batch_statistics(graph) if mode == "batch" else graph
+        self.notes = tuple(graph.notes)
+        self._names = {node.target for node in graph if node.op == "parameter"}
+        self._example = self._reference()
+        self._program: Program | None = None
+        program = self._walk()
+        self._sites = {s.node: name for s, name in zip(program.sites, _site_names(program), strict=True)}
+        self._watch = _watched(self.captured, program, self._sites)
+
+    def _reference(self) -> list[Tensor]:
+        """Return the inputs the graph is walked at: one sample, or all where samples depend on each other."""
+        single = self.captured.at_batch(1)
+        coupled = self.captured.graph.batch != "dynamic" or couples_samples(self.captured)
+        program = None if coupled else build_program(self.captured.graph, self._live(), single)
+        return self.captured.example if program is None or uses_batch_statistics(program) else single
+
+    def _live(self) -> dict[str, Tensor]:
+        """Return parameters, buffers and constants as they are now, by the names the graph uses."""
+        tensors = dict(self.captured.tensors)
+        for named in (_all_parameters(self.model), self.model.named_buffers(remove_duplicate=False)):
+            tensors.update((name, tensor.detach()) for name, tensor in named if name in tensors)
+        return tensors
+
+    def _walk(self) -> Program:
+        """Return the program at the weights of this moment."""
+        if self._program is None:
+            self._program = build_program(self.captured.graph, self._live(), self._example)
+        return self._program
+
+    def refresh(self) -> None:
+        """Forget what was read of the weights: they have moved."""
+        self._program = None
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the live parameters of the graph, detached, by name."""
+        return {name: tensor.detach() for name, tensor in self._live().items() if name in self._names}
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the linear layers in the order of the network, each with the fixed normalization after it."""
+        program = self._walk()
+        after: dict[int, tuple[str, Expr]] = {}
+        fixed = {s.node for s in program.sites if s.running is not None}
+        for node, (before, out) in program.ends.items():
+            if node in fixed and out is not None:
+                after[before.id] = (node, out)
+        found = []
+        for expr, name in zip(program.layers, layer_names(program), strict=True):
+            if expr.op is None:
+                continue
+            node, out = after.get(expr.id, ("", None))
+            folded = None if out is None else _map_between(expr.inputs[0], out)
+            found.append(Layer(name, expr.op.weight_name, _map_between(expr.inputs[0], expr), folded, node))
+        return tuple(found)
+
+    def normalizers(self) -> tuple[Normalizer, ...]:
+        """Return the normalizers, those of weights among them, in the order of the network."""
+        return tuple(Normalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._walk().sites)
+
+    def look(
+        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+    ) -> Look:
+        """Run the graph over the probe batch."""
+        tensors = self._live() | dict(parameters or {})
+        wanted = {n for n, p in _all_parameters(self.model) if p.requires_grad}
+        leaves = trained({n: tensors[n] for n in self._names if n in tensors}, wanted if gradient else set())
+        look = Look()
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+            for name, site in self._watch.get(node.name, ()):
+                _see(look, name, site, value)
+
+        with torch.set_grad_enabled(gradient), sdpa_kernel(SDPBackend.MATH):
+            inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
+            found = run(self.graph, tensors | leaves, inputs, visit if statistics else None)
+            names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
+            look.outputs = dict(zip(names, found, strict=True))
+            look.loss = probe_loss(look.outputs, self.labels, self.loss)
+            look.gradients = gradients_of(look.loss, leaves) if gradient else {}
+        return look
+
+
+def _all_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Yield parameters by every name they have: a graph may use any name of a tied one."""
+    return model.named_parameters(remove_duplicate=False)
+
+
+def _captured(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
+    """Capture a model on a few samples if that leaves the batch size free, with labels if it computes its own loss."""
+    if self_loss and labels is not None and "labels" in inputs.kwargs:
+        try:
+            captured = _smallest(model, inputs)
+            if "loss" in captured.graph.output_names:
+                return captured
+        except (CaptureError, InputError):  # without labels then: the loss is ours to compute
+            pass
+    rest = {name: value for name, value in inputs.kwargs.items() if name != "labels" or labels is None}
+    return _smallest(model, replace(inputs, kwargs=rest))
+
+
+def _smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
+    """Capture on the first samples, and on all of them only where the batch size is part of the graph."""
+    if inputs.batch > FEW:
+        few = capture(model, _cut(inputs, FEW))
+        if few.graph.batch == "dynamic":
+            return few
+    return capture(model, inputs)
+
+
+def _cut(inputs: ModelInputs, size: int) -> ModelInputs:
+    """Return the first samples of a batch."""
+    batch = inputs.batch
+
+    def cut(value: Any) -> Any:
+        return value[:size] if isinstance(value, Tensor) and value.ndim and value.shape[0] == batch else value
+
+    return ModelInputs(tuple(cut(v) for v in inputs.args), {k: cut(v) for k, v in inputs.kwargs.items()})
+
+
+def _tensors(captured: Captured, inputs: ModelInputs, labels: Tensor | None) -> list[Tensor]:
+    """Return the tensors of the whole probe batch, in the order of the graph's inputs."""
+    with_labels = "labels" in captured.input_names
+    kept = [v for k, v in inputs.kwargs.items() if with_labels or k != "labels" or labels is None]
+    found = [v for v in (*inputs.args, *kept) if isinstance(v, Tensor)]
+    return found if captured.graph.batch == "dynamic" else captured.example
+
+
+def _site_names(program: Program) -> list[str]:
+    """Return the names of normalizers, as ``analyze`` gives them."""
+    return numbered([s.owner or s.node for s in program.sites])
+
+
+def _watched(captured: Captured, program: Program, sites: Mapping[str, str]) -> dict[str, list[tuple[str, Any]]]:
+    """Return for each graph node the normalizers and activations that read it."""
+    watch: dict[str, list[tuple[str, Any]]] = {}
+    for site in program.sites:
+        if site.shape and site.kind not in OF_WEIGHTS:
+            watch.setdefault(site.source, []).append((sites[site.node], site))
+    reads = activation_inputs(captured, program)
+    owners = {a.atom.name: a.atom.owner for a in program.atoms}
+    taken = set(sites.values())
+    for name, source in zip(numbered([owners.get(n) or n for n in reads]), reads.values(), strict=True):
+        watch.setdefault(source, []).append((f"{name}:activation" if name in taken else name, None))
+    return watch
+
+
+def _see(look: Look, name: str, site: Site | None, value: Any) -> None:
+    """Note the variance before a normalizer or activation."""
+    if not isinstance(value, Tensor) or value.ndim == 0:
+        return
+    variance = channel_variance(value, channel_axis(value, site))
+    if site is None:
+        look.activations[name] = variance
+        return
+    look.variances[name] = variance
+    if site.spread is not None:
+        look.floors[name] = group_floor(value, site.spread, value.shape[0] / max(site.shape[0], 1))
+
+
+def _map_between(source: Expr, target: Expr) -> MapOf:
+    """Return a linear map of the program in a given precision; a matrix acting on tokens as itself."""
+
+    def build(dtype: torch.dtype) -> LinearMap:
+        matrix = _matrix(source, target)
+        if matrix is not None:
+            return LinearMap.from_matrix(matrix.to(dtype))
+        device = _device(target)
+        return LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype, device)
+
+    return build
+
+
+def _matrix(source: Expr, target: Expr) -> Tensor | None:
+    """Return the matrix of one linear layer, rows scaled by a normalization after it, where that is all there is."""
+    scale: Tensor | None = None
+    expr = target
+    while expr.id != source.id:
+        op = expr.op
+        if op is None or len(expr.inputs) != 1:
+            return None
+        if op.kind == "diagonal" and scale is None:
+            scale = op.data["scale"]
+            last = expr.shape[-1]
+            if scale.numel() != 1 and (scale.numel() != last or (scale.ndim and scale.shape[-1] != last)):
+                return None
+        elif op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2:
+            if expr.inputs[0].id != source.id:
+                return None
+            weight: Tensor = op.data["weight"]
+            return weight if scale is None else scale.reshape(-1, 1) * weight.to(scale)
+        else:
+            return None
+        expr = expr.inputs[0]
+    return None
+
+
+def _device(expr: Expr) -> torch.device | None:
+    """Return the device of the weight of a segment."""
+    while expr.op is not None:
+        weight = expr.op.data.get("weight")
+        if isinstance(weight, Tensor):
+            return weight.device
+        expr = expr.inputs[0]
+    return None

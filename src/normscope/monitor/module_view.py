@@ -1,0 +1,201 @@
+"""A model seen by its modules, where no graph could be captured: layers and normalizers of torch's own classes only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.guard import untouched
+from normscope.graph.inputs import ModelInputs
+from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, trained
+from normscope.operators.linear_map import LinearMap
+from normscope.operators.norms.rms import rms_norm_eps
+from normscope.operators.rules.normalization import Spread
+from normscope.operators.site import Site
+from normscope.statistics.survey import _channel_axis as channel_axis
+from normscope.statistics.survey import group_floor
+
+NOTE = (
+    "the model could not be captured as a graph, so layers, normalizers and activations are those of torch's own "
+    "module classes; what is written by hand is not seen, and layers are not folded with the normalization after them"
+)
+BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+NORMALIZERS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
+ACTIVATIONS = (
+    nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
+    nn.Sigmoid, nn.Softplus, nn.Hardswish, nn.Hardtanh,
+)  # fmt: skip
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class ModuleView:
+    """A model by its modules, run under a guard with parameters and buffers of our own in the place of its own.
+
+    Args:
+        model: the model, unwrapped.
+        inputs: the probe batch as the model takes it.
+        labels: its labels.
+        loss: the user's loss, if any.
+        mode: what BatchNorm does in the pass over the probe: ``batch`` or ``running``.
+        reason: why there is no graph.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: ModelInputs,
+        labels: Tensor | None,
+        loss: LossFunction | None,
+        mode: str,
+        reason: str = "",
+    ) -> None:
+        self.model, self.labels, self.loss, self.mode = model, labels, loss, mode
+        self.arguments = inputs
+        if loss is not None or labels is None:
+            rest = {k: v for k, v in inputs.kwargs.items() if k != "labels" or labels is None}
+            self.arguments = replace(inputs, kwargs=rest)
+        self.inputs = self.arguments.tensors()
+        self.notes: tuple[str, ...] = (f"{NOTE} ({reason})" if reason else NOTE,)
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self.look()
+
+    def refresh(self) -> None:
+        """Nothing of the weights is kept."""
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the live parameters, detached, by name."""
+        return {name: p.detach() for name, p in self.model.named_parameters()}
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the linear layers and convolutions that the probe reached, in the order of the modules."""
+        found = []
+        for name, module in self.model.named_modules():
+            shape = self._shapes.get(name)
+            if shape is None or not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
+                continue
+            own = dict(module.named_parameters())
+            weight = next((n for n in own if n in ("weight", "parametrizations.weight.original1")), "")
+            weight = weight or next((n for n in own if n.startswith("parametrizations.weight.original")), "")
+            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
+        return tuple(found)
+
+    def normalizers(self) -> tuple[Normalizer, ...]:
+        """Return the normalizers that the probe reached, in the order of the modules."""
+        found = []
+        for name, module in self.model.named_modules():
+            shape = self._shapes.get(name)
+            if shape is not None and isinstance(module, NORMALIZERS):
+                found.append(Normalizer(name, _site(name, module, shape)))
+        return tuple(found)
+
+    def look(
+        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+    ) -> Look:
+        """Run the model over the probe batch; hooks live as long as the pass."""
+        look = Look()
+        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient else set()
+        with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient):
+            leaves = trained(self.parameters() | dict(parameters or {}), wanted)
+            buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+            self._set_modes()
+            for name, module in self.model.named_modules():
+                if isinstance(module, (nn.Linear, *CONVOLUTIONS, *NORMALIZERS, *ACTIVATIONS)):
+                    module.register_forward_pre_hook(self._hook(name, look if statistics else None))
+            with torch.compiler.set_stance("force_eager"):
+                result = torch.func.functional_call(
+                    self.model, leaves | buffers, self.arguments.args, self.arguments.kwargs
+                )
+            look.outputs = dict(_outputs(result))
+            look.loss = probe_loss(look.outputs, self.labels, self.loss)
+            look.gradients = gradients_of(look.loss, leaves) if gradient else {}
+        return look
+
+    def _set_modes(self) -> None:
+        """Evaluation, but for BatchNorm in its training mode: dropout is off, statistics are those of the probe."""
+        self.model.eval()
+        for module in self.model.modules():
+            # statistics shared between processes would wait for the others
+            if self.mode == "batch" and isinstance(module, BATCH_NORMS) and not isinstance(module, nn.SyncBatchNorm):
+                module.train()
+
+    def _hook(self, name: str, look: Look | None) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        """Return a hook that notes the shape, and the variance before a normalizer or activation."""
+
+        def note(module: nn.Module, given: tuple[Any, ...]) -> None:
+            if not given or not isinstance(given[0], Tensor) or given[0].ndim == 0:
+                return
+            x = given[0].detach()
+            self._shapes[name] = tuple(x.shape)
+            if look is None:
+                return
+            if isinstance(module, ACTIVATIONS):
+                look.activations[name] = channel_variance(x, channel_axis(x, None))
+            elif isinstance(module, NORMALIZERS):
+                site = _site(name, module, tuple(x.shape))
+                look.variances[name] = channel_variance(x, channel_axis(x, site))
+                if site.spread is not None:
+                    look.floors[name] = group_floor(x, site.spread, 1.0)
+
+        return note
+
+
+def _site(name: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
+    """Describe a normalizer module."""
+    norm: Any = module
+    rank = len(shape)
+    gamma = getattr(norm, "weight", None)
+    gamma = None if gamma is None else gamma.detach()
+    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
+        centered = isinstance(module, nn.LayerNorm)
+        eps = norm.eps if centered else rms_norm_eps(norm.eps, torch.float32 if gamma is None else gamma.dtype)
+        axes = tuple(range(rank - len(norm.normalized_shape), rank))
+        kind, spread = "layer_norm" if centered else "rms_norm", Spread(shape, axes, float(eps), centered)
+    elif isinstance(module, nn.GroupNorm):
+        view = (shape[0], norm.num_groups, -(-_count(shape[1:]) // norm.num_groups))
+        kind, eps, spread = "group_norm", norm.eps, Spread(view, (2,), norm.eps, True, channel_axis=1)
+    else:
+        kind = "batch_norm" if isinstance(module, BATCH_NORMS) else "instance_norm"
+        eps = norm.eps
+        axes = (0, *range(2, rank)) if kind == "batch_norm" else tuple(range(2, rank))
+        spread = Spread(shape, axes, eps, True, channel_axis=1)
+        if norm.running_var is not None:
+            running = (norm.running_mean.detach(), norm.running_var.detach())
+            return Site(name, name, name, kind, None, gamma, None, running, float(eps), shape)
+    return Site(name, name, name, kind, spread, gamma, None, None, float(eps), shape)
+
+
+def _count(sizes: tuple[int, ...]) -> int:
+    """Return the number of entries of a shape."""
+    return int(torch.Size(sizes).numel())
+
+
+def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
+    """Return the linear map of a layer on one sample of the shape it met."""
+    layer: Any = module
+
+    def build(dtype: torch.dtype) -> LinearMap:
+        with torch.no_grad():
+            weight = layer.weight.detach().to(dtype)
+        if isinstance(module, nn.Linear):
+            return LinearMap.from_matrix(weight)
+        size = shape[-(weight.ndim - 1) :]
+
+        def apply(x: Tensor) -> Tensor:
+            return layer._conv_forward(x.unsqueeze(0), weight, None).squeeze(0)
+
+        return LinearMap.from_function(apply, size, dtype=dtype, device=weight.device)
+
+    return build
+
+
+def _outputs(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
+    """Return the floating tensors of an output by name."""
+    if isinstance(value, Tensor):
+        return [(name or "output", value)] if value.is_floating_point() else []
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
+    return [pair for key, item in items for pair in _outputs(item, f"{name}.{key}" if name else str(key))]

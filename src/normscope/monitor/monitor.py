@@ -1,0 +1,366 @@
+"""``Monitor``: measures a model beside its training, on a fixed probe batch, within a share of the time."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError
+from normscope.core.result import Result
+from normscope.core.value import Value
+from normscope.monitor.budget import Budget
+from normscope.monitor.facts import run_facts
+from normscope.monitor.objective import LossFunction, on_accelerator, one_number
+from normscope.monitor.presets import preset_of
+from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
+from normscope.monitor.quantities import QUANTITIES, descriptions
+from normscope.monitor.quantities.certified import certified_metrics
+from normscope.monitor.quantity import Quantity
+from normscope.monitor.sinks.folder import RunFolder
+from normscope.monitor.snapshot import Snapshot
+from normscope.monitor.unwrap import is_first_process, unwrapped
+from normscope.monitor.view import View
+from normscope.monitor.warm import WarmNorms
+
+#: Failures in a row after which a quantity or sink is given up.
+PATIENCE = 3
+#: The part of the budget that writing the user's own metrics at every step may use.
+SCALARS = 0.25
+
+
+class MonitorWarning(UserWarning):
+    """Something could not be measured or written; training is not disturbed."""
+
+
+class Monitor:
+    """Measures what normalization does to a model while it is trained.
+
+    At chosen steps a fixed probe batch is run through the model's captured graph with the weights of that moment. No
+    hook is left in the model and nothing of it is changed, so training with and without the monitor is the same bit
+    for bit, compiled, in mixed precision, with gradient accumulation or in several processes. It times itself and
+    probes as often as its share of the wall time allows.
+
+    Args:
+        model: the model as it is trained; ``torch.compile`` and ``DistributedDataParallel`` are looked through.
+        probe: a fixed batch: inputs, ``(inputs, labels)`` or a mapping as the model takes it.
+        preset: ``economy`` (2 % of the time), ``standard`` (5 %, gradients too) or ``full`` (certified bounds too).
+        run: a folder to write the run to; one that holds a run of the same model is continued.
+        sinks: further places to write to: objects with ``log(dict, step=...)``, such as ``wandb`` itself.
+        optimizer: where learning rates are read; without it give ``lr`` to :meth:`step`, or do without them.
+        loss: ``f(outputs, labels)``; by default the model's own loss, cross-entropy or the mean squared error.
+        mode: what BatchNorm does on the probe: ``batch`` as in training, or ``running``.
+        quantities: names in the place of the preset's.
+        budget: share of the wall time in the place of the preset's.
+        every: least number of steps between probes in the place of the preset's.
+        step: the step training goes on from, for a resumed run.
+        name: how the run calls the model.
+
+    Raises:
+        InputError: if a setting is unknown or the model does not run on the probe.
+
+    >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    >>> with Monitor(model, probe=(torch.eye(3), torch.tensor([0, 1, 1]))) as mon:
+    ...     mon.step(loss=0.7)
+    >>> sorted(name for name in mon.latest if name.startswith("norm/"))
+    ['norm/0', 'norm/3']
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        probe: Any,
+        preset: str = "economy",
+        *,
+        run: str | Path | None = None,
+        sinks: Iterable[Any] = (),
+        optimizer: Any = None,
+        loss: LossFunction | None = None,
+        mode: str = "batch",
+        quantities: Iterable[str] | None = None,
+        budget: float | None = None,
+        every: int | None = None,
+        step: int | None = None,
+        name: str = "",
+    ) -> None:
+        self.preset, chosen = preset, preset_of(preset)
+        names = tuple(chosen.quantities if quantities is None else quantities)
+        unknown = [n for n in names if n not in QUANTITIES]
+        if unknown:
+            raise InputError(f"quantities are {', '.join(QUANTITIES)}; came {', '.join(map(repr, unknown))}")
+        if mode not in ("batch", "running"):
+            raise InputError(f"mode is 'batch' (as in training) or 'running' (statistics of BatchNorm), not {mode!r}")
+        self.every = chosen.every if every is None else every
+        if self.every < 1:
+            raise InputError(f"every is the least number of steps between probes, at least 1; it is {every}")
+        self.model, self.name, self.mode = unwrapped(model), name, mode
+        self.quantities: list[Quantity] = [QUANTITIES[n]() for n in names]
+        self.budget = Budget(chosen.budget if budget is None else budget)
+        self.sinks = _sinks(run, sinks)
+        self.optimizer = optimizer
+        self.latest: dict[str, float] = {}
+        self.probes = 0
+        self._probe, self._loss, self._certify_every = probe, loss, chosen.certify
+        self._step, self._resumed = step or 0, step
+        self._last = self._step
+        self._view: View | None = None
+        self._norms = WarmNorms()
+        self._previous: dict[str, Tensor] | None = None
+        self._rate: float | None = None
+        self._failures: Counter[str] = Counter()
+        self._active = is_first_process()
+
+    def begin(self) -> Monitor:
+        """Capture the model, measure it once, and start the clock; ``with`` does this by itself."""
+        if not self._active or self._view is not None:
+            return self
+        start = time.perf_counter()
+        with aside(self._device()):
+            self._view = view_of(self.model, self._probe, self._loss, self.mode)
+            config = run_facts(self.model, self._view, self.name, descriptions())
+        config |= {"preset": self.preset, "mode": self.mode, "budget": self.budget.share, "every": self.every}
+        config["quantities"] = [q.name for q in self.quantities]
+        resumed = self._begin_sinks(config)
+        self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
+        first = self._measured(clock=False)
+        if self._certify_every:
+            first |= self._certified()
+        self.latest |= first
+        if not resumed:
+            self._log(first | {"clock/setup_seconds": time.perf_counter() - start})
+        self._last = self._step
+        self.budget.start()
+        return self
+
+    def step(self, step: int | None = None, *, lr: float | None = None, **metrics: Any) -> None:
+        """Tell the monitor that an update was made; call it after ``optimizer.step()``.
+
+        Args:
+            step: the number of updates so far; by default one more than the last time.
+            lr: the learning rate, where there is no optimizer to read it from.
+            **metrics: numbers of your own, such as ``loss=...``; they are kept as ``train/loss``.
+        """
+        if not self._active:
+            return
+        self.begin()
+        with self.budget.spending():
+            self._step = self._step + 1 if step is None else int(step)
+            self._rate = lr if lr is None else float(lr)
+            found = self._probed() if self._due() else {}
+            if found or (metrics and self.budget.allows(SCALARS, cost=0.0)):
+                own = {k: v for k, v in metrics.items() if v is not None and (found or not on_accelerator(v))}
+                found = {f"train/{key}": one_number(value) for key, value in own.items()} | found
+                if found:
+                    self._log(found)
+
+    def probe(self) -> dict[str, float]:
+        """Measure now, whatever the budget says; the time counts as spent.
+
+        Returns:
+            The metrics by name.
+        """
+        self.begin()
+        if not self._active:
+            return {}
+        with self.budget.spending():
+            found = self._probed()
+            self._log(found)
+        return found
+
+    def certify(self, **settings: Any) -> Result:
+        """Bound the model as it is now by ``normscope.analyze`` on the probe, and log what is certified.
+
+        Args:
+            **settings: fields of :class:`normscope.Options`.
+
+        Returns:
+            The result; the time it takes is not counted, it was asked for.
+        """
+        self.begin()
+        result = self._analyzed(**settings)
+        if self._active:
+            self.latest |= certified_metrics(result)
+            self._log(certified_metrics(result))
+        return result
+
+    def value(self, name: str) -> Value:
+        """Return the last number of a metric with its kind, domain and statement.
+
+        Raises:
+            InputError: if the metric is unknown, was not measured, or may be negative.
+        """
+        if name not in self.latest:
+            raise InputError(
+                f"there is no metric {name!r} yet: measured were {', '.join(sorted(self.latest)) or 'none'}"
+            )
+        described = next((d for d in descriptions() if d.matches(name)), None)
+        if described is None:
+            raise InputError(f"{name!r} is not a metric of the monitor's own")
+        return described.value(self.latest[name])
+
+    def close(self) -> None:
+        """Measure once more if the budget allows, and close the sinks."""
+        if self._active and self._view is not None:
+            if self._step > self._last and self.budget.allows():
+                self.probe()
+            for sink in self.sinks:
+                if hasattr(sink, "close"):
+                    sink.close()
+        self._view = None
+
+    def __enter__(self) -> Monitor:
+        return self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _device(self) -> torch.device:
+        """Return where the model is."""
+        return next((p.device for p in self.model.parameters()), torch.device("cpu"))
+
+    def _begin_sinks(self, config: Mapping[str, Any]) -> bool:
+        """Start the run folders, and tell whether one of them goes on with an earlier run."""
+        resumed = False
+        for sink in self.sinks:
+            if isinstance(sink, RunFolder):
+                at = sink.begin(config, self._resumed)
+                resumed, self._step = resumed or sink.resumed, max(self._step, at)
+        return resumed
+
+    def _due(self) -> bool:
+        """Tell whether to probe now; one update before a probe the weights are kept, so that the last turn is seen."""
+        if self._previous is not None:
+            return True
+        keep = any(q.previous for q in self.quantities)
+        if self._step - self._last < self.every - (1 if keep and self.every > 1 else 0) or not self.budget.allows():
+            return False
+        if keep and self._view is not None:
+            wanted = {layer.parameter for layer in self._layers()}
+            self._previous = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
+            return False
+        return True
+
+    def _layers(self) -> Any:
+        """Return the layers as last seen; their parameters have the same names at every step."""
+        return () if self._view is None else self._view.layers()
+
+    def _probed(self) -> dict[str, float]:
+        """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
+        found = self._measured(clock=True)
+        self._last, self._previous = self._step, None
+        if self._certify_every and self.probes % self._certify_every == 0:
+            found |= self._certified()
+        self.latest |= found
+        return found
+
+    def _measured(self, *, clock: bool) -> dict[str, float]:
+        """Return the metrics of this moment."""
+        if self._view is None:
+            return {}
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()  # what training left to do is not the probe's time
+        begin = time.perf_counter()
+        found: dict[str, float] = {}
+        with aside(self._device()):
+            moment = Snapshot(
+                self._view,
+                self._step,
+                rates=self._rates(),
+                previous=self._previous,
+                gradient=any(q.gradient for q in self.quantities),
+                norms=self._norms,
+            )
+            for quantity in tuple(self.quantities):
+                found |= self._of(quantity, moment)
+        cost = time.perf_counter() - begin
+        self.probes += 1
+        self.budget.expected = cost
+        return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used()} if clock else {})
+
+    def _of(self, quantity: Quantity, moment: Snapshot) -> dict[str, float]:
+        """Return what a quantity measures; a failure is told once and never reaches the training loop."""
+        try:
+            found = quantity.measure(moment)
+        except Exception as error:  # e.g. weights that are no longer numbers: training is not ours to stop
+            if self._failed(f"quantity {quantity.name}", error):
+                self.quantities.remove(quantity)
+            return {}
+        self._failures.pop(f"quantity {quantity.name}", None)
+        return found
+
+    def _failed(self, what: str, error: Exception) -> bool:
+        """Count a failure, warn at the first of several in a row, and tell whether to give up."""
+        self._failures[what] += 1
+        if self._failures[what] == 1:
+            message = f"{what} of the monitor failed at step {self._step}: {type(error).__name__}: {error}"
+            warnings.warn(message, MonitorWarning, stacklevel=2)
+            for sink in self.sinks:
+                if isinstance(sink, RunFolder) and not what.startswith("sink"):
+                    sink.log({}, step=self._step, note=message)
+        return self._failures[what] >= PATIENCE
+
+    def _rates(self) -> dict[str, float]:
+        """Return the learning rate of every parameter by name."""
+        names: dict[int, list[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            names.setdefault(id(parameter), []).append(name)
+        if self._rate is not None:
+            return {name: self._rate for each in names.values() for name in each}
+        groups = getattr(self.optimizer, "param_groups", ())
+        return {
+            name: float(group["lr"])
+            for group in groups
+            for parameter in group["params"]
+            for name in names.get(id(parameter), ())
+        }
+
+    def _analyzed(self, **settings: Any) -> Result:
+        """Analyze the model as it is now."""
+        from normscope.analysis import analyze
+
+        with aside(self._device()):
+            inputs, _ = probe_inputs(self._probe, self.model)
+            return analyze(self.model, without_labels(inputs), name=self.name, **{"stacked": False, **settings})
+
+    def _certified(self) -> dict[str, float]:
+        """Return certified metrics; a failure is told once and never reaches the training loop."""
+        try:
+            return certified_metrics(self._analyzed())
+        except Exception as error:  # e.g. weights that are no longer numbers
+            if self._failed("certification", error):
+                self._certify_every = 0
+            return {}
+
+    def _log(self, metrics: Mapping[str, float]) -> None:
+        """Hand metrics to every sink; a failure is told once and never reaches the training loop."""
+        for sink in tuple(self.sinks):
+            what = f"sink {type(sink).__name__}"
+            try:
+                sink.log(dict(metrics), step=self._step)
+            except Exception as error:  # a full disk, a lost connection
+                if self._failed(what, error):
+                    self.sinks.remove(sink)
+            else:
+                self._failures.pop(what, None)
+
+
+def _sinks(run: str | Path | None, sinks: Iterable[Any]) -> list[Any]:
+    """Return the sinks, the run folder first.
+
+    Raises:
+        InputError: if one of them cannot log.
+    """
+    found = [*([] if run is None else [RunFolder(run)]), *sinks]
+    for sink in found:
+        if not callable(getattr(sink, "log", None)):
+            raise InputError(f"a sink has a method log(dict, step=...); {type(sink).__name__} has none")
+    return found

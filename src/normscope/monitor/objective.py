@@ -1,0 +1,106 @@
+"""The loss on the probe batch: the model's own, the user's, or the usual one for the labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+
+Outputs = Mapping[str, Tensor]
+#: A loss of the outputs (the tensor, if there is one, otherwise a dictionary) and the labels.
+LossFunction = Callable[..., Tensor]
+
+
+def prediction(outputs: Outputs) -> Tensor:
+    """Return the output that is compared with labels: the logits, or the first one that is not the loss.
+
+    >>> prediction({"loss": torch.zeros(()), "logits": torch.ones(2, 3)}).shape
+    torch.Size([2, 3])
+    """
+    if "logits" in outputs:
+        return outputs["logits"]
+    return next((value for name, value in outputs.items() if name != "loss"), next(iter(outputs.values())))
+
+
+def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction | None = None) -> Tensor | None:
+    """Return the loss on the probe batch, a scalar, or ``None`` if there are no labels to tell it from.
+
+    Args:
+        outputs: what the model gave, by name.
+        labels: the labels of the batch.
+        function: the user's loss ``f(outputs, labels)``, called with the single output or the dictionary of them.
+            Without it: the model's own output ``loss``; for class numbers cross-entropy over the last (or, for images
+            of classes, the second) axis; for numbers of the output's shape the mean squared error.
+
+    Raises:
+        InputError: if the loss is not a scalar.
+
+    >>> round(float(probe_loss({"output": torch.zeros(2, 4)}, torch.tensor([0, 3]))), 4)
+    1.3863
+    """
+    if function is not None:
+        given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
+        loss = function(given) if labels is None else function(given, labels)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            raise InputError("the monitor's loss must return a tensor with one number, such as cross_entropy does")
+        return loss.reshape(())
+    own = outputs.get("loss")
+    if own is not None and own.numel() == 1:
+        return own.reshape(())
+    if labels is None:
+        return None
+    found = prediction(outputs)
+    if not labels.is_floating_point() and found.ndim == labels.ndim + 1:
+        if found.shape[:-1] == labels.shape:
+            return F.cross_entropy(found.reshape(-1, found.shape[-1]).float(), labels.reshape(-1).long())
+        if (found.shape[0], *found.shape[2:]) == tuple(labels.shape):
+            return F.cross_entropy(found.float(), labels.long())
+    if labels.is_floating_point() and labels.numel() == found.numel():
+        return F.mse_loss(found.float().reshape(labels.shape), labels.float())
+    return None
+
+
+def class_scores(outputs: Outputs, labels: Tensor | None) -> tuple[Tensor, Tensor] | None:
+    """Return scores (n, classes) and class numbers (n,), or ``None`` if the outputs are no scores of the labels.
+
+    A model that computes its own loss of labels in a sequence may shift them; nothing is said of such.
+
+    >>> class_scores({"output": torch.zeros(2, 5, 4)}, torch.zeros(2, 5, dtype=torch.long))[0].shape
+    torch.Size([10, 4])
+    """
+    if labels is None or labels.is_floating_point() or ("loss" in outputs and labels.ndim > 1):
+        return None
+    found = prediction(outputs).detach()
+    if found.ndim != labels.ndim + 1 or found.shape[:-1] != labels.shape or found.shape[-1] < 2:
+        return None
+    scores, classes = found.reshape(-1, found.shape[-1]).float(), labels.reshape(-1).long()
+    valid = (classes >= 0) & (classes < scores.shape[1])  # -100 and the like mark places without a label
+    return (scores[valid], classes[valid]) if bool(valid.any()) else None
+
+
+def one_number(value: object) -> float:
+    """Return a scalar of any kind as a float.
+
+    Raises:
+        InputError: if it holds more than one number, or none.
+
+    >>> one_number(torch.tensor([2.0]))
+    2.0
+    """
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise InputError(f"a metric is one number; this tensor has shape {tuple(value.shape)}: take its mean")
+        return float(value.detach().reshape(()))
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        raise InputError(f"a metric is one number, not {type(value).__name__}") from None
+
+
+def on_accelerator(value: object) -> bool:
+    """Tell whether reading a value would wait for an accelerator."""
+    return isinstance(value, Tensor) and value.device.type != "cpu" and not isinstance(value, torch.nn.Parameter)

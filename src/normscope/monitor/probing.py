@@ -1,0 +1,106 @@
+"""The probe batch and the state in which it is run, apart from the training around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.environment import restore_rng, rng_state
+from normscope.core.errors import CaptureError, InputError
+from normscope.graph.inputs import ModelInputs, as_inputs, check_runs
+from normscope.graph.signature import signature_of
+from normscope.monitor.graph_view import GraphView
+from normscope.monitor.module_view import ModuleView
+from normscope.monitor.objective import LossFunction
+from normscope.monitor.view import View
+
+
+def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | None]:
+    """Return a probe batch as the model takes it, and its labels; tensors are copies, so the batch stays fixed.
+
+    A model that takes ``labels`` gets them, and may compute its loss itself.
+
+    Args:
+        probe: a batch: a tensor, a pair of inputs and labels, or a mapping.
+        model: the model, unwrapped.
+
+    Raises:
+        InputError: if there is no batch, or the model does not run on it.
+
+    >>> inputs, labels = probe_inputs((torch.zeros(4, 3), torch.zeros(4, dtype=torch.long)), nn.Linear(3, 2))
+    >>> inputs.batch, labels.shape
+    (4, torch.Size([4]))
+    """
+    if probe is None or isinstance(probe, torch.utils.data.DataLoader):
+        raise InputError(
+            "the monitor looks at one fixed batch: give probe=(inputs, labels), for example "
+            "probe=next(iter(loader)) taken before training starts"
+        )
+    inputs = as_inputs(probe, model)
+    labels = inputs.labels
+    if labels is None and isinstance(probe, ModelInputs):
+        labels = probe.labels
+    takes = "labels" in signature_of(model).keywords
+    kwargs = (
+        {**inputs.kwargs, "labels": labels} if takes and labels is not None and isinstance(probe, Mapping) else None
+    )
+    fixed = ModelInputs(_copied(inputs.args), _copied(inputs.kwargs if kwargs is None else kwargs))
+    check_runs(model, fixed)
+    return fixed, None if labels is None else labels.detach().clone()
+
+
+def _copied(values: Any) -> Any:
+    """Return arguments with every tensor copied."""
+    if isinstance(values, dict):
+        return {name: v.detach().clone() if isinstance(v, Tensor) else v for name, v in values.items()}
+    return tuple(v.detach().clone() if isinstance(v, Tensor) else v for v in values)
+
+
+def view_of(model: nn.Module, probe: Any, loss: LossFunction | None, mode: str) -> View:
+    """Return a model and its probe by the captured graph, or by modules where there is none.
+
+    Args:
+        model: the model, unwrapped.
+        probe: the probe batch.
+        loss: the user's loss, if any.
+        mode: what BatchNorm does in the pass over the probe: ``batch`` or ``running``.
+    """
+    inputs, labels = probe_inputs(probe, model)
+    try:
+        view = GraphView(model, inputs, labels, loss, mode)
+        view.look(statistics=False)
+    except (CaptureError, RuntimeError) as error:  # the graph may know one batch size or device only
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        return ModuleView(model, inputs, labels, loss, mode, reason)
+    return view
+
+
+@contextmanager
+def aside(device: torch.device) -> Iterator[None]:
+    """Leave training out of what happens in the block: no autocast, no inference mode, random states put back.
+
+    Args:
+        device: where the model is.
+
+    >>> before = torch.get_rng_state()
+    >>> with aside(torch.device("cpu")):
+    ...     _ = torch.rand(3)
+    >>> torch.equal(before, torch.get_rng_state())
+    True
+    """
+    state = rng_state()
+    try:
+        with torch.inference_mode(False), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        restore_rng(state)
+
+
+def without_labels(inputs: ModelInputs) -> ModelInputs:
+    """Return the arguments without labels, as an analysis takes them."""
+    return replace(inputs, kwargs={name: value for name, value in inputs.kwargs.items() if name != "labels"})

@@ -1,0 +1,72 @@
+"""Certified constants along a run: what ``analyze`` proves of the weights of one moment."""
+
+from __future__ import annotations
+
+from normscope.core.result import Result
+from normscope.core.value import ALL_INPUTS, Kind
+from normscope.monitor.quantity import Description
+
+#: Metrics, and the end-to-end constants of a result they are the logarithms of.
+END_TO_END = {
+    "certified/global_log10": "global",
+    "certified/floor_log10": "variance_floor",
+    "certified/without_normalizers_log10": "without_normalizers",
+    "certified/lower_log10": "lower",
+}
+DESCRIPTIONS = (
+    Description(
+        "certified/norm_log10/*",
+        Kind.CERTIFIED,
+        "norm of a layer from above",
+        "normscope norm",
+        log10=True,
+        domain=ALL_INPUTS,
+    ),
+    Description(
+        "certified/global_log10",
+        Kind.CERTIFIED,
+        "end-to-end constant on all inputs",
+        "normscope F10",
+        log10=True,
+        domain=ALL_INPUTS,
+    ),
+    Description(
+        "certified/floor_log10",
+        Kind.CERTIFIED,
+        "end-to-end constant where stds before normalizers stay above those of the probe",
+        "normscope F10",
+        log10=True,
+    ),
+    Description(
+        "certified/without_normalizers_log10",
+        Kind.CERTIFIED,
+        "end-to-end constant of the network with its normalizers removed",
+        "normscope F10",
+        log10=True,
+        domain=ALL_INPUTS,
+    ),
+    Description(
+        "certified/lower_log10",
+        Kind.LOWER,
+        "what is attained, on the same domain as certified/floor_log10",
+        "normscope Jacobian",
+        log10=True,
+    ),
+)
+
+
+def certified_metrics(result: Result) -> dict[str, float]:
+    """Return the metrics of a certified analysis by name.
+
+    Args:
+        result: what ``analyze`` found.
+
+    Returns:
+        Decimal logarithms, rounded to the safe side.
+    """
+    found = {f"certified/norm_log10/{layer.name}": layer.upper.log10 for layer in result.layers}
+    for name, key in END_TO_END.items():
+        value = result.end_to_end.get(key)
+        if value is not None:
+            found[name] = value.log10
+    return found

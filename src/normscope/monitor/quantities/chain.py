@@ -1,0 +1,42 @@
+"""A cheap end-to-end estimate: the constants of layers and normalizers multiplied as if the network were a chain."""
+
+from __future__ import annotations
+
+from normscope.core.value import Kind, product
+from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.monitor.quantities.spectral import lower_product
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+
+class ChainEstimate(Quantity):
+    r"""``prod_k c_k`` with folded norms where fixed normalization follows a layer, otherwise norm and constant apart.
+
+    An estimate, no bound: it knows of no skip connection, attention or slope of an activation, and the norms are from
+    below. ``Monitor.certify`` gives the bound.
+    """
+
+    name = "chain"
+    describes = (
+        Description(
+            "bound/chain_log10",
+            Kind.ESTIMATE,
+            "folded norms and normalizers' constants multiplied along the network as if it were a chain",
+            "normscope F1",
+            log10=True,
+        ),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return the estimate, if there is a layer."""
+        if not moment.layers:
+            return {}
+        folded = {x.normalizer for x in moment.layers if x.folded is not None}
+        norms = moment.norms | moment.folded_norms
+        parts = [lower_product(norms.values())]
+        for normalizer in moment.normalizers:
+            if normalizer.site.node in folded or normalizer.site.kind in OF_WEIGHTS:
+                continue
+            constants = moment.constants[normalizer.name]
+            parts.append(constants.on_floor or constants.proved)
+        return {"bound/chain_log10": product(parts).log10}

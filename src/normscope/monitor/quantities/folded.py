@@ -1,0 +1,37 @@
+"""Layers folded with the fixed normalization after them, and their product: unchanged when a weight is rescaled."""
+
+from __future__ import annotations
+
+from normscope.core.value import ALL_INPUTS, Kind
+from normscope.monitor.quantities.spectral import lower_product
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+
+class FoldedNorms(Quantity):
+    """``||diag(gamma/sigma) W_k||`` of every layer that BatchNorm with running statistics follows."""
+
+    name = "folded"
+    describes = (
+        Description(
+            "folded/*",
+            Kind.LOWER,
+            "norm of a layer with the normalization after it, attained",
+            "normscope F1",
+            domain=ALL_INPUTS,
+        ),
+        Description(
+            "product/folded_log10",
+            Kind.LOWER,
+            "product of the folded norms, each from below; a rescaled weight does not move it",
+            "normscope F1",
+            log10=True,
+            domain=ALL_INPUTS,
+        ),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return the folded norm of each layer that has one, and their product."""
+        norms = moment.folded_norms
+        found = {f"folded/{name}": norm for name, norm in norms.items()}
+        return found | ({"product/folded_log10": lower_product(norms.values()).log10} if norms else {})

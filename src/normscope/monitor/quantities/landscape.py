@@ -1,0 +1,118 @@
+"""The loss along its gradient: how predictive the gradient is, and how smooth the loss (Santurkar et al. 2018)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.value import Kind
+from normscope.monitor.quantities.gradient import total_norm
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+#: Steps along the gradient in learning rates, as in the paper.
+MULTIPLES = (0.5, 1.0, 2.0, 4.0)
+#: Where no learning rate is known: lengths of the steps relative to the norm of the weights.
+RELATIVE = (1e-3, 3e-3, 1e-2, 3e-2)
+
+Gradient = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Landscape:
+    """What was met along the gradient.
+
+    Attributes:
+        loss_low: least loss.
+        loss_high: largest loss.
+        change_low: least change of the gradient, ``||g(w - s g) - g(w)||``.
+        change_high: largest change of the gradient.
+        smoothness: largest change over length, ``||g(w - s g) - g(w)||/(s ||g||)``.
+    """
+
+    loss_low: float
+    loss_high: float
+    change_low: float
+    change_high: float
+    smoothness: float
+
+
+def along_gradient(
+    gradient: Gradient, at: Callable[[float], tuple[float, Gradient]], steps: Sequence[float]
+) -> Landscape | None:
+    r"""Return the ranges of loss and gradient at ``w - s g`` for several step sizes ``s``.
+
+    Args:
+        gradient: ``g = grad L(w)``.
+        at: returns loss and gradient at ``w - s g``.
+        steps: the step sizes ``s > 0``.
+
+    Returns:
+        The ranges, or ``None`` where the gradient is zero.
+
+    >>> half_square = lambda s: ((1.0 - s) ** 2 / 2, {"w": torch.tensor([1.0 - s])})  # L = w^2/2 at w = 1, so g = 1
+    >>> found = along_gradient({"w": torch.tensor([1.0])}, half_square, [0.5, 1.0])
+    >>> found.loss_high, found.change_high, found.smoothness
+    (0.125, 1.0, 1.0)
+    """
+    length = total_norm(gradient.values())
+    if length == 0.0 or not steps:
+        return None
+    losses, changes, slopes = [], [], []
+    for step in steps:
+        loss, other = at(step)
+        with torch.no_grad():
+            change = total_norm(other[name] - value if name in other else value for name, value in gradient.items())
+        losses.append(loss)
+        changes.append(change)
+        slopes.append(change / (step * length))
+    return Landscape(_least(losses), _largest(losses), _least(changes), _largest(changes), _largest(slopes))
+
+
+def _least(values: list[float]) -> float:
+    """Return the minimum, NaN if one of them is."""
+    return math.nan if any(map(math.isnan, values)) else min(values)
+
+
+def _largest(values: list[float]) -> float:
+    """Return the maximum, NaN if one of them is."""
+    return math.nan if any(map(math.isnan, values)) else max(values)
+
+
+class GradientPredictiveness(Quantity):
+    """Range of loss and gradient along the gradient direction, and effective smoothness, on the probe."""
+
+    name = "landscape"
+    gradient = True
+    describes = (
+        Description("landscape/loss_low", Kind.ESTIMATE, "least loss along the gradient direction", signed=True),
+        Description("landscape/loss_high", Kind.ESTIMATE, "largest loss along the gradient direction", signed=True),
+        Description("landscape/change_low", Kind.ESTIMATE, "least change of the gradient along its direction"),
+        Description("landscape/change_high", Kind.ESTIMATE, "largest change of the gradient along its direction"),
+        Description(
+            "landscape/smoothness", Kind.ESTIMATE, "largest change of the gradient over the length of the step"
+        ),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return the ranges over steps of half to four learning rates."""
+        gradient = moment.gradients
+        steps = _steps(moment)
+        if not gradient or not steps:
+            return {}
+        found = along_gradient(gradient, lambda step: moment.moved(gradient, -step), steps)
+        return {} if found is None else {f"landscape/{name}": value for name, value in vars(found).items()}
+
+
+def _steps(moment: Snapshot) -> list[float]:
+    """Return the step sizes: multiples of the learning rate, or lengths relative to the weights."""
+    rate = max(moment.rates.values(), default=0.0)
+    if rate > 0.0:
+        return [rate * multiple for multiple in MULTIPLES]
+    length = total_norm(moment.gradients.values())
+    size = total_norm(moment.parameters[name] for name in moment.gradients)
+    return [part * size / length for part in RELATIVE] if length > 0.0 and size > 0.0 else []

@@ -1,0 +1,53 @@
+"""Margins on the probe: how far the right class is ahead."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normscope.core.value import Kind
+from normscope.monitor.objective import class_scores
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+
+
+def margins(scores: Tensor, classes: Tensor) -> Tensor:
+    r"""Return ``f_y - max_{j != y} f_j`` of every sample; positive where the class is right.
+
+    Args:
+        scores: of shape (samples, classes), at least two classes.
+        classes: the right ones, of shape (samples,).
+
+    >>> margins(torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([0, 0])).tolist()
+    [1.5, -3.0]
+    """
+    index = classes.unsqueeze(1)
+    right = scores.gather(1, index).squeeze(1)
+    others = scores.scatter(1, index, float("-inf"))
+    return right - others.amax(1)
+
+
+class Margins(Quantity):
+    """The least, tenth and median margin on the probe, and the share of samples classified right."""
+
+    name = "margins"
+    describes = (
+        Description(
+            "margin/*", Kind.ESTIMATE, "margin of the right class on the probe: least, 10 %, median", signed=True
+        ),
+        Description("probe/accuracy", Kind.ESTIMATE, "share of the probe with a positive margin"),
+    )
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return quantiles of the margins, if the labels are classes."""
+        found = class_scores(moment.look.outputs, moment.view.labels)
+        if found is None:
+            return {}
+        values = margins(*found).double()
+        tenth, median = torch.quantile(values, torch.tensor([0.1, 0.5], dtype=torch.float64, device=values.device))
+        return {
+            "margin/minimum": float(values.min()),
+            "margin/tenth": float(tenth),
+            "margin/median": float(median),
+            "probe/accuracy": float((values > 0).double().mean()),
+        }

@@ -1,0 +1,95 @@
+"""A quantity of the monitor: a pure function of a moment, with a memory between moments where that saves work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from normscope.core.errors import InputError
+from normscope.core.value import Kind, Value
+from normscope.monitor.snapshot import Snapshot
+
+#: What most metrics speak about.
+PROBE = "the probe batch"
+
+
+@dataclass(frozen=True)
+class Description:
+    """What a metric is.
+
+    Attributes:
+        pattern: its name, a ``*`` standing for the name of a layer, normalizer or activation.
+        kind: what its numbers guarantee.
+        words: what it is.
+        statement: the paper and number it comes from.
+        log10: whether the number is a decimal logarithm.
+        domain: the inputs it speaks about.
+        signed: whether it may be negative, so that it is no :class:`~normscope.core.value.Value`.
+    """
+
+    pattern: str
+    kind: Kind
+    words: str
+    statement: str = ""
+    log10: bool = False
+    domain: str = PROBE
+    signed: bool = False
+
+    def matches(self, name: str) -> bool:
+        """Tell whether a metric is described by this.
+
+        >>> Description("norm/*", Kind.LOWER, "").matches("norm/blocks.0.conv")
+        True
+        """
+        start, star, end = self.pattern.partition("*")
+        if not star:
+            return name == self.pattern
+        return len(name) > len(start) + len(end) and name.startswith(start) and name.endswith(end)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the form kept in a run's configuration."""
+        return {
+            "pattern": self.pattern,
+            "kind": self.kind.value,
+            "words": self.words,
+            "statement": self.statement,
+            "log10": self.log10,
+            "domain": self.domain,
+        }
+
+    def value(self, number: float) -> Value:
+        """Return a number of this metric as a value that says what it is.
+
+        Raises:
+            InputError: if the metric may be negative, or the number is none.
+
+        >>> Description("product/folded_log10", Kind.LOWER, "", log10=True).value(2.0).kind.value
+        'lower'
+        """
+        if self.signed or math.isnan(number):
+            raise InputError(f"{self.pattern} is no value: it may be negative, or is not a number here ({number})")
+        if self.log10:
+            rest = {"kind": self.kind.value, "domain": self.domain, "mode": None, "statement": self.statement}
+            return Value.from_dict({"log10": number, **rest})
+        return Value.of(number, self.kind, domain=self.domain, statement=self.statement)
+
+
+class Quantity:
+    """One quantity over time; subclasses say what they measure and how.
+
+    Attributes:
+        name: what it is chosen by.
+        describes: its metrics.
+        gradient: whether it needs the gradient on the probe.
+        previous: whether it needs the weights of one update before.
+    """
+
+    name: ClassVar[str] = ""
+    describes: ClassVar[tuple[Description, ...]] = ()
+    gradient: ClassVar[bool] = False
+    previous: ClassVar[bool] = False
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return the metrics of a moment by name."""
+        raise NotImplementedError

@@ -1,0 +1,140 @@
+"""What quantities see of a model: its layers and normalizers with their live values, and one pass over the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from normscope.operators.linear_map import LinearMap
+from normscope.operators.site import Site
+
+MapOf = Callable[[torch.dtype], LinearMap]
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A linear layer as it acts in the network, with the weights of this moment.
+
+    Attributes:
+        name: as in the result of ``analyze``.
+        parameter: the trained parameter behind its weight; of weight normalization the directions.
+        map: the linear map it is, without bias, in a given precision.
+        folded: the same followed by the fixed normalization right after it, if there is one.
+        normalizer: the graph node of that normalization.
+    """
+
+    name: str
+    parameter: str
+    map: MapOf
+    folded: MapOf | None = None
+    normalizer: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Normalizer:
+    """A normalizer with the parameters and statistics of this moment.
+
+    Attributes:
+        name: as in the result of ``analyze``.
+        site: where it stands and what it divides by.
+    """
+
+    name: str
+    site: Site
+
+
+@dataclass(eq=False)
+class Look:
+    """One pass over the probe batch.
+
+    Attributes:
+        outputs: what the model gave, by name.
+        loss: the loss, if there is one.
+        variances: per-channel variance before each normalizer, by its name.
+        floors: least spread of each group before normalizers that use the statistics of their input.
+        activations: per-channel variance before each activation.
+        gradients: of the loss, by parameter; empty if they were not asked for.
+    """
+
+    outputs: dict[str, Tensor] = field(default_factory=dict)
+    loss: Tensor | None = None
+    variances: dict[str, Tensor] = field(default_factory=dict)
+    floors: dict[str, Tensor] = field(default_factory=dict)
+    activations: dict[str, Tensor] = field(default_factory=dict)
+    gradients: dict[str, Tensor] = field(default_factory=dict)
+
+
+class View(Protocol):
+    """A model and its probe batch; two kinds: by the captured graph, and by modules."""
+
+    notes: tuple[str, ...]
+    labels: Tensor | None
+    inputs: list[Tensor]
+
+    def refresh(self) -> None:
+        """Forget what was read of the weights: they have moved."""
+        ...
+
+    def parameters(self) -> dict[str, Tensor]:
+        """Return the live parameters the probe reaches, detached, by name."""
+        ...
+
+    def layers(self) -> tuple[Layer, ...]:
+        """Return the linear layers in order."""
+        ...
+
+    def normalizers(self) -> tuple[Normalizer, ...]:
+        """Return the normalizers in order."""
+        ...
+
+    def look(
+        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+    ) -> Look:
+        """Run over the probe batch.
+
+        Args:
+            gradient: also differentiate the loss with respect to the parameters that are trained.
+            statistics: also collect variances.
+            parameters: values in the place of live ones.
+        """
+        ...
+
+
+def channel_variance(x: Tensor, axis: int) -> Tensor:
+    """Return the biased variance of every channel over all samples and places.
+
+    Args:
+        x: the values before a normalizer or activation.
+        axis: the axis of the channels.
+
+    >>> channel_variance(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).tolist()
+    [1.0, 0.0]
+    """
+    rest = [i for i in range(x.ndim) if i != axis % x.ndim]
+    if not rest:
+        return torch.zeros(x.shape[0])
+    wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
+    return wide.var(dim=rest, correction=0)
+
+
+def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:
+    """Return leaves of our own that share the memory of the parameters, those in ``wanted`` to be differentiated."""
+    return {name: value.detach().requires_grad_(name in wanted) for name, value in parameters.items()}
+
+
+def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the gradient of a loss with respect to leaves; those it does not depend on are left out.
+
+    >>> w = torch.tensor([3.0], requires_grad=True)
+    >>> gradients_of((w * w).sum(), {"w": w})["w"].tolist()
+    [6.0]
+    """
+    if loss is None or not loss.requires_grad:
+        return {}
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+    return {name: value.detach() for name, value in zip(wanted, found, strict=True) if value is not None}

@@ -1,0 +1,78 @@
+"""Spectral norms that follow moving weights: Lanczos from the vector of the last time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+from normscope.monitor.view import MapOf
+
+#: Lanczos steps the first time, and from a remembered vector.
+COLD, WARM = 24, 3
+#: Length of the random part added to a remembered unit vector: where the largest direction changes, it is found again.
+JITTER = 0.05
+
+#: A norm and the vector that attains it.
+Followed = tuple[float, Tensor]
+
+
+def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | None = None, seed: int = 0) -> Followed:
+    r"""Return an attained value of the norm of a map, and the vector that attains it.
+
+    A few Lanczos steps in float32 find the vector ``v``; its stretch :math:`\|A v\|/\|v\|` is taken in float64 and
+    lowered by its rounding, so the value is never above the norm.
+
+    Args:
+        map_of: the map in a given precision.
+        start: the vector of the last time, if there is one; it is mixed with a random one.
+        steps: Lanczos steps; by default :data:`COLD` without a start and :data:`WARM` with one.
+        seed: of the random vector.
+
+    >>> from normscope.operators.linear_map import LinearMap
+    >>> A = torch.tensor([[3.0, 0.0], [0.0, 1.0]])
+    >>> norm, vector = followed_norm(lambda dtype: LinearMap.from_matrix(A.to(dtype)))
+    >>> round(norm, 9), vector.abs().round(decimals=6).tolist()
+    (3.0, [1.0, 0.0])
+    """
+    fast = map_of(torch.float32)
+    dimension = min(fast.domain_dimension, fast.range_dimension)
+    if start is None or start.numel() != dimension:
+        mixed, count = None, COLD
+    else:
+        generator = torch.Generator().manual_seed(seed)
+        noise = torch.randn(dimension, generator=generator).to(start)
+        mixed, count = start + (JITTER / dimension**0.5) * noise, WARM
+    run = lanczos_norm(fast, start=mixed, max_steps=count if steps is None else steps, seed=seed, tolerance=1e-4)
+    exact = map_of(torch.float64)
+    side = exact if exact.domain_dimension <= exact.range_dimension else exact.transpose
+    vector = run.vector.to(torch.float64)
+    return attained_norm(side, vector.reshape(side.domain_shape)), run.vector
+
+
+class WarmNorms:
+    """Norms of maps that change little from one time to the next, each continued from where it was.
+
+    >>> from normscope.operators.linear_map import LinearMap
+    >>> norms = WarmNorms()
+    >>> [round(norms.measure("w", lambda d: LinearMap.from_matrix(s * torch.eye(2, dtype=d))), 6) for s in (1, 2)]
+    [1.0, 2.0]
+    """
+
+    def __init__(self) -> None:
+        self._vectors: dict[str, Tensor] = {}
+        self._times: dict[str, int] = {}
+
+    def measure(self, name: str, map_of: MapOf) -> float:
+        """Return an attained value of the norm of a map.
+
+        Args:
+            name: what the map is remembered by.
+            map_of: the map as it is now.
+        """
+        times = self._times.get(name, 0)
+        norm, vector = followed_norm(map_of, self._vectors.get(name), seed=times)
+        self._times[name] = times + 1
+        if bool(torch.isfinite(vector).all()):
+            self._vectors[name] = vector
+        return norm
