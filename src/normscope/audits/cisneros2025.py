@@ -265,7 +265,7 @@ def _small_norm() -> Outcome:
 
 
 def _rows_under(rule: str, steps: int = 60) -> float:
-    """Return the largest fall of a row's norm in any step of plain, heavy-ball, decayed or Adam steps on mini-batches."""
+    """Return the largest fall of a row's norm in any step on mini-batches: plain, heavy-ball, decayed or Adam."""
     x, target, start = _one_layer()
     v, eta = start["0"], 0.05 if rule == "adam" else 0.5
     first = second = move = torch.zeros_like(v)
