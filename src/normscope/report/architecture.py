@@ -1,0 +1,135 @@
+"""The module tree of a result with each normalizer at its place, ready to be folded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normscope.core.result import NormalizerResult
+from normscope.core.value import Value
+
+_RUN = re.compile(r"^(?P<base>(?:.*\.)?)(?P<first>\d+)\.\.(?P<last>\d+)$")
+#: Most blocks shown at one level of the tree.
+SHOWN = 120
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The normalizers at one place of a block, of all its equal copies.
+
+    Attributes:
+        kind: what they are.
+        count: how many.
+        least: the smallest of their constants, on the data's floor where there is one.
+        most: the largest.
+    """
+
+    kind: str
+    count: int
+    least: Value
+    most: Value
+
+
+@dataclass(frozen=True)
+class Branch:
+    """A module, or a run of equal ones, of the tree.
+
+    Attributes:
+        name: module path, numbers of a run as ``0..11``.
+        type: class name.
+        repeat: how many equal modules it stands for.
+        parameters: of all of them.
+        ops: number of operations of one of them, children's left out.
+        marks: normalizers that it is itself.
+        inside: number of normalizers in it and below.
+        children: modules inside one of them.
+        hidden: children that are not shown.
+    """
+
+    name: str
+    type: str
+    repeat: int
+    parameters: int
+    ops: int
+    marks: tuple[Mark, ...]
+    inside: int
+    children: tuple[Branch, ...]
+    hidden: int = 0
+
+
+def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> tuple[Branch, ...]:
+    """Return the tree of a result's blocks with its normalizers marked.
+
+    Args:
+        blocks: as in a result.
+        normalizers: as in a result.
+
+    >>> block = {"name": "a.0..2", "type": "LayerNorm", "repeat": 3, "ops": [], "parameters": 6, "children": []}
+    >>> from normscope.core.value import Kind
+    >>> ones = [NormalizerResult(f"a.{i}", "layer_norm", None, None, Value(float(i), Kind.CERTIFIED)) for i in range(3)]
+    >>> (branch,) = architecture([block], ones)
+    >>> branch.marks[0].count, branch.marks[0].least.log, branch.marks[0].most.log
+    (3, 0.0, 2.0)
+    """
+    places = [(str(n.details.get("module", n.name.partition("#")[0])), n) for n in normalizers]
+    return tuple(_branch(block, places) for block in blocks)
+
+
+def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> Branch:
+    """Return one block with what lies inside it."""
+    name = str(block["name"])
+    inside = [(path, n) for path, n in ((_within(name, p), n) for p, n in places) if path is not None]
+    first = _first(name)
+    own = [n for path, n in inside if path == first]
+    children = block["children"]
+    return Branch(
+        name=name,
+        type=str(block["type"]),
+        repeat=int(block["repeat"]),
+        parameters=int(block["parameters"]),
+        ops=len(block["ops"]),
+        marks=_marks(own),
+        inside=len(inside),
+        children=tuple(_branch(child, inside) for child in children[:SHOWN]),
+        hidden=max(0, len(children) - SHOWN),
+    )
+
+
+def _first(name: str) -> str:
+    """Return the path of the first module of a run.
+
+    >>> _first("layers.0..11"), _first("head")
+    ('layers.0', 'head')
+    """
+    match = _RUN.match(name)
+    return f"{match['base']}{match['first']}" if match else name
+
+
+def _within(name: str, path: str) -> str | None:
+    """Return a module path as it is called inside the first module of a block, or ``None`` if it lies elsewhere.
+
+    >>> _within("layers.0..11", "layers.3.norm"), _within("layers.0..11", "layers.12.norm"), _within("a", "ab")
+    ('layers.0.norm', None, None)
+    """
+    match = _RUN.match(name)
+    if match is None:
+        return path if path == name or (name and path.startswith(f"{name}.")) else None
+    if not path.startswith(match["base"]):
+        return None
+    number, dot, rest = path[len(match["base"]) :].partition(".")
+    if not number.isdigit() or not int(match["first"]) <= int(number) <= int(match["last"]):
+        return None
+    return f"{match['base']}{match['first']}{dot}{rest}"
+
+
+def _marks(normalizers: Sequence[NormalizerResult]) -> tuple[Mark, ...]:
+    """Return normalizers at one place, by kind."""
+    kinds: dict[str, list[Value]] = {}
+    for n in normalizers:
+        kinds.setdefault(n.kind, []).append(n.proved if n.on_floor is None else n.on_floor)
+    return tuple(
+        Mark(kind, len(values), min(values, key=lambda v: v.log), max(values, key=lambda v: v.log))
+        for kind, values in kinds.items()
+    )

@@ -1,0 +1,180 @@
+"""The charts of the page as data: bounds along depth, variances before normalizers, several results overlaid."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from normscope.core.depth import Curve
+from normscope.core.result import NormalizerResult, Result
+from normscope.core.value import ALL_INPUTS, Kind
+from normscope.report.wording import KINDS
+
+#: Curves of the depth chart: key in a result, name on the page. The keys are also the styles of the lines.
+DEPTH: tuple[tuple[str, str], ...] = (
+    ("global", "proved, all inputs"),
+    ("variance_floor", "proved, variance floor"),
+    ("without_normalizers", "proved, normalizers taken out"),
+    ("printed", "printed product"),
+    ("lower", "attained"),
+)
+#: Styles of results that are overlaid, in order.
+RUNS = 8
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart.
+
+    Attributes:
+        style: name of its colour and dashes.
+        label: what it is.
+        kind: what its numbers guarantee, one word.
+        note: the same in a sentence.
+        log10: decimal logarithms; ``None`` where there is none.
+        gaps: whether missing numbers are bridged.
+    """
+
+    style: str
+    label: str
+    kind: str
+    note: str
+    log10: tuple[float | None, ...]
+    gaps: bool = False
+
+    @property
+    def endless(self) -> int | None:
+        """Return the first place from which on there is no bound, if there is one."""
+        return next((i for i, x in enumerate(self.log10) if x == math.inf), None)
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart over the places of a network, in log scale.
+
+    Attributes:
+        id: of its element.
+        title: what it shows.
+        places: name of each place.
+        kinds: what is at each place.
+        lines: what is drawn.
+        baseline: number at which a line is drawn across, as decimal logarithm, if any.
+        baseline_label: what that is.
+    """
+
+    id: str
+    title: str
+    places: tuple[str, ...]
+    kinds: tuple[str, ...]
+    lines: tuple[Line, ...]
+    baseline: float | None = None
+    baseline_label: str = ""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return where lines end because there is no bound."""
+        found = ((line, line.endless) for line in self.lines)
+        return tuple(f"{line.label}: no bound from {self.places[at]} on" for line, at in found if at is not None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what the script of the page draws; what is not finite is a gap there."""
+        lines = [
+            {"style": x.style, "label": x.label, "kind": x.kind, "log10": [_drawn(v) for v in x.log10], "gaps": x.gaps}
+            for x in self.lines
+        ]
+        out: dict[str, Any] = {"title": self.title, "places": self.places, "kinds": self.kinds, "lines": lines}
+        if self.baseline is not None:
+            out |= {"baseline": self.baseline, "baselineLabel": self.baseline_label}
+        return out
+
+
+def _drawn(x: float | None) -> float | str | None:
+    """Return a number as the script takes it: rounded, infinities as words."""
+    if x is None or math.isnan(x):
+        return None
+    return round(x, 6) if math.isfinite(x) else ("inf" if x > 0 else "-inf")
+
+
+def depth_chart(result: Result, name: str) -> Chart | None:
+    """Return the bounds along depth; a curve that lies on another one is left out."""
+    depth = result.depth
+    lines = []
+    for key, label in DEPTH:
+        curve = depth.curves.get(key)
+        if curve is None or any(curve.log10 == depth.curves[k].log10 for k in ("global",) if k != key):
+            continue
+        lines.append(_line(key, label, curve))
+    if not lines:
+        return None
+    return Chart(name, "How the bound builds up along depth", depth.names, depth.kinds, tuple(lines))
+
+
+def _line(style: str, label: str, curve: Curve) -> Line:
+    """Return a curve as a line with its guarantee in words."""
+    where = f"on {curve.domain}" if curve.domain == ALL_INPUTS else curve.domain
+    note = "; ".join(x for x in (KINDS[curve.kind], where, curve.statement) if x)
+    kind = "attained" if curve.kind is Kind.LOWER else curve.kind.value
+    return Line(style, label, kind, note, curve.log10, gaps=style == "lower")
+
+
+def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
+    """Return several results over each other: for each what is proved and what is attained.
+
+    Places are counted, so that networks of different depth share one axis.
+    """
+    longest = max((r.depth for r in results.values()), key=lambda d: len(d.names))
+    lines = []
+    for index, (title, result) in enumerate(results.items()):
+        curves = result.depth.curves
+        upper = "variance_floor" if "variance_floor" in curves else "global"
+        for key, words in ((upper, "proved"), ("lower", "attained")):
+            if key in curves:
+                line = _line(key, f"{title}, {words}", curves[key])
+                end = (None,) * (len(longest.names) - len(line.log10))
+                style = f"run{index % RUNS}{'-lower' if key == 'lower' else ''}"
+                lines.append(Line(style, line.label, line.kind, line.note, (*line.log10, *end), line.gaps))
+    if not lines:
+        return None
+    same = all(r.depth.names == longest.names for r in results.values())
+    places = longest.names if same else tuple(f"place {i}" for i in range(len(longest.names)))
+    kinds = longest.kinds if same else ("layer",) * len(places)
+    return Chart(name, "Bounds along depth, side by side", places, kinds, tuple(lines))
+
+
+def variance_chart(result: Result, name: str) -> Chart | None:
+    """Return the variances before each normalizer of activations, over channels, against the line at one."""
+    rows = [(n, _variances(n)) for n in result.normalizers]
+    rows = [(n, v) for n, v in rows if v is not None]
+    if not rows:
+        return None
+    places = tuple(n.name for n, _ in rows)
+    seen = any("seen_variance_max" in n.details for n, _ in rows)
+    source = "in the data" if seen else "of the running statistics"
+    columns = list(zip(*(v for _, v in rows if v is not None), strict=True))
+    names = (("variance-max", "largest"), ("variance-mean", "mean"), ("variance-min", "least"))
+    lines = tuple(
+        Line(style, f"{words} over channels", "measured", f"variance {source}, {words} over channels", tuple(values))
+        for (style, words), values in zip(names, columns, strict=True)
+        if any(v is not None for v in values)
+    )
+    title = f"Variance before each normalizer, {source}"
+    return Chart(name, title, places, ("normalizer",) * len(places), lines, 0.0, "variance 1")
+
+
+def _variances(n: NormalizerResult) -> tuple[float | None, float | None, float | None] | None:
+    """Return largest, mean and least variance before a normalizer as decimal logarithms, or ``None``."""
+    details = n.details
+    if "seen_variance_max" in details:
+        keys = ("seen_variance_max", "seen_variance_mean", "seen_variance_min")
+        high, mean, low = (_log10(float(details[key])) for key in keys)
+        return high, mean, low
+    if "std_max" in details:
+        return _log10(float(details["std_max"]) ** 2), None, _log10(float(details["std_min"]) ** 2)
+    return None
+
+
+def _log10(x: float) -> float | None:
+    """Return a decimal logarithm, or ``None`` for zero."""
+    return math.log10(x) if x > 0 else None

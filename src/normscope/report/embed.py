@@ -1,0 +1,117 @@
+"""Results inside a page: put in so that nothing in them can leave its place, and read back bit for bit."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Mapping
+from html.parser import HTMLParser
+from typing import Any
+
+from normscope.core.errors import InputError
+
+#: Id of the element that holds the results, and what its content is.
+ELEMENT, FORMAT, VERSION = "normscope-data", "normscope report", 1
+#: Characters of JSON beyond which it is compressed.
+COMPRESS = 400_000
+_PACKED = "gzip+base64"
+#: Characters that could end a script element, or its line, early.
+_ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
+
+
+def script_json(data: Any) -> str:
+    """Return JSON that is safe inside a script element.
+
+    >>> text = script_json({"name": "</script>"})
+    >>> "<" in text, json.loads(text)
+    (False, {'name': '</script>'})
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return text.translate(_ESCAPED)
+
+
+def packed(data: Any) -> tuple[str, str]:
+    """Return data as the text of a script element and the name of its encoding, empty for plain JSON.
+
+    >>> packed({"a": 1}), packed("x" * 1_000_000)[1]
+    (('{"a":1}', ''), 'gzip+base64')
+    """
+    text = script_json(data)
+    if len(text) <= COMPRESS:
+        return text, ""
+    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode(), _PACKED
+
+
+def unpacked(text: str, encoding: str) -> Any:
+    """Return what :func:`packed` was given."""
+    if encoding == _PACKED:
+        text = gzip.decompress(base64.b64decode(text.strip(), validate=True)).decode()
+    elif encoding:
+        raise InputError(f"results in a page are plain JSON or {_PACKED}, not {encoding!r}")
+    return json.loads(text)
+
+
+def digest(text: str) -> str:
+    """Return the source expression by which a content security policy allows one inline script or style.
+
+    >>> digest("")
+    "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
+    """
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+class _Finder(HTMLParser):
+    """Finds the element that holds the results."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoding: str | None = None
+        self.text: list[str] = []
+        self._inside = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Notice the element."""
+        found = dict(attrs)
+        if tag == "script" and found.get("id") == ELEMENT and self.encoding is None:
+            self._inside, self.encoding = True, found.get("data-encoding") or ""
+
+    def handle_endtag(self, tag: str) -> None:
+        """Notice its end."""
+        self._inside = False
+
+    def handle_data(self, data: str) -> None:
+        """Keep its content."""
+        if self._inside:
+            self.text.append(data)
+
+
+def read_back(html: str) -> dict[str, dict[str, Any]]:
+    """Return the results inside a page, in their JSON form, by name.
+
+    Args:
+        html: text of a page that :func:`normscope.report.html.render` wrote.
+
+    Raises:
+        InputError: if it is no such page.
+    """
+    finder = _Finder()
+    finder.feed(html)
+    finder.close()
+    if finder.encoding is None:
+        raise InputError(
+            "a report written by normscope holds its results in a script element; there is none in this file; "
+            "give the report.html of normscope analyze, demo or report"
+        )
+    try:
+        data = unpacked("".join(finder.text), finder.encoding)
+        if not isinstance(data, Mapping) or data["format"] != FORMAT:
+            raise ValueError("another format")
+        if data["version"] != VERSION:
+            raise InputError(f"version {VERSION} of the page is read here, not {data['version']!r}")
+        return {str(item["name"]): dict(item["result"]) for item in data["results"]}
+    except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
+        raise InputError(
+            f"the results inside the page are damaged ({type(error).__name__}); write the report again from result.json"
+        ) from error

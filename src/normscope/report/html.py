@@ -1,0 +1,235 @@
+"""The report as one HTML file that needs nothing else: no network, no server, and to be read no script."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from normscope.core.finding import Finding, order
+from normscope.core.result import Result, write_text
+from normscope.report import embed
+from normscope.report.architecture import Branch, architecture
+from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
+from normscope.report.numbers import count_text
+from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
+from normscope.report.svg import still
+from normscope.report.table import Section
+from normscope.report.text import _EFFECTS, END_TO_END, Facts
+from normscope.report.verdict import Verdict, verdict
+from normscope.report.wording import guarantee, page_float, page_kind, page_value, plural, power_text, sort_key
+
+if TYPE_CHECKING:
+    from normscope.lipschitz.checkpoint import CheckpointResult
+
+#: What the doctor said: about the one result, or about each by name; ``None`` if it was not asked.
+Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
+#: Sources of the page that are put into it.
+STYLES = ("vendor/uPlot.min.css", "page/page.css")
+SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page/page.js")
+LICENCE = "vendor/LICENSE-uPlot.txt"
+#: Most rows of the table of a chart's numbers.
+CHART_ROWS = 300
+
+
+@dataclass(frozen=True)
+class View:
+    """One result as the template takes it."""
+
+    id: str
+    name: str
+    result: Result
+    verdict: Verdict
+    findings: list[Finding] | None
+    rows: list[Row]
+    depth: Chart | None
+    variances: Chart | None
+    tree: tuple[Branch, ...]
+    hot: list[HotChannel]
+    hot_total: int
+
+
+def render(
+    results: Result | CheckpointResult | Mapping[str, Result],
+    *,
+    findings: Findings = None,
+    facts: Facts | None = None,
+    title: str = "",
+) -> str:
+    """Return a report as the text of one HTML file.
+
+    Args:
+        results: one result, or several by name, which are shown side by side.
+        findings: what the doctor said about the one result, or about each by its name; ``None`` if it was not asked.
+        facts: for several results more rows of their table, each a name and one cell per result.
+        title: of the page; by default the name of the model.
+
+    Returns:
+        The page, which holds the results themselves: :func:`normscope.report.embed.read_back`.
+
+    Raises:
+        ValueError: if there is no result, or a row of facts does not have one cell per result.
+
+    >>> from normscope.core.result import Coverage
+    >>> page = render(Result({"name": "<tiny>"}, {}, Coverage(0, 0, 1.0, 0), (), (), {}))
+    >>> "&lt;tiny&gt;" in page, "<tiny>" in page
+    (True, False)
+    """
+    from normscope import __version__
+
+    if not isinstance(results, Mapping) and not isinstance(results, Result):
+        return _weights_page(results, title)
+    named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
+    if not named:
+        raise ValueError("a report shows at least one result; none came")
+    said = findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
+    views = [_view(i, name, result, said.get(name)) for i, (name, result) in enumerate(named.items())]
+    charts = [c for v in views for c in (v.depth, v.variances) if c is not None]
+    overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
+    context = {
+        "title": title or " and ".join(named),
+        "views": views,
+        "sections": [],
+        "overlay": overlay,
+        "compared": compare_rows(list(named.values())) if len(named) > 1 else [],
+        "facts": _checked(facts or {}, len(named)),
+        "version": __version__,
+    }
+    results_json = [
+        {"name": v.name, "result": v.result.to_dict(), "findings": [f.to_dict() for f in v.findings or ()]}
+        for v in views
+    ]
+    return _page(context, [*charts, *([overlay] if overlay else [])], results_json)
+
+
+def _checked(facts: Facts, count: int) -> Facts:
+    """Return facts, each with one cell per result."""
+    for name, cells in facts.items():
+        if len(cells) != count:
+            raise ValueError(f"{name} needs one cell for each of {count} results; {len(cells)} came")
+    return facts
+
+
+def save_html(results: Result | Mapping[str, Result], path: str | os.PathLike[str], **rest: Any) -> Path:
+    """Write a report, whole or not at all.
+
+    Args:
+        results: as for :func:`render`.
+        path: the file.
+        **rest: as for :func:`render`.
+
+    Returns:
+        The file.
+    """
+    return write_text(path, render(results, **rest))
+
+
+def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | None) -> View:
+    """Return a result as the template takes it."""
+    hot, total = hot_rows(result)
+    return View(
+        id=f"r{index}",
+        name=name,
+        result=result,
+        verdict=verdict(result),
+        findings=None if findings is None else order(findings),
+        rows=layer_rows(result),
+        depth=depth_chart(result, f"r{index}-depth"),
+        variances=variance_chart(result, f"r{index}-variances"),
+        tree=architecture(result.blocks, result.normalizers),
+        hot=hot,
+        hot_total=total,
+    )
+
+
+def _weights_page(result: CheckpointResult, title: str) -> str:
+    """Return the report on a checkpoint without its model: its sections as they are."""
+    from normscope import __version__
+    from normscope.report.weights import checkpoint_sections
+
+    sections: list[Section] = checkpoint_sections(result, everything=True)
+    name = str(result.checkpoint["name"])
+    context: dict[str, Any] = {
+        "title": title or name,
+        "views": [],
+        "sections": sections,
+        "overlay": None,
+        "compared": [],
+        "facts": {},
+        "version": __version__,
+    }
+    return _page(context, [], [{"name": name, "result": result.to_dict(), "findings": []}])
+
+
+def _page(context: Mapping[str, Any], charts: Sequence[Chart], results: Sequence[Mapping[str, Any]]) -> str:
+    """Fill the template."""
+    style = "\n".join(_source(name) for name in STYLES)
+    script = "\n".join(_source(name) for name in SCRIPTS)
+    data, encoding = embed.packed({"format": embed.FORMAT, "version": embed.VERSION, "results": list(results)})
+    policy = (
+        f"default-src 'none'; script-src {embed.digest(script)}; style-src {embed.digest(style)}; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return _template().render(
+        **context,
+        glossary=GLOSSARY,
+        end_to_end=END_TO_END,
+        effects=_EFFECTS,
+        policy=policy,
+        style=Markup(style),
+        script=Markup(script),
+        licence=_source(LICENCE),
+        element=embed.ELEMENT,
+        encoding=encoding,
+        data=Markup(data),
+        charts=Markup(embed.script_json({c.id: c.to_dict() for c in charts})),
+    )
+
+
+@functools.cache
+def _source(name: str) -> str:
+    """Return the text of a file that is part of the package."""
+    return files("normscope.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Return the template; everything put into it is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: _source(f"page/{name}")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": page_value,
+        "power": power_text,
+        "plain": page_float,
+        "guarantee": guarantee,
+        "key": sort_key,
+        "kind": page_kind,
+        "count": count_text,
+        "still": lambda chart: Markup(still(chart)),
+    }
+    environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}
+    return environment.get_template("report.html.j2")
+
+
+def thinned(chart: Chart) -> list[int]:
+    """Return the places of a chart whose numbers are listed: all, or some if there are many.
+
+    >>> thinned(Chart("c", "", ("a",) * 3, ("layer",) * 3, ()))
+    [0, 1, 2]
+    """
+    count = len(chart.places)
+    step = max(1, -(-count // CHART_ROWS))
+    return sorted({*range(0, count, step), count - 1})

@@ -1,0 +1,71 @@
+// Everything on the page can be read without this; it adds sorting, filtering, drawn charts, the theme and saving.
+"use strict";
+(() => {
+  const root = document.documentElement;
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  all(".js").forEach((element) => (element.hidden = false));
+  all("table.sortable").forEach(normscope.sortable);
+  all("form.filter").forEach(normscope.filter);
+  const data = JSON.parse(document.getElementById("normscope-charts").textContent);
+  const charts = all("figure.chart").map((figure) => normscope.chart(figure, data[figure.id]));
+  normscope.charts = charts;
+
+  const remember = (key, value) => {
+    try {
+      if (value === undefined) return localStorage.getItem(key);
+      localStorage.setItem(key, value);
+    } catch {
+      // storage may be closed to files: then the choice lasts as long as the page
+    }
+    return null;
+  };
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const toggle = document.getElementById("theme");
+  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
+  const show = () => {
+    toggle.setAttribute("aria-pressed", String(isDark()));
+    charts.forEach((chart) => chart.redraw());
+  };
+  const stored = remember("normscope-theme");
+  if (stored === "dark" || stored === "light") root.dataset.theme = stored;
+  toggle.addEventListener("click", () => {
+    root.dataset.theme = isDark() ? "light" : "dark";
+    remember("normscope-theme", root.dataset.theme);
+    show();
+  });
+  system.addEventListener("change", show);
+  show();
+
+  all("[data-fold]").forEach((button) => {
+    button.addEventListener("click", () => {
+      const open = button.dataset.fold === "open";
+      button.closest("section").querySelectorAll(".tree details").forEach((d) => (d.open = open));
+    });
+  });
+
+  // The results as JSON, unpacked if they are packed.
+  normscope.results = async () => {
+    const holder = document.getElementById("normscope-data");
+    if (!holder.dataset.encoding) return JSON.parse(holder.textContent);
+    const bytes = Uint8Array.from(atob(holder.textContent.trim()), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  };
+  document.getElementById("download").addEventListener("click", async () => {
+    const { results } = await normscope.results();
+    const content = results.length === 1 ? results[0].result : Object.fromEntries(results.map((r) => [r.name, r.result]));
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([JSON.stringify(content, null, 1)], { type: "application/json" }));
+    link.download = results.length === 1 ? "result.json" : "results.json";
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  });
+
+  // What is folded is printed too.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    opened = all(".tree details:not([open])");
+    opened.forEach((d) => (d.open = true));
+  });
+  addEventListener("afterprint", () => opened.forEach((d) => (d.open = false)));
+})();

@@ -1,0 +1,155 @@
+"""The rows of the page's tables: every layer and normalizer in the order of the network, and the hot channels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from normscope.core.result import LayerResult, NormalizerResult, Result
+from normscope.core.value import Kind, Value
+from normscope.report.text import _EFFECTS, END_TO_END
+from normscope.report.wording import page_float
+
+#: Most hot channels the page lists.
+HOTTEST = 20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer or normalizer.
+
+    Attributes:
+        place: its number in the network.
+        name: module path.
+        role: ``layer`` or ``normalizer``.
+        what: kind of layer or normalizer.
+        size: shape of the weight, or size of a normalizer's group.
+        printed: what the paper prints.
+        is_bound: whether that is a bound, if it is known.
+        proved: upper bound.
+        floor: the same where the data's spread is the least.
+        attained: value attained.
+        folded: norm together with the normalizer after it.
+        note: how it was found, or facts.
+    """
+
+    place: int
+    name: str
+    role: str
+    what: str
+    size: str
+    printed: Value | None
+    is_bound: bool | None
+    proved: Value
+    floor: Value | None
+    attained: Value | None
+    folded: Value | None
+    note: str
+
+
+def layer_rows(result: Result) -> list[Row]:
+    """Return every layer and normalizer, in the order of the network."""
+    order = {name: place for place, name in enumerate(result.depth.names)}
+    items: list[LayerResult | NormalizerResult] = [*result.layers, *result.normalizers]
+    items.sort(key=lambda item: order.get(item.name, len(order)))
+    return [
+        _layer(i, item) if isinstance(item, LayerResult) else _normalizer(i, item) for i, item in enumerate(items, 1)
+    ]
+
+
+def _layer(place: int, x: LayerResult) -> Row:
+    """Return the row of a linear layer; the paper's factor of a layer is its norm."""
+    shape = "×".join(map(str, x.shape))
+    note = f"certificate: {x.method}" if x.method else ""
+    return Row(place, x.name, "layer", x.kind, shape, None, None, x.upper, None, x.lower, x.folded, note)
+
+
+def _normalizer(place: int, n: NormalizerResult) -> Row:
+    """Return the row of a normalizer."""
+    group = n.details.get("group_size") or n.details.get("channels")
+    size = "" if group is None else f"{group:,} per group" if "group_size" in n.details else f"{group:,} channels"
+    facts = [f"eps {page_float(n.details['eps'])}"] if "eps" in n.details else []
+    if n.floor is not None:
+        facts.append(f"least std seen {page_float(n.floor)}")
+    elif "std_min" in n.details:
+        facts.append(f"least running std {page_float(n.details['std_min'])}")
+    if n.details.get("written_out"):
+        facts.append("written out in plain arithmetic")
+    return Row(
+        place=place,
+        name=n.name,
+        role="normalizer",
+        what=n.kind.replace("_", " "),
+        size=size,
+        printed=n.printed,
+        is_bound=n.printed_is_bound,
+        proved=n.proved,
+        floor=n.on_floor,
+        attained=None,
+        folded=None,
+        note=", ".join(facts),
+    )
+
+
+@dataclass(frozen=True)
+class HotChannel:
+    """A channel that stands out at one normalizer."""
+
+    name: str
+    kind: str
+    channel: int
+    factor: str
+    factor_ratio: str
+    variance: str
+    variance_ratio: str
+    heat: float
+
+
+def hot_rows(result: Result) -> tuple[list[HotChannel], int]:
+    """Return the hottest channels of the network, hottest first, and how many there are in all."""
+    rows = [_hot(n, item) for n in result.normalizers for item in n.details.get("hot_channels", ())]
+    rows.sort(key=lambda row: -row.heat)
+    return rows[:HOTTEST], len(rows)
+
+
+def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
+    """Return the row of one hot channel."""
+    ratios = [float(item[key]) for key in ("factor_over_median", "variance_over_median") if key in item]
+    return HotChannel(
+        name=n.name,
+        kind=n.kind.replace("_", " "),
+        channel=int(item["channel"]),
+        factor=page_float(item.get("factor")),
+        factor_ratio=page_float(item.get("factor_over_median")),
+        variance=page_float(item.get("variance")),
+        variance_ratio=page_float(item.get("variance_over_median")),
+        heat=max(ratios),
+    )
+
+
+def effect_value(item: Mapping[str, Any]) -> Value:
+    """Return a number of a result's ``effect`` as a value."""
+    return Value.from_dict({"log10": item["log10"], "kind": item["kind"], **_GUARANTEE})
+
+
+def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None]]]:
+    """Return the constants that some of the results have, side by side."""
+    rows: list[tuple[str, list[Value | None]]] = []
+    for key, words, _ in END_TO_END:
+        rows.append((words, [r.end_to_end.get(key) for r in results]))
+    for key, words in _EFFECTS.items():
+        items = [r.effect.get(key) for r in results]
+        rows.append((words, [None if item is None else effect_value(item) for item in items]))
+    return [row for row in rows if any(value is not None for value in row[1])]
+
+
+_GUARANTEE: dict[str, Any] = {"domain": "the network as it is", "mode": None, "statement": ""}
+#: Kinds and the words of the glossary.
+GLOSSARY: tuple[tuple[Kind, str], ...] = (
+    (Kind.CERTIFIED, "an upper bound in exact real arithmetic for the stored weights, our own rounding included"),
+    (Kind.PROBABILISTIC, "an upper bound that fails with probability at most delta, from a random start vector"),
+    (Kind.LOWER, "attained: there is an input, or a pair of inputs, that shows it"),
+    (Kind.PRINTED, "a paper's formula with these numbers put in; not a bound unless that is said"),
+    (Kind.ESTIMATE, "neither, e.g. the ratio of two bounds"),
+)

@@ -1,0 +1,131 @@
+"""A chart as a still picture: what is read without scripts, and what is printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+
+from normscope.report.charts import Chart, Line
+from normscope.report.wording import power_text
+
+WIDTH, HEIGHT = 960, 320
+LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+#: Most points of a line; a longer one is thinned.
+POINTS = 400
+#: Most lines across, and decades below which each has several.
+TICKS, DECADES = 7, 3.0
+
+
+def still(chart: Chart) -> str:
+    """Return a chart as an SVG element without styles of its own: classes name its colours.
+
+    >>> one = Line("global", "proved", "certified", "", (0.0, 2.0))
+    >>> text = still(Chart("c", "a title", ("input", "output"), ("input", "output"), (one,)))
+    >>> text.startswith("<svg") and "a title" in text and "10" in text
+    True
+    """
+    low, high = span(chart)
+    count = max(len(chart.places), 2)
+    parts = [
+        f'<svg class="still" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_summary(chart))}">',
+        f"<title>{escape(chart.title)}</title>",
+    ]
+    for tick in ticks(low, high):
+        y = _y(tick, low, high)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        label = escape(tick_text(tick))
+        parts.append(f'<text class="tick" x="{LEFT - 8}" y="{y}" dy="4" text-anchor="end">{label}</text>')
+    if chart.baseline is not None:
+        y = _y(chart.baseline, low, high)
+        parts.append(f'<line class="baseline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+    for index in _places(chart):
+        anchor = "start" if index == 0 else "end" if index == len(chart.places) - 1 else "middle"
+        label = escape(chart.places[index])
+        parts.append(
+            f'<text class="tick" x="{_x(index, count)}" y="{HEIGHT - 8}" text-anchor="{anchor}">{label}</text>'
+        )
+    for line in chart.lines:
+        parts += [f'<path class="line {line.style}" d="{path}"/>' for path in _paths(line, low, high, count)]
+    return "".join([*parts, "</svg>"])
+
+
+def _summary(chart: Chart) -> str:
+    """Return what a chart says, for those who do not see it: each line with its first and last number."""
+    said = []
+    for line in chart.lines:
+        known = [x for x in line.log10 if x is not None]
+        if known:
+            said.append(f"{line.label} ({line.kind}) from {power_text(known[0])} to {power_text(known[-1])}")
+    return f"{chart.title}: {'; '.join(said)}"
+
+
+def span(chart: Chart) -> tuple[float, float]:
+    """Return the least and the largest decimal logarithm of a chart, never closer than one decade.
+
+    >>> span(Chart("c", "", ("a",), ("layer",), (Line("global", "", "", "", (2.0, math.inf)),)))
+    (1.5, 2.5)
+    """
+    known = [x for line in chart.lines for x in line.log10 if x is not None and math.isfinite(x)]
+    known += [] if chart.baseline is None else [chart.baseline]
+    low, high = min(known, default=0.0), max(known, default=1.0)
+    missing = max(0.0, 1.0 - (high - low)) / 2
+    return low - missing, high + missing
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Return decimal logarithms of round numbers: whole powers of ten some steps apart, or 1, 2 and 5 of each.
+
+    >>> ticks(0.0, 14.0), [round(10**t, 3) for t in ticks(-0.4, 0.8)]
+    ([0.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0], [0.5, 1.0, 2.0, 5.0])
+    """
+    if high - low < DECADES:
+        powers = range(math.floor(low), math.ceil(high) + 1)
+        found = [k + math.log10(digit) for k in powers for digit in (1, 2, 5)]
+        return [t for t in found if low <= t <= high]
+    raw = (high - low) / TICKS
+    scale = 10.0 ** math.floor(math.log10(raw))
+    step = max(1.0, next(s * scale for s in (1, 2, 5, 10) if s * scale >= raw))
+    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]
+
+
+def tick_text(log10: float) -> str:
+    """Return the label of a line across.
+
+    >>> tick_text(14.0), tick_text(0.0), tick_text(math.log10(2))
+    ('10¹⁴', '1', '2')
+    """
+    near = round(log10)
+    if abs(log10 - near) > 1e-6 or -2 <= near <= 3:
+        return power_text(log10)
+    return power_text(float(near)).removeprefix("1.000×")
+
+
+def _places(chart: Chart) -> Sequence[int]:
+    """Return the places whose names are written: the first, one in the middle, and the last."""
+    count = len(chart.places)
+    return sorted({0, count // 2, count - 1}) if count > 4 else range(0, count, max(1, count - 1))
+
+
+def _x(index: int, count: int) -> float:
+    """Return where a place lies across."""
+    return round(LEFT + (WIDTH - LEFT - RIGHT) * index / (count - 1), 1)
+
+
+def _y(value: float, low: float, high: float) -> float:
+    """Return where a number lies up and down."""
+    return round(TOP + (HEIGHT - TOP - BOTTOM) * (high - value) / (high - low), 1)
+
+
+def _paths(line: Line, low: float, high: float, count: int) -> list[str]:
+    """Return the path of a line, one for each stretch without a gap."""
+    step = max(1, math.ceil(len(line.log10) / POINTS))
+    last = len(line.log10) - 1
+    stretches: list[list[str]] = [[]]
+    for index, x in enumerate(line.log10):
+        if x is None or not math.isfinite(x):
+            if not line.gaps:
+                stretches.append([])
+        elif index % step == 0 or index == last:
+            stretches[-1].append(f"{_x(index, count)} {_y(x, low, high)}")
+    return [f"M{'L'.join(points)}" + ("h.1" if len(points) == 1 else "") for points in stretches if points]

@@ -1,0 +1,110 @@
+"""Numbers and guarantees as the page writes them: powers of ten with superscripts, and what stands behind a number."""
+
+from __future__ import annotations
+
+import math
+
+from normscope.core.value import ALL_INPUTS, Kind, Value
+from normscope.report.numbers import NOTHING, digits, kind_text
+
+_SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+#: Decimal logarithms between which a number is written without a power of ten.
+PLAIN = (-3.0, 4.0)
+#: What each kind of number is, in words.
+KINDS = {
+    Kind.CERTIFIED: "certified upper bound",
+    Kind.PROBABILISTIC: "upper bound with high probability",
+    Kind.LOWER: "attained, so the truth is at least this",
+    Kind.ESTIMATE: "estimate, no guarantee",
+    Kind.PRINTED: "a paper's formula, no guarantee",
+}
+
+
+def power_text(log10: float) -> str:
+    """Return a non-negative number, given by its decimal logarithm, with four significant digits.
+
+    Args:
+        log10: decimal logarithm; ``inf`` is "no bound" and ``-inf`` is zero.
+
+    >>> power_text(0.5), power_text(8.4561), power_text(-25.31), power_text(math.inf), power_text(-math.inf)
+    ('3.162', '2.858×10⁸', '4.898×10⁻²⁶', 'no bound', '0')
+    """
+    if math.isinf(log10):
+        return "no bound" if log10 > 0 else "0"
+    if PLAIN[0] <= log10 < PLAIN[1]:
+        text = digits(10.0**log10)
+        if "e" not in text:
+            return text
+    exponent = math.floor(log10)
+    mantissa = f"{10.0 ** (log10 - exponent):.3f}"
+    if mantissa.startswith("10"):
+        mantissa, exponent = "1.000", exponent + 1
+    return f"{mantissa}×10{str(exponent).translate(_SUPERSCRIPT)}"
+
+
+def page_value(value: Value | None) -> str:
+    """Return a value as the page writes it, or a dash for none.
+
+    >>> page_value(Value.of(21140.0, Kind.ESTIMATE)), page_value(None)
+    ('2.114×10⁴', '-')
+    """
+    return NOTHING if value is None else power_text(value.log10)
+
+
+def page_float(x: float | str | None) -> str:
+    """Return a plain float, read from JSON or not, as the page writes it; one below zero with four digits.
+
+    >>> page_float(0.25), page_float(1e-5), page_float(-3.0), page_float("inf"), page_float(None)
+    ('0.25', '1.000×10⁻⁵', '-3', 'inf', '-')
+    """
+    if x is None:
+        return NOTHING
+    number = float(x)
+    if math.isinf(number) or number < 0:
+        return digits(number)
+    return power_text(math.log10(number)) if number else "0"
+
+
+def guarantee(value: Value) -> str:
+    """Return what a number guarantees, in one line.
+
+    >>> guarantee(Value.of(2.0, Kind.CERTIFIED, mode="running", statement="normscope F1"))
+    'certified upper bound; on all inputs; BatchNorm: running; normscope F1; log10 0.30103'
+    """
+    words = KINDS[value.kind]
+    parts = [f"{words} ({kind_text(value)})" if value.kind is Kind.PROBABILISTIC else words]
+    parts.append(f"on {value.domain}" if value.domain == ALL_INPUTS else value.domain)
+    if value.mode:
+        parts.append(f"BatchNorm: {value.mode}")
+    if value.statement:
+        parts.append(value.statement)
+    if math.isfinite(value.log):
+        parts.append(f"log10 {value.log10:.6g}")
+    return "; ".join(parts)
+
+
+def page_kind(value: Value) -> str:
+    """Return the word for what a value guarantees, as it stands beside the number.
+
+    >>> page_kind(Value.of(1.0, Kind.LOWER)), page_kind(Value.of(1.0, Kind.PROBABILISTIC, delta=1e-9))
+    ('attained', 'prob. 1-1e-9')
+    """
+    return "attained" if value.kind is Kind.LOWER else kind_text(value)
+
+
+def sort_key(value: Value) -> str:
+    """Return the decimal logarithm as an attribute that a table is sorted by.
+
+    >>> sort_key(Value.of(10.0, Kind.ESTIMATE)), sort_key(Value(math.inf, Kind.CERTIFIED))
+    ('1', 'inf')
+    """
+    return f"{value.log10:.12g}"
+
+
+def plural(count: int, word: str) -> str:
+    """Return a count with its noun.
+
+    >>> plural(1, "layer"), plural(2, "layer")
+    ('1 layer', '2 layers')
+    """
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
