@@ -10,7 +10,7 @@ from normscope.core.statement import statements as registered
 
 _PACKAGE = "normscope"
 #: Folders whose functions implement statements.
-FOLDERS = ("operators", "statistics", "lipschitz", "extremal", "geometry")
+FOLDERS = ("operators", "statistics", "lipschitz", "extremal", "geometry", "monitor")
 
 
 def every_statement() -> tuple[Statement, ...]:

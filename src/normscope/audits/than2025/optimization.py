@@ -81,7 +81,7 @@ def _corollary_18() -> Outcome:
     sizes = _gradient_sizes(zero, data, target)
     claimed = 10.0**2 / 0.01
     measured = {
-        "largest gradient at W = 0, K = 3": max(sizes),
+        "largest gradient at W = 0": max(sizes),
         "iterations": 0,
         "claimed, s = 10, alpha = 0.01": claimed,
     }

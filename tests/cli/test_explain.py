@@ -1,0 +1,33 @@
+"""``normscope explain``: text, JSON and mistakes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+
+@pytest.mark.parametrize("words", [["Theorem 13"], ["Theorem", "13"], ["than2025", "theorem", "13"]])
+def test_a_theorem(run: Run, words: list[str]) -> None:
+    result = run("explain", *words)
+    assert result.exit_code == 0
+    for piece in ("001-T13(8)", "verdict   false", "measured  true: 5", "(normscope/extremal/weight_direction.py:"):
+        assert piece in result.stdout
+
+
+def test_json_alone(run: Run) -> None:
+    data = json.loads(run("explain", "001-L1", "--json").stdout)
+    assert data["parts"][0]["verdict"] == "false"
+    assert data["parts"][0]["code"][0]["file"] == "normscope/operators/norms/batch.py"
+
+
+@pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "normscope audit lists")])
+def test_mistakes_are_one_line(run: Run, text: str, said: str) -> None:
+    result = run("explain", text)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
