@@ -10,6 +10,7 @@ from normscope import __version__
 from normscope.cli.analyze import analyze
 from normscope.cli.audit import audit
 from normscope.cli.check import check
+from normscope.cli.complexity import complexity
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
 from normscope.cli.extremal import extremal
@@ -29,6 +30,7 @@ app.command("demo")(demo)
 app.command("audit")(audit)
 app.command("explain")(explain)
 app.command("extremal")(extremal)
+app.command("complexity")(complexity)
 app.command("statements")(statements)
 
 

@@ -1,0 +1,57 @@
+"""``normscope complexity``: counts from a model, and from a result written before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+MODEL = "zoo:relu10[norm=bn,width=6,in_features=64]"
+
+
+def test_model_and_result_agree(run: Run) -> None:
+    """The counts of a model are those of its result."""
+    direct = run("complexity", MODEL, "--json")
+    assert direct.exit_code == 0, direct.stderr
+    assert run("analyze", MODEL, "--quiet", "--ascent", 0).exit_code == 0
+    read = run("complexity", "result.json", "--json")
+    assert read.exit_code == 0, read.stderr
+    first, second = json.loads(direct.stdout), json.loads(read.stdout)
+    assert first["kind"] == "complexity"
+    for a, b in zip(first["layers"], second["layers"], strict=True):
+        for part in ("without_normalizers", "with_normalizers"):
+            if a[part] is not None:
+                assert a[part]["lipschitz"]["log10"] == pytest.approx(b[part]["lipschitz"]["log10"], abs=1e-6)
+    assert len(first["layers"]) == 10
+    assert first["layers"][-1]["with_normalizers"] is None
+
+
+def test_text(run: Run) -> None:
+    """Printed and true side by side, and what is assumed."""
+    shown = run("complexity", MODEL, "--loss", "l1", "--alpha", 0.01)
+    assert shown.exit_code == 0
+    for words in ("without normalizers", "with normalizers", "printed 18", "Goldstein", "a plain chain of layers"):
+        assert words in shown.stdout
+    assert "loss l1" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("nowhere.json",), "nowhere.json: No such file"),
+        (("wrong.json",), "is not a result of normscope analyze"),
+        ((MODEL, "--alpha", "0"), "alpha is a positive number"),
+        ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
+        (("zoo:nothing",), "nothing"),
+    ],
+)
+def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:
+    """Exit code 2 and one clear line."""
+    Path("wrong.json").write_text('{"schema_version": 1}')
+    result = run("complexity", *arguments)
+    assert result.exit_code == 2
+    assert text in result.stderr
