@@ -21,7 +21,7 @@ PER_CHANNEL = ("batch_norm", "instance_norm")
 
 
 @statement("normscope", "Proposition W-5", holds="eps = 0; with eps > 0 as long as the spread is large against it")
-def scale_free(graph: Graph, program: Program, use: Use) -> Site | None:
+def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = False) -> Site | None:
     """Return the normalizer that takes the scale of a weight away again, or ``None``.
 
     If ``h(c W) = h(W)`` for all ``c > 0`` then ``dh/dW`` at ``cW`` is ``1/c`` times that at W: it has no bound that
@@ -31,10 +31,11 @@ def scale_free(graph: Graph, program: Program, use: Use) -> Site | None:
         graph: the model.
         program: its program, which knows the normalizers.
         use: the one use of the weight.
+        training: count BatchNorm with running statistics too, which uses those of the batch in training.
     """
     if use.kind not in ("matrix", "convolution"):
         return None
-    sites = {site.source: site for site in program.sites if site.spread is not None}
+    sites = {s.source: s for s in program.sites if s.spread is not None or (s.kind == "batch_norm" and training)}
     users = graph.users()
     node, bent = graph[use.node], False
     while True:

@@ -22,6 +22,8 @@ from normscope.lipschitz.weights.uses import Use, Weights
 
 #: Most numbers of all rows of the Jacobian that are kept at once.
 LARGEST_ROWS = 2**25
+#: What cannot be told from zero: this much of ``||dh/dy||``.
+UNRESOLVED = 1e-12
 #: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
 PRODUCTS = 40
 
@@ -242,17 +244,19 @@ def _top(gram: Tensor) -> tuple[float, float]:
 def _lowered(first: Norms, again: Norms) -> Norms:
     """Return norms less what rounding may have added, as the same computation with other last bits shows it."""
 
-    def lower(a: float, b: float) -> float:
+    def lower(a: float, b: float, scale: float) -> float:
         if not math.isfinite(a) or not math.isfinite(b):
             return 0.0
         noise = abs(a - b) if abs(a - b) <= 1e-3 * max(a, b) else 0.0  # otherwise an edge lies between, not rounding
-        return max(0.0, min(a, b) * (1 - 1e-10) - 4.0 * noise)
+        return max(0.0, min(a, b) * (1 - 1e-10) - 4.0 * noise - UNRESOLVED * scale)
 
-    weights = tuple(lower(a, b) for a, b in zip(first.weights, again.weights, strict=True))
-    outputs = tuple(
-        None if a is None or b is None else lower(a, b) for a, b in zip(first.outputs, again.outputs, strict=True)
+    pairs = list(zip(first.outputs, again.outputs, strict=True))
+    outputs = tuple(None if a is None or b is None else lower(a, b, 0.0) for a, b in pairs)
+    weights = tuple(
+        lower(a, b, 0.0 if c is None else c)
+        for a, b, c in zip(first.weights, again.weights, first.outputs, strict=True)
     )
-    jointly = None if first.jointly is None or again.jointly is None else lower(first.jointly, again.jointly)
+    jointly = None if first.jointly is None or again.jointly is None else lower(first.jointly, again.jointly, 0.0)
     return Norms(weights, outputs, jointly, max(first.residual, again.residual))
 
 
@@ -261,11 +265,13 @@ def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
     weights: list[float] = []
     outputs: list[float | None] = []
     residual = 0.0
+    memo: dict[tuple[str, ...], tuple[float, float]] = {}
     for index, (leaf, names) in enumerate(zip(seen.leaves, seen.visible, strict=True)):
         output = None
         if names is not None:
-            function, point = _of_outputs(network, names, seen)
-            output, error = _lanczos(function, point, seed)
+            if names not in memo:  # a weight and its bias share their operation
+                memo[names] = _lanczos(*_of_outputs(network, names, seen), seed)
+            output, error = memo[names]
             residual = max(residual, error)
         outputs.append(output)
         if output is not None and index in seen.vectors:
@@ -273,7 +279,7 @@ def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
             continue
         value, error = _lanczos(_of_weight(network, index, leaf), leaf.flatten(), seed)
         residual = max(residual, error)
-        weights.append(value)
+        weights.append(max(0.0, value - UNRESOLVED * (output or 0.0)))
     return Norms(tuple(weights), tuple(outputs), None, residual)
 
 
@@ -300,7 +306,7 @@ def _lanczos(function: Function, point: Tensor, seed: int) -> tuple[float, float
     if mapping.domain_dimension == 0 or mapping.range_dimension == 0:
         return 0.0, 0.0
     try:
-        found = lanczos_norm(mapping, tolerance=1e-8, max_steps=60, seed=seed, apply_error=0.0)
+        found = lanczos_norm(mapping, tolerance=1e-6, max_steps=40, seed=seed, apply_error=0.0)
     except ValueError:  # beyond the float range
         return 0.0, math.inf
     vector = found.vector.reshape(-1)

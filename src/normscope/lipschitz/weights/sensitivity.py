@@ -263,9 +263,11 @@ def _only_where(lip: Lip, operands: Sequence[Lip]) -> Lip:
 
 
 def _dominates(place: Expr, expr: Expr) -> bool:
-    """Tell whether every path from an expression down to its atoms passes a place."""
+    """Tell whether every path from an expression down to its atoms passes a place, which has some."""
     if place.id == expr.id:
         return True
+    if not place.atoms:
+        return False
     stack, seen = [expr], set[int]()
     while stack:
         item = stack.pop()

@@ -54,7 +54,7 @@ class Leaf:
     """A weight: a parameter, or what a parametrization makes of parameters.
 
     Attributes:
-        name: the parameter's name.
+        name: the parameter's name, unique.
         nodes: graph nodes that stand for it (tied parameters have several).
         shape: its shape.
         effective: it is computed from parameters (weight normalization, standardization), and meant as it acts.
@@ -122,7 +122,7 @@ def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[A
     >>> [(leaf.name, leaf.shape) for leaf in find_weights(made.graph, made.tensors, made.at_batch(1)).leaves]
     [('weight', (2, 3)), ('bias', (2,))]
     """
-    walk = Walk(graph, tensors, inputs)
+    walk = _Keeping(graph, tensors, inputs)
     program = walk.run()
     finder = _Finder(graph, tensors, walk, program)
     for node in graph:
@@ -130,6 +130,18 @@ def find_weights(graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[A
             finder.look(node)
     finder.through_constants()
     return Weights(program, tuple(finder.leaves()), tuple(finder.uses))
+
+
+class _Keeping(Walk):
+    """A walk that keeps what constants are computed from besides weights: masks, positions, initial states."""
+
+    def _needed_later(self) -> set[str]:
+        moved: set[str] = set()
+        for node in self.graph:
+            if node.op == "parameter" or any(name in moved for name in node.inputs()):
+                moved.add(node.name)
+        beside = {name for node in self.graph if node.name in moved for name in node.inputs() if name not in moved}
+        return super()._needed_later() | beside
 
 
 class _Finder:
@@ -178,7 +190,9 @@ class _Finder:
         if key not in self._keys:
             self._keys[key] = len(self._found)
             effective = start.op != "parameter"
-            label = self.walk.names[start.name] if effective else start.target
+            label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
+            taken = sum(found.name.partition("#")[0] == label for found in self._found)
+            label = f"{label}#{taken + 1}" if taken else label
             shape = _shape(self.tensors[start.target] if not effective else self.walk._constant_value(start.name))
             self._found.append(Leaf(label, (start.name,), shape, effective))
         leaf = self._keys[key]
@@ -213,14 +227,14 @@ class _Finder:
                 self.uses.append(Use(index, use.node, use.argument, use.constant, factor, kind, place, None, reason))
 
     def _above(self, start: Node) -> list[Node]:
-        """Return the nodes a constant is computed from, in order, itself last."""
+        """Return the nodes that lead from weights to a constant, in order, itself last."""
         seen: set[str] = set()
         stack = [start.name]
         while stack:
             name = stack.pop()
             if name not in seen:
                 seen.add(name)
-                stack.extend(self.graph[name].inputs())
+                stack.extend(n for n in self.graph[name].inputs() if self.walk.names.get(n))
         return [node for node in self.graph if node.name in seen]
 
     def _weights_above(self, start: Node) -> dict[int, list[str]]:
@@ -237,10 +251,14 @@ class _Finder:
         values: dict[str, Any] = dict.fromkeys(weights, point)
         with torch.enable_grad():
             for node in self._above(start):
-                if node.op in SOURCES:
-                    values.setdefault(node.name, _double(self._given(node.name)))
-                else:
-                    values[node.name] = execute(node, values, torch.float64)
+                given = {n: values[n] if n in values else _double(self._given(n)) for n in node.inputs()}
+                if any(value is None for value in given.values()):
+                    return None
+                if node.name not in values:
+                    source = node.op in SOURCES
+                    values[node.name] = (
+                        _double(self._given(node.name)) if source else execute(node, given, torch.float64)
+                    )
             out = values[start.name].flatten()
             if out.numel() > LARGEST or out.numel() * point.numel() > LARGEST_DERIVATIVE:
                 return None

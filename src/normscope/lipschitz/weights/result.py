@@ -1,0 +1,130 @@
+"""What is known of each weight, as plain objects with a versioned JSON form."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from normscope.core.result import SCHEMA_VERSION, _plain, write_text
+from normscope.core.value import Value
+
+
+@dataclass(frozen=True)
+class WeightRow:
+    """One weight.
+
+    Attributes:
+        name: the parameter's name.
+        shape: its shape.
+        uses: how many operations bring it together with what depends on the input.
+        operation: what those operations do with it: ``matrix``, ``convolution``, ``diagonal``, ...
+        effective: the weight is meant as it acts, after its parametrization.
+        outputs: ``||h, y||`` with y the result of its uses, by domain: ``global``, ``variance_floor``, each also as
+            ``..._small`` for small changes where that is less.
+        input_norm: the largest norm of ``dW -> dy`` over the data: ``||h_{i-1}||``, ``||H||_2``, unfolded patches.
+        constants: ``||h, W||`` over the data, by domain as in ``outputs``.
+        attained: the largest ``||dh/dW||`` at a data point.
+        attained_output: the largest ``||dh/dy||`` at a data point.
+        stacked: ``certified`` and ``attained`` of a batch as one input, and its ``input_norm``.
+        printed: Theorem 12 as printed.
+        printed_is_bound: whether it is at least what is proved (true), below what is attained (false), or neither.
+        unnormalized: ``prod_{j != i} ||W_j|| ||x||``, for a plain chain without normalizers.
+        scale_free: the normalizer that takes its scale away, so that no bound is uniform over its size.
+        notes: what a reader must know.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    uses: int
+    operation: str
+    effective: bool
+    outputs: dict[str, Value]
+    input_norm: Value | None = None
+    constants: dict[str, Value] = field(default_factory=dict)
+    attained: Value | None = None
+    attained_output: Value | None = None
+    stacked: dict[str, Value] = field(default_factory=dict)
+    printed: Value | None = None
+    printed_is_bound: bool | None = None
+    unnormalized: Value | None = None
+    scale_free: str | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> Value | None:
+        """Return the smallest certified ``||h, W||`` over the data."""
+        return min(self.constants.values(), key=lambda v: v.log, default=None)
+
+
+@dataclass(frozen=True)
+class WeightResult:
+    """What ``weight_lipschitz`` found.
+
+    Attributes:
+        model: name, class, parameters, front end, mode.
+        input: blocks of the network input.
+        weights: every weight, in the order of use.
+        jointly: all weights together: ``certified``, ``attained`` and the same of a stacked batch.
+        samples: data points used, and at how many the Jacobian was measured.
+        residual: largest relative residual of a singular pair behind the attained values.
+        messages: what a reader must know.
+    """
+
+    model: dict[str, Any]
+    input: dict[str, Any]
+    weights: tuple[WeightRow, ...]
+    jointly: dict[str, Value]
+    samples: dict[str, int]
+    residual: float | None = None
+    messages: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "weights",
+            **{f.name: _plain(getattr(self, f.name)) for f in fields(self)},
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> WeightResult:
+        """Read the JSON form back.
+
+        Raises:
+            ValueError: if it is of another kind or schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION or data.get("kind") != "weights":
+            raise ValueError(
+                f"a weights result of schema version {SCHEMA_VERSION} is read here, not {data.get('kind')!r} of "
+                f"{data.get('schema_version')!r}"
+            )
+        return cls(
+            model=data["model"],
+            input=data["input"],
+            weights=tuple(_row(row) for row in data["weights"]),
+            jointly={k: Value.from_dict(v) for k, v in data["jointly"].items()},
+            samples=data["samples"],
+            residual=None if data["residual"] is None else float(data["residual"]),
+            messages=tuple(data["messages"]),
+        )
+
+
+def _row(data: dict[str, Any]) -> WeightRow:
+    """Read one weight back."""
+    many = {k: {n: Value.from_dict(v) for n, v in data[k].items()} for k in ("outputs", "constants", "stacked")}
+    one = {
+        k: None if data[k] is None else Value.from_dict(data[k])
+        for k in ("input_norm", "attained", "attained_output", "printed", "unnormalized")
+    }
+    return WeightRow(**{**data, **many, **one, "shape": tuple(data["shape"]), "notes": tuple(data["notes"])})
