@@ -18,7 +18,8 @@ from normscope.core.errors import InputError
 FOUND = {
     "holds": (
         "001-L2a 001-L2b 001-L23 001-D4 001-L5 001-T6 001-T9 001-C10.2 001-C11 001-T12b 001-T13(9) 001-T15 "
-        "002-L4 002-est 003-1/c 003-C411 003-met 003-L51 003-X1"
+        "002-L4 002-est 003-1/c 003-C411 003-met 003-L51 003-X1 004-M3 X-BNtrain "
+        "X-BNfold X-RMS X-IN X-res X-att X-attB X-homog X-ressym X-share"
     ),
     "loose": "001-L3 001-C10.1",
     "false": (
@@ -28,13 +29,13 @@ FOUND = {
     ),
     "needs an assumption": (
         "001-L1' 001-L2c 001-R7 001-T12a 001-T12c 001-C14(10) 001-R16 001-T20 001-C21 001-C22 002-T1 003-P4.1b "
-        "003-P4.2 003-7a 003-X4"
+        "003-P4.2 003-7a 003-X4 004-M1"
     ),
     "unsupported": "001-curse 001-abs 003-7c 003-X3",
-    "not checkable": "001-HKK 001-LLA 002-norm",
+    "not checkable": "001-HKK 001-LLA 002-norm 004-M2",
 }
 #: Claims with several parts, notes and additions: they have an entry, and its own test says which verdict.
-THERE = "003-L51W 003-A12d 003-X2"
+THERE = "003-L51W 003-A12d 003-X2 004-M1' 004-Q1 004-def"
 EXPECTED = [(id, verdict) for verdict, ids in FOUND.items() for id in ids.split()]
 
 
@@ -140,7 +141,9 @@ def test_a_wrong_correction_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert "we state 7.0" in found.error
 
 
-@pytest.mark.parametrize("paper", ["000", "001", "002", "than2025", "than2025slides"])
+@pytest.mark.parametrize(
+    "paper", [*(source[0] for source in SOURCES), *(source[1] for source in SOURCES)]
+)
 def test_a_paper_is_chosen_by_number_or_key(paper: str) -> None:
     chosen = chosen_claims(paper, None)
     assert chosen

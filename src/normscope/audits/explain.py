@@ -196,13 +196,11 @@ def _paper_of(asked: str) -> tuple[str, str]:
 
 
 def _found(asked: str, topics: list[Topic]) -> list[Topic]:
-    """Return the topics of a name: those whose own name it is, or else those that answer to it."""
+    """Return the topics that answer to a name, or else, if its first word is a paper, those of that paper."""
     word, paper = _paper_of(asked)
     for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper)):
         same = name.casefold()
-        own = [t for t in topics if t.names[0].casefold() == same and wanted in ("", t.paper)]
-        others = [t for t in topics if same in (n.casefold() for n in t.names) and wanted in ("", t.paper)]
-        found = own if own and len({t.paper for t in own}) == 1 and own == others else others or own
+        found = [t for t in topics if wanted in ("", t.paper) and same in (n.casefold() for n in t.names)]
         if found:
             return found
     return []

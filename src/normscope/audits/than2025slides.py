@@ -29,6 +29,8 @@ from normscope.audits.measure import (
     worst,
 )
 from normscope.audits.than2025.generalization import DATASETS, DELTA, fixed_partition, partition_from_data
+from normscope.complexity.convex import convex_upper
+from normscope.complexity.printed import printed_lower_bounds, slides_rates
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.printed import theorem_9
 from normscope.operators.norms.batch import batch_norm_running, batch_norm_slides
@@ -264,14 +266,16 @@ def _chain_rule() -> Outcome:
     "(L^2/T)^(1/3).",
     corrected="See 001-IC and 001-C18: a lower bound is about the worst function of a class. The second is the rate "
     "L^2/alpha^3 for (delta, alpha)-Goldstein points, and contradicts the L/alpha^2 of 001-C19.",
+    code=("normscope.complexity.printed.slides_rates", "normscope.complexity.printed.printed_lower_bounds"),
 )
 def _optimization() -> Outcome:
-    lipschitz, alpha = 100.0, 0.01
-    flat = float(gradient(lambda w: lipschitz * torch.relu(w @ numbers(1, 1)), numbers(-1, -1)).norm())
-    steps = math.ceil(lipschitz**2 / alpha**3)
-    error = (lipschitz**2 / steps) ** (1 / 3)
-    confirm("error (L^2/T)^(1/3) at T = L^2/alpha^3", alpha, error, 1e-3)
-    measured = {"gradient at the start": flat, "iterations needed": 0, "claimed at least": lipschitz / alpha}
+    slope, alpha = 100.0, 0.01
+    flat = float(gradient(lambda w: slope * torch.relu(w @ numbers(1, 1)), numbers(-1, -1)).norm())
+    lipschitz = Value.of(slope * math.sqrt(2), Kind.CERTIFIED)
+    claimed = printed_lower_bounds(lipschitz, alpha)["non-convex"].value
+    rate = slides_rates(lipschitz, alpha)["non-convex"].value
+    confirm("(L^2/T)^(1/3) = alpha at T = L^2/alpha^3", (lipschitz.value**2 / rate) ** (1 / 3), alpha)
+    measured = {"gradient at the start": flat, "iterations needed": 0, "claimed at least": claimed}
     return refuted(flat <= alpha, measured, "100 relu(w1 + w2) is 141-Lipschitz and flat where it starts")
 
 
@@ -280,6 +284,7 @@ def _optimization() -> Outcome:
     "Exponential benefits: optimization",
     says="For convex functions the error after T iterations is of order L/sqrt(T).",
     corrected="As stated, times the distance to a minimizer: L R / sqrt(T).",
+    code=("normscope.complexity.convex.convex_upper", "normscope.complexity.convex.convex_lower"),
 )
 def _convex() -> Outcome:
     measured: Measured = {}
@@ -289,8 +294,8 @@ def _convex() -> Outcome:
         for _ in range(steps):
             total += abs(x)
             x -= start / math.sqrt(steps) * (1.0 if x > 0 else -1.0)
-        limit = start / math.sqrt(steps)
-        confirm_bound("L R / sqrt(T)", limit, total / steps)
+        needed = convex_upper(Value.of(1.0, Kind.CERTIFIED), start, total / steps).value
+        confirm_bound("L^2 R^2 / alpha^2 steps are enough", float(steps), needed)
         measured[f"mean of |x| over {steps} steps"] = total / steps
         ratios.append(total / steps * math.sqrt(steps))
     shrinks = all(close(a / b, 1.0, 0.2) for a, b in itertools.pairwise(ratios))
