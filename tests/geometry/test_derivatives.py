@@ -95,3 +95,18 @@ def test_what_is_not_defined_is_refused() -> None:
         batch_norm_hessian_spectrum(torch.ones(1), 1.0, 1.0)
     with pytest.raises(InputError, match="eps"):
         standardization_core(torch.arange(3.0), -1.0)
+    with pytest.raises(InputError, match="positions first"):
+        batch_norm_backward(torch.ones(2, 3, 4), torch.ones(2, 3, 4), 1.0, 1.0)
+    with pytest.raises(InputError, match="3 elements"):
+        batch_norm_backward(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2), 1.0)
+    with pytest.raises(InputError, match="3 elements"):
+        layer_norm_backward(torch.ones(2, 3), torch.ones(2, 3), torch.ones(2), 1.0)
+
+
+def test_images_are_normalized_over_samples_and_positions() -> None:
+    """As torch does it: channels last, everything else in front."""
+    z, delta, gamma = _normal(11, 2, 3, 4, 5).requires_grad_(), _normal(12, 2, 3, 4, 5), _normal(13, 3)
+    out = torch.nn.functional.batch_norm(z, None, None, gamma, training=True)
+    (true,) = torch.autograd.grad(out, z, delta)
+    flat = [t.detach().movedim(1, -1).reshape(-1, 3) for t in (delta, z, true)]
+    assert torch.allclose(batch_norm_backward(flat[0], flat[1], gamma, 1e-5), flat[2], rtol=1e-10, atol=1e-12)

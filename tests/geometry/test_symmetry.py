@@ -132,6 +132,10 @@ def test_what_is_not_undone_is_refused() -> None:
         layer_norm_orbit(torch.ones(3, 1), torch.ones(3), torch.ones(2), torch.ones(2, 1), torch.ones(2))
     with pytest.raises(InputError, match="one of"):
         symmetry_dimension("cosine", 1, 1)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a sign"):
+        symmetry_dimension("layer", 2, 3)
+    with pytest.raises(InputError, match="positive and fit"):
+        symmetry_dimension("group", 8, 3, groups=3)
     with pytest.raises(InputError, match="one of"):
         conserved("cosine", torch.ones(1, 1), torch.ones(1))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="positive"):

@@ -74,7 +74,10 @@ def batch_norm_backward(delta: Tensor, z: Tensor, gamma: Tensor | float, eps: fl
     tensor([ 0.4082, -0.8165,  0.4082], dtype=torch.float64)
     """
     back, values, scale = _checked(delta, z, eps, 0)
-    gain = gamma if isinstance(gamma, float | int) else as_float64(gamma, "gamma")
+    if back.ndim > 2:
+        shape = tuple(back.shape)
+        raise InputError(f"z must have the shape (m,) or (m, channels), got {shape}: put samples and positions first")
+    gain = gamma if isinstance(gamma, float | int) else _scales(gamma, back.shape[1:].numel())
     mean, correlation = back.mean(0, keepdim=True), (back * values).mean(0, keepdim=True)
     return gain / scale * (back - mean - values * correlation)
 
@@ -99,7 +102,7 @@ def layer_norm_backward(delta: Tensor, z: Tensor, gamma: Tensor, eps: float) -> 
     tensor([ 0.1768, -0.1768], dtype=torch.float64)
     """
     back, values, scale = _checked(delta, z, eps, -1)
-    back = as_float64(gamma, "gamma") * back
+    back = _scales(gamma, back.shape[-1]) * back
     mean, correlation = back.mean(-1, keepdim=True), (back * values).mean(-1, keepdim=True)
     return (back - mean - values * correlation) / scale
 
@@ -160,6 +163,14 @@ def batch_norm_hessian_spectrum(z: Tensor, gamma: float, eps: float) -> Tensor:
     full = gamma**2 / float(scale) ** 2
     along = full * (eps / float(scale) ** 2) ** 2
     return torch.tensor([0.0, along, *([full] * (m - 2))], dtype=torch.float64)
+
+
+def _scales(gamma: Tensor, count: int) -> Tensor:
+    """Return the scales in float64, one or as many as there are channels or features."""
+    scales = as_float64(gamma, "gamma").reshape(-1)
+    if scales.numel() not in (1, count):
+        raise InputError(f"gamma must have {count} elements, got {scales.numel()}")
+    return scales
 
 
 def _standardized(z: Tensor, eps: float, dim: int = 0, shape: torch.Size | None = None) -> tuple[Tensor, Tensor]:

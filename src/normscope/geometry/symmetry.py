@@ -132,24 +132,30 @@ def symmetry_dimension(
 
     BatchNorm: a scale and a bias per neuron; LayerNorm: ``1 + inputs + 1``; GroupNorm: that per group; RMSNorm: 1. A
     positively homogeneous activation (ReLU) adds one per neuron where something before it scales with the output: the
-    layer itself without a normalizer, or the affine parameters ``(gamma_i, beta_i)`` behind one.
+    layer itself without a normalizer, or the affine parameters ``(gamma_i, beta_i)`` behind one. A network with more
+    parameters than its data determine has further flat directions, which are no symmetries.
 
     Args:
         kind: the normalizer, one of :data:`KINDS`.
-        neurons: how many neurons the layer has.
+        neurons: how many neurons the layer has; at least three per group for ``layer`` and ``group``, where two are
+            normalized to a sign and every weight is flat.
         inputs: how many inputs each has, besides a bias.
         groups: how many groups, for ``group``.
         affine: whether the normalizer has a scale and a shift.
         homogeneous: whether the activation is positively homogeneous and a linear layer follows.
 
     Raises:
-        InputError: if the kind is unknown.
+        InputError: if the kind is unknown or the numbers do not fit.
 
     >>> symmetry_dimension("batch", 4, 3, homogeneous=True), symmetry_dimension("layer", 4, 3)
     (12, 5)
     """
     if kind not in KINDS:
         raise InputError(f"the normalizer must be one of {', '.join(KINDS)}, got {kind!r}")
+    if min(neurons, inputs, groups) < 1 or neurons % groups:
+        raise InputError(f"neurons, inputs and groups must be positive and fit, got {neurons}, {inputs} and {groups}")
+    if kind in ("layer", "group") and neurons // groups < 3:
+        raise InputError(f"normalizing over {neurons // groups} neurons leaves at most a sign: give at least three")
     own = {"none": 0, "batch": 2 * neurons, "layer": inputs + 2, "group": groups * (inputs + 2), "rms": 1}[kind]
     return own + (neurons if homogeneous and (affine or kind == "none") else 0)
 

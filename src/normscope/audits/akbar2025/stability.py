@@ -112,11 +112,11 @@ def _saddle_noise() -> Outcome:
     point = {"W": gaussian(234, 4, 3), "gamma": zero, "beta": zero, "V": torch.zeros(2, 4, dtype=torch.float64)}
     rest = {"c": torch.zeros(2, dtype=torch.float64)}
 
-    def loss(batch: Tensor) -> float:
+    def pull(batch: Tensor) -> float:
         slopes = gradient_of(lambda p: square_loss(x[batch], target[batch], "batch")({**p, **rest}), point)
         return max(float(value.abs().max()) for value in slopes.values())
 
-    worst = max(loss(batch) for batch in torch.arange(24).reshape(4, 6))
+    worst = max(pull(batch) for batch in torch.arange(24).reshape(4, 6))
     bend = dense_hessian(lambda p: square_loss(x, target, "batch")({**p, **rest}), point)
     lowest = float(torch.linalg.eigvalsh(bend)[0])
     measured = {"largest gradient of a mini-batch": worst, "smallest eigenvalue of the Hessian": lowest}
