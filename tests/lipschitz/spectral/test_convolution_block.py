@@ -84,7 +84,7 @@ def test_wide_blocks_are_bounded_by_cylinders_and_closer_than_by_tori(monkeypatc
     cylinder, torus = found
     assert (cylinder.method, torus.method) == ("cylinder", "torus+lanczos")
     assert cylinder.delta == 0.0
-    assert cylinder.width <= convolution_block.PROBABLE_WIDTH < torus.width
+    assert cylinder.width <= 0.6 * torus.width <= convolution_block.CYLINDER_WIDTH
 
 
 def test_the_order_of_work_does_not_change_the_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def convolution_norm(
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of all start vectors.
         probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
-            by default 0.5 %, or ``tolerance`` where that is larger.
+            by default 0.75 %, or ``tolerance`` where that is larger.
 
     Returns:
         The bounds.
@@ -172,6 +172,8 @@ def _folded(
 ) -> tuple[Tensor, float]:
     """Return the kernel with the channel factors in it, at unit scale, and the logarithm of the scale."""
     kernel, log_factor = to_unit_scale(weight)
+    if output_scale is None and input_scale is None:
+        return kernel, log_factor
     flat = (1,) * (kernel.ndim - 2)
     if output_scale is not None:
         if output_scale.numel() != kernel.shape[0]:

@@ -47,8 +47,10 @@ CYLINDER_UP_TO = 7e10
 LOOSE_TORUS = 1e-2
 #: How far above an estimate from below a certificate is sought.
 ABOVE_ESTIMATE = 1e-4
+#: The width that is enough of a cylinder where the tolerance is out of its reach.
+CYLINDER_WIDTH = 5e-3
 #: The width beyond which a probabilistic bound is sought, and which it always reaches.
-PROBABLE_WIDTH = 5e-3
+PROBABLE_WIDTH = 7.5e-3
 #: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
 SPARSE_UP_TO = 128
 #: Symbols up to this side are solved by eigenvalues; larger ones are estimated first on the torus itself.
@@ -180,8 +182,8 @@ def block_norm(
     if loose and not cylinders:
         bounds, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
         return bounds.with_upper(_torus_log_upper(block, bounds.lower, 0.0, vector), "torus+lanczos")
-    # Where the tolerance is out of reach, what a probabilistic bound would reach is enough.
-    bounds = _relaxed_bounds(block, cylinders, goal if loose else tolerance, seed, log_upper)
+    within = min(goal, max(tolerance, CYLINDER_WIDTH)) if loose else tolerance
+    bounds = _relaxed_bounds(block, cylinders, within, seed, log_upper)
     if bounds.width <= tolerance:
         return bounds
     if not loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:

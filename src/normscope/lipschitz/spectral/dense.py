@@ -152,5 +152,7 @@ def _euclidean(vector: Tensor) -> float:
 
 def _is_monomial(A: Tensor) -> bool:
     """Return whether every row and every column has at most one non-zero entry (diagonal up to permutation)."""
+    if int(torch.count_nonzero(A)) > min(A.shape):
+        return False
     occupied = A.ne(0)
     return bool(occupied.sum(0).max() <= 1) and bool(occupied.sum(1).max() <= 1)
