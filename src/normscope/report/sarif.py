@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 from normscope import __version__
 from normscope.checks.catalogue import RULES
@@ -81,7 +82,7 @@ def _result(finding: Finding, index: int, source: Source | None) -> dict[str, An
     }
     if source is not None:
         location["physicalLocation"] = {
-            "artifactLocation": {"uri": source.file},
+            "artifactLocation": {"uri": quote(source.file)},
             "region": {"startLine": source.line},
         }
     plain = finding.to_dict()

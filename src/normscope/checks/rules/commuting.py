@@ -27,6 +27,7 @@ class Pair:
         second: the second.
         atom: the output of the first, before scale and shift that are not part of it.
         before: what the first normalizes.
+        after: the output of the first.
         source: what the second normalizes.
         between: the expressions of the linear map, the second's source included.
     """
@@ -35,6 +36,7 @@ class Pair:
     second: Site
     atom: Expr
     before: Expr
+    after: Expr
     source: Expr
     between: tuple[Expr, ...]
 
@@ -50,11 +52,12 @@ def pairs(structure: Structure) -> Iterator[Pair]:
             continue
         first, before, atom = by_atom[key]
         if structure.confined(atom, second):
-            yield Pair(first, second, atom, before, source, tuple(e for e in region(source) if e.op is not None))
+            between = tuple(e for e in region(source) if e.op is not None)
+            yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
 
 
 def removable(structure: Structure, pair: Pair) -> bool:
-    """Tell whether the second normalizer gives the same without the first, eps left aside.
+    """Tell whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
 
     Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
     with the first normalizer up to what the second removes.
@@ -65,14 +68,26 @@ def removable(structure: Structure, pair: Pair) -> bool:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(pair.before.shape, generator=generator, dtype=torch.float64) * 3 + 1
     gain = pair.atom.atom.gain
-    scaled = 1.0 if gain is None else gain.double()
-    shift = structure.constant_part(pair.source)
-    with_it = carried(pair.atom, pair.source, exact(one).normalize(x) * scaled) + shift
-    without = carried(pair.atom, pair.source, x * scaled) + shift
+    normalized = exact(one).normalize(x) * (1.0 if gain is None else gain.double())
+    own = structure.constant_part(pair.after)
+    rest = structure.constant_part(pair.source) - carried(pair.after, pair.source, own)
+    with_it = carried(pair.after, pair.source, carried(pair.atom, pair.after, normalized) + own) + rest
+    without = carried(pair.after, pair.source, x) + rest
     a, b = exact(two).normalize(with_it), exact(two).normalize(without)
     if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
         return False
     return bool((a - b).abs().max() <= SAME * max(1.0, float(a.abs().max())))
+
+
+def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
+    """Return the output of a normalizer: with its scale and shift, unless it is written out."""
+    out = structure.program.ends[site.node][1]
+    if out is not None:
+        return out
+    # Written out: a centred one is centred once more after the division, which changes nothing.
+    readers = structure.parents.get(atom.id, [])
+    alone = len(readers) == 1 and readers[0].op is not None and readers[0].op.kind == "contraction"
+    return readers[0] if alone else atom
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:

@@ -1,0 +1,43 @@
+"""NS204: batch statistics in evaluation."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from checking import found, noise
+from networks import Lambda
+from normscope.core.finding import Severity
+
+
+def _network() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU())
+
+
+def test_a_layer_left_in_train_mode() -> None:
+    """Only where the model itself is in evaluation: a model that trains is as it should be."""
+    model = _network().eval()
+    model[1].train()
+    (one,) = found("NS204", model, noise(4, 3, 6, 6))
+    assert (one.place, one.severity) == ("1", Severity.ERROR)
+    assert model[1].training
+    assert not model.training
+    assert found("NS204", _network().eval(), noise(4, 3, 6, 6)) == []
+    assert found("NS204", _network().train(), noise(4, 3, 6, 6)) == []
+
+
+def test_statistics_of_the_batch_without_running_ones() -> None:
+    """A BatchNorm that keeps none, and one written out: another sample changes the output."""
+    kept = nn.Sequential(nn.BatchNorm1d(4, track_running_stats=False)).eval()
+
+    def standardized(s: Lambda, x: Tensor) -> Tensor:
+        return (x - x.mean(0)) / (x.var(0, correction=0) + 1e-5).sqrt()
+
+    for model in (kept, Lambda(standardized)):
+        (one,) = found("NS204", model, noise(4, 4))
+        assert one.severity is Severity.WARNING
+        x = noise(4, 4)
+        y = x.clone()
+        y[1:] *= 3
+        assert not torch.allclose(model(x)[0], model(y)[0])
+    assert found("NS204", nn.InstanceNorm2d(3), noise(4, 3, 5, 5)) == []

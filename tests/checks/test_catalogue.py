@@ -1,0 +1,55 @@
+"""The catalogue and its pages."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+
+import pytest
+
+import normscope.checks.rules as package
+from normscope.checks.catalogue import RULES
+from normscope.checks.pages import FAMILIES, INDEX, index, page, write_pages
+from normscope.checks.rule import NEEDS, Rule
+
+DOCS = Path(__file__).parents[2] / "docs" / "checks"
+ALL = list(RULES.values())
+
+
+def test_every_file_of_rules_is_in_the_catalogue() -> None:
+    """One rule, one file, one code, one name."""
+    modules = [importlib.import_module(f"{package.__name__}.{m.name}") for m in pkgutil.iter_modules(package.__path__)]
+    assert {m.RULE.code for m in modules} == set(RULES)
+    assert len({m.RULE.code for m in modules}) == len({m.RULE.name for m in modules}) == len(modules)
+    tests = {p.stem.removeprefix("test_") for p in (Path(__file__).parent / "rules").glob("test_*.py")}
+    assert tests == {m.__name__.rpartition(".")[2] for m in modules}
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
+def test_each_says_everything(rule: Rule) -> None:
+    """Codes of one form, in a family; no empty text; known needs."""
+    assert re.fullmatch(r"NS\d{3}", rule.code)
+    assert rule.code[:3] in FAMILIES
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", rule.name)
+    for text in (rule.title, rule.why, rule.fix, rule.example, rule.good):
+        assert text.strip()
+    assert set(rule.needs) <= set(NEEDS)
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
+def test_the_page_of_each_is_up_to_date(rule: Rule) -> None:
+    """Write them anew with normscope.checks.pages.write_pages("docs/checks")."""
+    assert (DOCS / f"{rule.code}.md").read_text() == page(rule)
+
+
+def test_the_index_is_up_to_date_and_nothing_else_is_there() -> None:
+    """No page of a rule that is gone."""
+    assert (DOCS / INDEX).read_text() == index()
+    assert {p.name for p in DOCS.glob("*.md")} == {INDEX, *(f"{code}.md" for code in RULES)}
+
+
+def test_pages_are_written_where_one_says(tmp_path: Path) -> None:
+    """All of them."""
+    assert len(write_pages(tmp_path)) == len(RULES) + 1
