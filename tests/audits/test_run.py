@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -106,8 +108,10 @@ def test_generators_are_not_touched() -> None:
     assert torch.get_default_dtype() is torch.float32
 
 
-def test_it_works_where_gradients_are_switched_off() -> None:
-    with torch.no_grad():
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")])
+def test_the_caller_s_context_does_not_matter(context: Callable[[], AbstractContextManager[object]]) -> None:
+    """Gradients off, inference, another device."""
+    with context():
         assert audit(only=["001-C14="])["001-C14="].verdict == "false"
 
 
@@ -141,9 +145,7 @@ def test_a_wrong_correction_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None
     assert "we state 7.0" in found.error
 
 
-@pytest.mark.parametrize(
-    "paper", [*(source[0] for source in SOURCES), *(source[1] for source in SOURCES)]
-)
+@pytest.mark.parametrize("paper", [*(source[0] for source in SOURCES), *(source[1] for source in SOURCES)])
 def test_a_paper_is_chosen_by_number_or_key(paper: str) -> None:
     chosen = chosen_claims(paper, None)
     assert chosen

@@ -8,6 +8,7 @@ import pytest
 
 from normscope import audit, explain
 from normscope.audits.claim import Claim, Outcome, Verdict
+from normscope.audits.explain import Explanation
 from normscope.audits.run import Audit, Entry, every_claim
 from normscope.report.audit import (
     audit_markdown,
@@ -74,6 +75,19 @@ def test_a_loose_claim_says_by_how_much() -> None:
 def test_cells_are_escaped() -> None:
     row = markdown_row(_entry(Outcome(Verdict.FALSE, {"|x|": 1.5, "y": True}, "it is |x|")))
     assert row == r"| 001-Z | Lemma \|0\| | a\|b is c\*d\*e | **false** | \|x\|: 1.5; y: yes. It is \|x\|. | f |"
+
+
+def test_what_is_true_has_its_own_word() -> None:
+    parts = [
+        Explanation("claim", "a", verdict="holds", corrected="this"),
+        Explanation("claim", "b", verdict="false", corrected="this"),
+        Explanation("rule", "c", corrected="this"),
+    ]
+    assert [section.lines[-1].split() for section in explanation_sections(parts)] == [
+        ["exactly", "this"],
+        ["instead", "this"],
+        ["do", "this"],
+    ]
 
 
 def test_explanations_show_where_the_code_is() -> None:

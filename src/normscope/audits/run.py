@@ -146,8 +146,9 @@ def checked(claim: Claim) -> Entry:
     >>> checked(Claim("001-X", "than2025", "Lemma 0", "", "", lambda: 1 / 0)).error
     'ZeroDivisionError: division by zero'
     """
-    with torch.random.fork_rng(), torch.enable_grad():
-        torch.manual_seed(0)
+    # No accelerator is touched, whatever the caller's defaults are.
+    with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
         try:
             return Entry(claim, claim.check())
         except Exception as error:  # whatever a check raises is shown, and the others still run

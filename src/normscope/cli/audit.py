@@ -35,14 +35,10 @@ def audit(
         from normscope.audits.run import audit as run
 
         found = run(paper, only=ids, progress=stages)
-    from normscope.core.result import write_text
     from normscope.report.audit import audit_markdown, audit_sections
 
-    written = []
-    if out is not None:
-        written.append(found.save(out))
-    if markdown is not None:
-        written.append(write_text(markdown, audit_markdown(found)))
+    texts = (("--out", out, lambda: found.to_json() + "\n"), ("--markdown", markdown, lambda: audit_markdown(found)))
+    written = [_written(file, text(), option) for option, file, text in texts if file is not None]
     if json:
         print(found.to_json())
     elif not quiet:
@@ -62,3 +58,19 @@ def _checked_file(file: Path | None, option: str) -> None:
     above = next((folder for folder in file.absolute().parents if folder.exists()), Path("/"))
     if file.is_dir() or not above.is_dir():
         raise typer.BadParameter(f"a file is written; {file} is a folder or below a file", param_hint=option)
+
+
+def _written(file: Path, text: str, option: str) -> Path:
+    """Write a file, whole or not at all.
+
+    Raises:
+        typer.BadParameter: if it cannot be written there.
+    """
+    from normscope.core.result import write_text
+
+    try:
+        return write_text(file, text)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"a file is written; {file}: {error.strerror or error}; name another place", param_hint=option
+        ) from error

@@ -147,11 +147,12 @@ def _entry_section(entry: Entry) -> Section:
 
 def _section(part: Explanation) -> Section:
     """Return one explanation as a section."""
+    true = {"rule": "do", "claim": "exactly" if part.verdict == "holds" else "instead"}.get(part.kind, "instead")
     lines: list[str] = []
     for word, text in (
         ("says", part.says),
         ("verdict", part.verdict + (f": {part.because}" if part.because else "")),
-        ("instead" if part.verdict != "holds" else "more exactly", part.corrected),
+        (true, part.corrected),
         ("holds", part.holds),
     ):
         lines += _wrapped(word, text)
@@ -166,5 +167,4 @@ def _wrapped(word: str, text: str) -> list[str]:
     """Return a text under its word, wrapped; nothing for no text."""
     if not text:
         return []
-    first = f"{word:<9} " if len(word) <= 9 else f"{word} "
-    return textwrap.wrap(text, _WIDTH, initial_indent=first, subsequent_indent=" " * 10)
+    return textwrap.wrap(text, _WIDTH, initial_indent=f"{word:<9} ", subsequent_indent=" " * 10)
