@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ class Budget:
     exceeds the share, up to how far a probe costs more than the last one did.
 
     Args:
-        share: the part of the time that may be spent, in (0, 1].
+        share: the part of the time that may be spent, in (0, 1]; infinity for no limit.
         now: the clock, in seconds.
 
     Attributes:
@@ -24,7 +25,7 @@ class Budget:
         expected: seconds the next probe is expected to cost.
 
     Raises:
-        InputError: if the share is not in (0, 1].
+        InputError: if the share is neither in (0, 1] nor infinite.
 
     >>> ticks = iter([0.0, 10.0, 40.0, 100.0])
     >>> budget = Budget(0.02, lambda: next(ticks))
@@ -35,8 +36,10 @@ class Budget:
     """
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
-        if not 0.0 < share <= 1.0:
-            raise InputError(f"the budget is a share of the training time, above 0 and at most 1; it is {share}")
+        if not (0.0 < share <= 1.0 or share == math.inf):
+            raise InputError(
+                f"the budget is a share of the training time, above 0 and at most 1, or infinite; it is {share}"
+            )
         self.share, self.spent = share, 0.0
         self._now, self._begin = now, 0.0
         self.expected = 0.0
@@ -62,7 +65,7 @@ class Budget:
             cost: its expected cost in seconds; by default that of a probe.
         """
         expected = self.expected if cost is None else cost
-        return self.spent + expected <= part * self.share * self.elapsed()
+        return math.isinf(self.share) or self.spent + expected <= part * self.share * self.elapsed()
 
     @contextmanager
     def spending(self) -> Iterator[None]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.result import Result
-from normscope.core.value import Value
+from normscope.core.value import Value, json_number
 from normscope.monitor.budget import Budget
 from normscope.monitor.facts import run_facts
 from normscope.monitor.objective import LossFunction, on_accelerator, one_number
@@ -58,7 +58,7 @@ class Monitor:
         loss: ``f(outputs, labels)``; by default the model's own loss, cross-entropy or the mean squared error.
         mode: what BatchNorm does on the probe: ``batch`` as in training, or ``running``.
         quantities: names in the place of the preset's.
-        budget: share of the wall time in the place of the preset's.
+        budget: share of the wall time in the place of the preset's; infinity for no limit.
         every: least number of steps between probes in the place of the preset's.
         step: the step training goes on from, for a resumed run.
         name: how the run calls the model.
@@ -125,10 +125,16 @@ class Monitor:
         with aside(self._device()):
             self._view = view_of(self.model, self._probe, self._loss, self.mode)
             config = run_facts(self.model, self._view, self.name, descriptions())
-        config |= {"preset": self.preset, "mode": self.mode, "budget": self.budget.share, "every": self.every}
+        config |= {
+            "preset": self.preset,
+            "mode": self.mode,
+            "budget": json_number(self.budget.share),
+            "every": self.every,
+        }
         config["quantities"] = [q.name for q in self.quantities]
         resumed = self._begin_sinks(config)
         self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
+        self.probes = 0
         first = self._measured(clock=False)
         if self._certify_every:
             first |= self._certified()
@@ -159,6 +165,11 @@ class Monitor:
                 found = {f"train/{key}": one_number(value) for key, value in own.items()} | found
                 if found:
                     self._log(found)
+
+    def log(self, **metrics: Any) -> None:
+        """Keep numbers of your own at the current step, as ``train/...``; for loops that know them only later."""
+        if self._active and self._view is not None:
+            self._log({f"train/{key}": one_number(value) for key, value in metrics.items()})
 
     def probe(self) -> dict[str, float]:
         """Measure now, whatever the budget says; the time counts as spent.

@@ -52,7 +52,8 @@ class RunFolder:
 
         Args:
             config: what is written to ``config.json`` at the start of a new run.
-            step: the step from which training goes on; ``None`` after the last point.
+            step: the step from which training goes on; ``None`` after the last point. A run is not begun anew over
+                points of an earlier one.
 
         Returns:
             The step from which the run goes on, 0 for a new one.
@@ -75,6 +76,11 @@ class RunFolder:
                     f"({known.get(differing[0])}, now {config.get(differing[0])}): give the monitor a new folder"
                 )
             at, kept, seconds = self._kept(step)
+            if step == 0 and self._kept(None)[0] > 0:
+                raise InputError(
+                    f"{self.path} holds a run that went further than its start, and training starts at step 0: "
+                    "give the monitor a new folder, or remove that one"
+                )
             self.resumed = True
             resumed = {"step": at, "started": config.get("started", "")}
             self._write_config({**known, "resumed": [*known.get("resumed", ()), resumed]})

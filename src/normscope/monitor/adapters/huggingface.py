@@ -1,0 +1,60 @@
+"""The monitor as a callback of the Hugging Face trainer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from normscope.core.errors import MissingDependencyError
+from normscope.monitor.monitor import Monitor
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise MissingDependencyError("the trainer callback needs transformers: pip install 'normscope[hf]'") from error
+
+
+class HuggingFaceMonitor(TrainerCallback):
+    """A callback that monitors the model being trained.
+
+    Args:
+        probe: a fixed batch as the model takes it, e.g. ``collator([dataset[i] for i in range(32)])``; with ``labels``
+            the model's own loss is used.
+        preset: as of :class:`~normscope.monitor.monitor.Monitor`.
+        **settings: of :class:`~normscope.monitor.monitor.Monitor`, such as ``run="runs/one"`` or ``sinks=[wandb]``.
+
+    Attributes:
+        monitor: the monitor of the last training.
+    """
+
+    def __init__(self, probe: Any, preset: str = "economy", **settings: Any) -> None:
+        self.monitor: Monitor | None = None
+        self._probe, self._preset, self._settings = probe, preset, settings
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin: the model is on its device and a checkpoint, if any, is loaded."""
+        probe = dict(self._probe) if hasattr(self._probe, "items") else self._probe
+        self.monitor = Monitor(
+            kwargs["model"],
+            probe,
+            self._preset,
+            optimizer=kwargs.get("optimizer"),
+            step=state.global_step,
+            **self._settings,
+        ).begin()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell the monitor of an update; it comes after all accumulated batches."""
+        if self.monitor is not None:
+            self.monitor.optimizer = kwargs.get("optimizer") or self.monitor.optimizer
+            self.monitor.step(state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        """Keep what the trainer logs: loss, learning rate, gradient norm, evaluation."""
+        if self.monitor is not None and logs:
+            numbers = {k: v for k, v in logs.items() if isinstance(v, int | float) and not isinstance(v, bool)}
+            self.monitor.log(**numbers)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the run."""
+        if self.monitor is not None:
+            self.monitor.close()

@@ -1,0 +1,94 @@
+"""The monitor as a Lightning callback."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from torch import Tensor
+
+from normscope.core.errors import InputError, MissingDependencyError
+from normscope.monitor.monitor import Monitor
+
+
+def _callback() -> Any:
+    """Return the base class of callbacks: of ``lightning``, or of ``pytorch_lightning`` where only that is in use."""
+    names = ["lightning.pytorch", "pytorch_lightning"]
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        names.reverse()
+    for name in names:
+        try:
+            return importlib.import_module(f"{name}.callbacks").Callback
+        except ImportError:
+            continue
+    raise MissingDependencyError("the Lightning callback needs Lightning: pip install 'normscope[lightning]'")
+
+
+class LightningMonitor(_callback()):  # type: ignore[misc]
+    """A callback that monitors the module being fitted.
+
+    Args:
+        probe: a fixed batch, ``(inputs, labels)`` or as the module's ``forward`` takes it.
+        preset: as of :class:`~normscope.monitor.monitor.Monitor`.
+        module: where the network is inside the Lightning module, e.g. ``"net"``; by default the module itself, whose
+            ``forward`` is run.
+        log: also hand the metrics to the trainer's loggers.
+        **settings: of :class:`~normscope.monitor.monitor.Monitor`, such as ``run="runs/one"`` or ``loss=...``.
+
+    Attributes:
+        monitor: the monitor of the last fit.
+    """
+
+    def __init__(
+        self, probe: Any, preset: str = "economy", *, module: str = "", log: bool = True, **settings: Any
+    ) -> None:
+        super().__init__()
+        self.monitor: Monitor | None = None
+        self._probe, self._preset, self._module = probe, preset, module
+        self._log, self._settings = log, settings
+        self._step = 0
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin: the module is on its device and a checkpoint, if any, is loaded."""
+        try:
+            model = pl_module.get_submodule(self._module)
+        except AttributeError as error:
+            raise InputError(f"module={self._module!r} names a part of the Lightning module; {error}") from None
+        settings = dict(self._settings)
+        own = [_Logger(logger) for logger in trainer.loggers] if self._log else []
+        sinks = [*settings.pop("sinks", ()), *own]
+        optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        self._step = trainer.global_step
+        self.monitor = Monitor(
+            model, self._probe, self._preset, sinks=sinks, optimizer=optimizer, step=self._step, **settings
+        ).begin()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Tell the monitor of an update; batches that only accumulate gradients are none."""
+        if self.monitor is None or trainer.global_step == self._step:
+            return
+        self._step = trainer.global_step
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self.monitor.step(self._step, loss=loss if isinstance(loss, Tensor) else None)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """End the run."""
+        if self.monitor is not None:
+            self.monitor.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """End the run: what was written stays."""
+        if self.monitor is not None:
+            self.monitor.close()
+
+
+class _Logger:
+    """A logger of the trainer as a sink; the trainer closes it."""
+
+    def __init__(self, logger: Any) -> None:
+        self._logger = logger
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Hand metrics on."""
+        self._logger.log_metrics(metrics, step=step)
