@@ -10,7 +10,7 @@ from normscope.audits.run import checked
 
 IDS = {
     "X-BNtrain", "X-BNfold", "X-RMS", "X-IN", "X-res", "X-att", "X-attB", "X-homog", "X-ressym", "X-share", "X-radial",
-    "X-eps",
+    "X-eps", "X-stream",
 }  # fmt: skip
 
 

@@ -262,6 +262,49 @@ def _residual_symmetry() -> Outcome:
     )
 
 
+def _post_activation(p: Point, x: Tensor) -> Tensor:
+    """Return a network whose blocks end in BatchNorm, add to the stream, and apply ReLU."""
+    h = torch.relu(normalized("batch", x @ p["stem"].mT) * p["gamma"] + p["beta"])
+    for k in (0, 1):
+        inner = torch.relu(normalized("batch", h @ p[f"reader{k}"].mT))
+        h = torch.relu(h + normalized("batch", inner @ p[f"writer{k}"].mT) * p[f"gamma{k}"] + p[f"beta{k}"])
+    return h @ p["head"].mT
+
+
+@CLAIMS.add(
+    "X-stream",
+    "F17",
+    says="In a residual stream with ReLU the rescaling (gamma, beta) -> alpha, next columns/alpha acts per "
+    "channel of the stream: on all that write to it and all that read it together.",
+    code=("normscope.geometry.symmetry.symmetry_dimension",),
+)
+def _stream_homogeneity() -> Outcome:
+    x, alpha = gaussian(880, 20, 3), numbers(0.2, 3, 1, 7, 0.5)
+    shapes = {
+        "stem": (5, 3),
+        "reader0": (6, 5),
+        "reader1": (6, 5),
+        "writer0": (5, 6),
+        "writer1": (5, 6),
+        "head": (2, 5),
+    }
+    point = {name: gaussian(881 + k, *shape) for k, (name, shape) in enumerate(shapes.items())}
+    writers = [f"{name}{k}" for name in ("gamma", "beta") for k in ("", "0", "1")]
+    point |= {name: gaussian(890 + k, 5) for k, name in enumerate(writers)}
+
+    def change(write: list[str], read: list[str]) -> float:
+        moved = {name: value * alpha if name in write else value for name, value in point.items()}
+        moved |= {name: point[name] / alpha for name in read}
+        return largest(_post_activation(moved, x) - _post_activation(point, x))
+
+    measured = {
+        "all writers and readers": change(writers, ["reader0", "reader1", "head"]),
+        "one block alone": change(["gamma0", "beta0"], ["reader1"]),
+    }
+    tied = measured["all writers and readers"] < ZERO < measured["one block alone"] - 1e-3
+    return holds(tied, measured, "the sum ties the writers of a channel together")
+
+
 @CLAIMS.add(
     "X-share",
     "F17",

@@ -115,7 +115,7 @@ def _gap_formula() -> Outcome:
     measured = {"change of the network": gap, "formula at W": formula(1.0), "formula at W/10": formula(0.1)}
     empty = gap < ZERO and measured["formula at W/10"] < 1e-3 * measured["formula at W"]
     verdict = Verdict.UNSUPPORTED if empty else Verdict.NOT_CHECKABLE
-    return Outcome(verdict, measured, "one network, two values of the formula")
+    return Outcome(verdict, measured, "one network has every value of the formula")
 
 
 @CLAIMS.add(
@@ -200,7 +200,7 @@ def _spurious_feature() -> Outcome:
     correlations = [float(torch.corrcoef(torch.stack([label, f[:, 0]]))[0, 1]) for f in (feature, after)]
     apart = bool(after[:16].min() > after[16:].max())
     measured = {"correlation before": correlations[0], "after": correlations[1], "classes apart after": apart}
-    return refuted(close(*correlations) and apart, measured, "the cue is all there")
+    return refuted(close(*correlations) and apart, measured, "the classes are as far apart as before")
 
 
 @CLAIMS.add(

@@ -91,7 +91,7 @@ def _mixed() -> Outcome:
     end = gradient_flow(loss, point, 60.0, 160)
     rest = float((dense_hessian(loss, end) @ end["w"]).norm())
     measured = {"w^T H u along the gradient": mixed, "|H w| near the minimum": rest}
-    return refuted(abs(mixed) > ZERO, measured, "the size of the gradient depends on the norm")
+    return refuted(abs(mixed) > ZERO, measured, "w^T H u is minus the slope along u")
 
 
 @CLAIMS.add(
@@ -119,7 +119,10 @@ def _plane() -> Outcome:
     }
     right = close(float(still[0]), -1 / 4) and close(float(still[1]), 0.0)
     return given(
-        right and not close(float(moving[0]), second / 4), "the gradient must be zero", measured, Verdict.HOLDS
+        right and not close(float(moving[0]), second / 4),
+        "true where the slope is zero, not elsewhere",
+        measured,
+        Verdict.HOLDS,
     )
 
 
@@ -203,7 +206,7 @@ def _origin() -> Outcome:
         "gradient, eps = 0, is a number": bool(bare.isfinite().all()),
     }
     needs = bool(slope.isfinite().all()) and not measured["gradient, eps = 0, is a number"]
-    return given(needs, "eps decides", measured, Verdict.FALSE)
+    return given(needs, "only eps = 0 leaves it undefined", measured, Verdict.FALSE)
 
 
 @CLAIMS.add(

@@ -254,7 +254,7 @@ def _sphere_time() -> Outcome:
     slope = largest(gradient_of(fixed, {"w": final})["w"])
     measured = {"norm at the end/start": float(final.norm() / start["w"].norm()), "gradient at the end": slope}
     stays = close(measured["norm at the end/start"], 1.0, FLOW) and slope < 1e-4
-    return holds(stays, measured, "a flow on a sphere")
+    return holds(stays, measured, "the norm stays while the gradient dies out")
 
 
 @CLAIMS.add(
@@ -281,4 +281,4 @@ def _example() -> Outcome:
     far = largest(10 * gradient(loss, 10 * w) - true)
     confirm("ten times the gradient at 10w", 0.0, far)
     measured = {"error as printed": errors[0], "error with z^ - t": errors[1], "gradient": largest(true)}
-    return refuted(min(errors) > ZERO, measured, "the statistics are of the batch")
+    return refuted(min(errors) > ZERO, measured, "no reading is the gradient: the averages are over the batch")

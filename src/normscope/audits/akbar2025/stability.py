@@ -69,7 +69,11 @@ def _explosion() -> Outcome:
         last = gaussian(240, *x.shape)
         rates[kind] = float(first.norm() / last.norm()) ** (1 / depth)
     measured = {"growth per layer, BatchNorm": rates["batch"], "growth per layer, plain": rates["none"]}
-    return refuted(rates["batch"] > 1.05 * rates["none"], measured, "normalizing raises what it divides by")
+    return refuted(
+        rates["batch"] > 1.05 * rates["none"],
+        measured,
+        "gradients grow at every normalized layer and keep their size without one",
+    )
 
 
 @CLAIMS.add(
@@ -95,7 +99,7 @@ def _dead_units() -> Outcome:
         "gradient of beta there": float(slope.abs().max()),
     }
     needs = fewest > 0 and measured["units on, beta = -sqrt(m - 1)"] == 0
-    return given(needs, "the shift decides", measured, Verdict.HOLDS)
+    return given(needs, "a shift of zero keeps units alive, a low one turns them off for good", measured, Verdict.HOLDS)
 
 
 @CLAIMS.add(
