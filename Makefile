@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@touch $(STAMP)
 
-demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write result.json
+demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write a report to open
 	$(BIN)/normscope demo --out normscope-demo
 
 test: $(STAMP) lint ## set up, lint, type-check and run every test

@@ -29,6 +29,8 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Run": "monitor",
         "load_model": "models.load",
         "load_data": "data.load",
+        "report_html": "report.html",
+        "save_html": "report.html",
     },
     also=("__version__",),
 )

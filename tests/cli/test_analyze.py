@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normscope.core.result import Result
+from normscope.report.embed import read_back
 
 Run = Callable[..., Any]
 SMALL = "zoo:relu10[width=6,depth=3,in_features=4,norm=bn]"
@@ -160,7 +161,7 @@ def test_tables_on_stdout_and_a_file(run: Run, files: Path) -> None:
     assert lines[0] == "model: net.py:good"
     assert "3 of 3 operations understood, 100 % of 37 parameters" in result.stdout
     assert lines.index("coverage") < lines.index("end to end") < lines.index("layers")
-    assert lines[-1] == "written: result.json"
+    assert lines[-2:] == ["written: result.json", "open: report.html"]
     assert "printed by the user's code" not in result.stdout
     assert result.stdout.isascii()
     found = Result.from_dict(json.loads((files / "result.json").read_text()))
@@ -261,3 +262,42 @@ def test_nothing_is_written_where_writing_fails(run: Run, files: Path, monkeypat
     assert result.exit_code == 2
     assert "No space left on device" in result.stderr
     assert not (files / "result.json").exists()
+
+
+def test_the_report_is_written_where_it_should(run: Run, files: Path) -> None:
+    """Beside the result, or where --report says, or not at all; it holds the result."""
+    assert run("analyze", SMALL, "--out", "a", "-q").exit_code == 0
+    assert read_back(Path("a/report.html").read_text())[SMALL] == json.loads(Path("a/result.json").read_text())
+    assert run("analyze", SMALL, "--out", "b", "--report", "c/page.html", "-q").exit_code == 0
+    assert Path("c/page.html").is_file()
+    assert not Path("b/report.html").exists()
+    assert run("analyze", SMALL, "--out", "d", "--no-report", "-q").exit_code == 0
+    assert sorted(p.name for p in Path("d").iterdir()) == ["result.json"]
+
+
+def test_a_report_that_cannot_be_written_is_said_before_the_work(run: Run, files: Path) -> None:
+    """A folder in its place, or a file in the way, is wrong use."""
+    for place, said in ((".", "is a folder"), ("a_file/page.html", "is a file")):
+        result = run("analyze", SMALL, "--report", place)
+        assert result.exit_code == 2
+        assert "--report" in result.stderr
+        assert said in result.stderr
+    assert not Path("result.json").exists()
+
+
+def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None:
+    """With --check the findings are on the page: here a bias before BatchNorm."""
+    assert run("analyze", SMALL, "--check", "-q").exit_code == 0
+    text = Path("report.html").read_text()
+    assert "NS101" in text
+    assert "The doctor was not asked" not in text
+    assert run("analyze", SMALL, "-q").exit_code == 0
+    assert "The doctor was not asked" in Path("report.html").read_text()
+
+
+def test_a_checkpoint_has_a_report_too(run: Run, files: Path) -> None:
+    """Every tensor is on the page."""
+    assert run("analyze", "good.pt", "-q").exit_code == 0
+    text = Path("report.html").read_text()
+    assert all(name in text for name in ("0.weight", "2.bias"))
+    assert read_back(text)["good.pt"] == json.loads(Path("result.json").read_text())

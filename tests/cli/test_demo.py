@@ -12,6 +12,7 @@ import torch
 
 from normscope.cli.demo import one_thread
 from normscope.core.result import Result
+from normscope.report.embed import read_back
 
 Run = Callable[..., Any]
 QUICK = ("--width", 12, "--epochs", 3)
@@ -24,13 +25,26 @@ def shown(run: Run) -> Any:
 
 
 def test_writes_every_result_and_says_where(shown: Any) -> None:
-    """Two results, the BatchNorm one again, and the summary; the paths come last."""
+    """Two results, the BatchNorm one again, and the summary; last comes the report to open."""
     assert shown.exit_code == 0
     expected = ["there/plain/result.json", "there/batchnorm/result.json", "there/result.json", "there/summary.txt"]
-    assert [line.strip() for line in shown.stdout.splitlines()[-4:]] == expected
+    lines = [line.strip() for line in shown.stdout.splitlines()]
+    assert lines[-7:-3] == expected
+    assert lines[-2:] == ["open in a browser:", "there/report.html"]
     assert all(Path(name).is_file() for name in expected)
     assert Path("there/result.json").read_text() == Path("there/batchnorm/result.json").read_text()
     assert Path("there/summary.txt").read_text().strip() in shown.stdout
+
+
+def test_the_report_holds_both_results(shown: Any) -> None:
+    """What is inside the page is what the files say, and the accuracies are on it."""
+    text = Path("there/report.html").read_text()
+    inside = read_back(text)
+    assert list(inside) == ["plain", "batchnorm"]
+    for name, data in inside.items():
+        assert data == json.loads(Path(f"there/{name}/result.json").read_text())
+    accuracy = next(line for line in shown.stdout.splitlines() if "accuracy" in line).split()
+    assert all(f"{number} %" in text for number in accuracy if number.replace(".", "").isdigit())
 
 
 def test_shows_what_was_promised_side_by_side(shown: Any) -> None:

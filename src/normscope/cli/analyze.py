@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,17 +12,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.console import Stages, guarded, show
-from normscope.cli.specification import checked_folder, parse_shape, split_arguments
+from normscope.cli.specification import checked_file, checked_folder, parse_shape, split_arguments
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from normscope.core.finding import Finding
     from normscope.core.result import Result
     from normscope.data.source import Data
     from normscope.lipschitz.checkpoint import CheckpointResult
     from normscope.report.table import Section
 
-FILE = "result.json"
+FILE, REPORT = "result.json", "report.html"
+#: What is asked of the doctor as it is of the analysis.
+_SHARED = ("model", "weights", "data", "root", "split", "limit", "normalize", "shape", "device")
 _MODEL = (
     "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
     "'zoo:relu10[norm=bn]'; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the "
@@ -96,18 +99,24 @@ def analyze(
         bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
     ] = None,
     no_without: Annotated[bool, typer.Option("--no-without", help="Skip the network without normalizers.")] = False,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
+    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
+    report: Annotated[
+        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{REPORT} in --out")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Also ask the doctor; the report has its findings.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every row of every table.")] = False,
 ) -> None:
-    """Measure Lipschitz constants of MODEL, layer by layer and end to end, and write result.json.
+    """Measure Lipschitz constants of MODEL, layer by layer and end to end; write result.json and report.html.
 
     Every number says what it guarantees: certified, with probability, attained from below, or as printed in a paper.
     """
     _checked_numbers(tolerance, delta)
     shape = parse_shape(input)
     folder = checked_folder(out)
+    page = None if no_report else folder / REPORT if report is None else checked_file(report, "--report")
     options = {
         "mode": mode,
         "points": points,
@@ -122,12 +131,17 @@ def analyze(
     # The user's code may print: stdout is for the result alone.
     with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
         result, sections = run(request, stages, everything=everything)
+        findings = _findings(request, stages) if check and page is not None else None
     target = write(result, folder / FILE)
+    if page is not None:
+        write_page(result, page, findings=findings)
     if json:
         print(result.to_json())
     elif not quiet:
         show(sections)
         print(f"\nwritten: {target}")
+        if page is not None:
+            print(f"open: {page}")
 
 
 def run(
@@ -213,6 +227,38 @@ def write(result: Result | CheckpointResult, target: Path) -> Path:
         raise typer.BadParameter(
             f"results must be writable; {target}: {error.strerror or error}; name another place", param_hint="--out"
         ) from error
+
+
+def write_page(
+    results: Result | CheckpointResult | Mapping[str, Result], target: Path, option: str = "--report", **rest: Any
+) -> Path:
+    """Write the report on one or several results, whole or not at all.
+
+    Raises:
+        typer.BadParameter: if it cannot be written there.
+    """
+    from normscope.report.html import save_html
+
+    try:
+        return save_html(results, target, **rest)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"a report must be writable; {target}: {error.strerror or error}; name another place", param_hint=option
+        ) from error
+
+
+def _findings(request: Request, stages: Stages) -> Sequence[Finding] | None:
+    """Ask the doctor about the model of a request; a checkpoint alone has none."""
+    from normscope.checks import Settings
+    from normscope.cli import check
+    from normscope.lipschitz.checkpoint import is_checkpoint
+
+    if is_checkpoint(request.model):
+        return None
+    shared = {key: getattr(request, key) for key in _SHARED}
+    asked = check.Request(**shared, optimizer=None, batch_size=None, dtype=None, seed=request.options["seed"])
+    result, _ = check.run(asked, Settings(), stages)
+    return result.findings
 
 
 def _refuse_beside_weights(request: Request) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.analyze import FILE, Inputs, write
+from normscope.cli.analyze import FILE, REPORT, Inputs, write, write_page
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.specification import checked_folder
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from normscope.core.result import Result
     from normscope.data.source import Data
     from normscope.report.table import Section
+    from normscope.report.text import Facts
 
 #: Column of the comparison and folder of the result, and the normalizer it stands for.
 VARIANTS = {"plain": "none", "batchnorm": "bn"}
@@ -39,24 +40,28 @@ def demo(
 ) -> None:
     """Train the papers' ten-layer network without and with BatchNorm on digits, analyze both, show them side by side.
 
-    The digits come with the package; nothing is downloaded. Results go to the folder given by --out.
+    It ends with a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
+    the folder given by --out.
     """
     from normscope.core.result import write_text
     from normscope.report.table import plain_text
 
     folder = checked_folder(out)
     with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages, one_thread():
-        results, section = compare(stages, seed=seed, width=width, epochs=epochs)
+        results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
     summary = plain_text([_introduction(width, epochs, seed), section, _reading()])
     written.append(write_text(folder / "summary.txt", summary + "\n"))
+    title = "The same network without and with BatchNorm"
+    page = write_page(results, folder / REPORT, "--out", facts=facts, title=title)
     if quiet:
         return
     show([_introduction(width, epochs, seed), section, _reading()])
-    print("\nopen:")
+    print("\nwritten:")
     for path in written:
         print(f"  {path}")
+    print(f"\nopen in a browser:\n  {page}")
 
 
 @contextlib.contextmanager
@@ -75,7 +80,7 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict[str, Result], Section]:
+def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict[str, Result], Section, Facts]:
     """Train and analyze both variants.
 
     Args:
@@ -85,7 +90,7 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
         epochs: of training.
 
     Returns:
-        The results by variant, and the table that shows them side by side.
+        The results by variant, the table that shows them side by side, and what it says beyond them.
     """
     stages("loading torch")
     from normscope.analysis import analyze
@@ -103,7 +108,8 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
         result = analyze(model, Inputs(held_out), name=title, seed=seed, progress=say)
         source = {"name": held_out.name, "split": "test", "samples": len(held_out)}
         results[name] = replace(result, input=result.input | {"source": source})
-    return results, compare_section(results, {"accuracy on held-out digits": accuracies})
+    facts = {"accuracy on held-out digits": accuracies}
+    return results, compare_section(results, facts), facts
 
 
 def _say(stages: Stages, name: str, text: str) -> None:

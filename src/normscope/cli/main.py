@@ -11,9 +11,12 @@ from normscope.cli.analyze import analyze
 from normscope.cli.audit import audit
 from normscope.cli.check import check
 from normscope.cli.complexity import complexity
+from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
 from normscope.cli.extremal import extremal
+from normscope.cli.report import report
+from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
 
 app = typer.Typer(
@@ -31,6 +34,9 @@ app.command("audit")(audit)
 app.command("explain")(explain)
 app.command("extremal")(extremal)
 app.command("complexity")(complexity)
+app.command("decompose")(decompose)
+app.command("report")(report)
+app.command("reproduce")(reproduce)
 app.command("statements")(statements)
 
 

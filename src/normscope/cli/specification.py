@@ -75,11 +75,12 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
     return shape
 
 
-def checked_folder(folder: Path) -> Path:
+def checked_folder(folder: Path, option: str = "--out") -> Path:
     """Return a folder results can be written to, before any work is done; it is not made yet.
 
     Args:
         folder: what the user named; it need not exist.
+        option: the option that named it.
 
     Raises:
         typer.BadParameter: if it is a file, or cannot be made or written to.
@@ -90,10 +91,26 @@ def checked_folder(folder: Path) -> Path:
         nearest = nearest.parent
     if not nearest.is_dir():
         raise typer.BadParameter(
-            f"results are written to a folder; {nearest} is a file; name another place", param_hint="--out"
+            f"results are written to a folder; {nearest} is a file; name another place", param_hint=option
         )
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise typer.BadParameter(
-            f"results are written to a folder; {nearest} is not writable; name another place", param_hint="--out"
+            f"results are written to a folder; {nearest} is not writable; name another place", param_hint=option
         )
     return place
+
+
+def checked_file(file: Path, option: str = "--out") -> Path:
+    """Return a file that can be written, before any work is done; nothing is made yet.
+
+    Args:
+        file: what the user named; neither it nor its folder need exist.
+        option: the option that named it.
+
+    Raises:
+        typer.BadParameter: if it is a folder, or cannot be made or written to.
+    """
+    place = file.expanduser()
+    if place.is_dir():
+        raise typer.BadParameter(f"a file is written; {place} is a folder; name a file in it", param_hint=option)
+    return checked_folder(place.parent, option) / place.name

@@ -48,7 +48,7 @@ class View:
     name: str
     result: Result
     verdict: Verdict
-    findings: list[Finding] | None
+    findings: list[list[Finding]] | None
     rows: list[Row]
     depth: Chart | None
     variances: Chart | None
@@ -104,10 +104,18 @@ def render(
         "version": __version__,
     }
     results_json = [
-        {"name": v.name, "result": v.result.to_dict(), "findings": [f.to_dict() for f in v.findings or ()]}
+        {
+            "name": v.name,
+            "result": v.result.to_dict(),
+            "findings": [f.to_dict() for group in v.findings or () for f in group],
+        }
         for v in views
     ]
     return _page(context, [*charts, *([overlay] if overlay else [])], results_json)
+
+
+#: The name under which the package offers it.
+report_html = render
 
 
 def _checked(facts: Facts, count: int) -> Facts:
@@ -118,7 +126,9 @@ def _checked(facts: Facts, count: int) -> Facts:
     return facts
 
 
-def save_html(results: Result | Mapping[str, Result], path: str | os.PathLike[str], **rest: Any) -> Path:
+def save_html(
+    results: Result | CheckpointResult | Mapping[str, Result], path: str | os.PathLike[str], **rest: Any
+) -> Path:
     """Write a report, whole or not at all.
 
     Args:
@@ -140,7 +150,7 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
         name=name,
         result=result,
         verdict=verdict(result),
-        findings=None if findings is None else order(findings),
+        findings=None if findings is None else grouped(findings),
         rows=layer_rows(result),
         depth=depth_chart(result, f"r{index}-depth"),
         variances=variance_chart(result, f"r{index}-variances"),
@@ -222,6 +232,20 @@ def _template() -> jinja2.Template:
     }
     environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}
     return environment.get_template("report.html.j2")
+
+
+def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return findings, the gravest first, those of one rule and severity together.
+
+    >>> from normscope.core.finding import Severity
+    >>> found = [Finding(code, Severity.INFO, place, "m") for code, place in (("B", "x"), ("A", "y"), ("B", "z"))]
+    >>> [[f.place for f in group] for group in grouped(found)]
+    [['y'], ['x', 'z']]
+    """
+    groups: dict[tuple[str, str], list[Finding]] = {}
+    for finding in order(findings):
+        groups.setdefault((finding.code, finding.severity.value), []).append(finding)
+    return list(groups.values())
 
 
 def thinned(chart: Chart) -> list[int]:

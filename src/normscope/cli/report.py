@@ -1,0 +1,140 @@
+"""``normscope report``: the HTML report from results that were kept, and results from a report."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normscope.cli.analyze import FILE, REPORT, write_page
+from normscope.cli.console import guarded
+from normscope.cli.specification import checked_file
+from normscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from normscope.core.result import Result
+    from normscope.lipschitz.checkpoint import CheckpointResult
+
+
+@guarded
+def report(
+    results: Annotated[
+        list[Path] | None, typer.Argument(help=f"{FILE} of one or several analyses.", show_default=False)
+    ] = None,
+    from_html: Annotated[
+        Path | None, typer.Option("--from-html", help="Take the results out of this report instead.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of the page.", show_default="the model's name")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Write the HTML report on kept results, side by side if there are several; or take them out of a report again."""
+    given = results or []
+    if from_html is not None:
+        if given:
+            raise typer.BadParameter("either results or --from-html is given; got both; leave one out")
+        written = take_out(from_html, out)
+    elif given:
+        target = checked_file(out or Path(REPORT))
+        written = [write_page(read_results(given), target, "--out", title=title)]
+    else:
+        raise typer.BadParameter(f"a report is made of results; got none; name a {FILE}, or a report with --from-html")
+    if not quiet:
+        for path in written:
+            print(f"written: {path}")
+
+
+def read_results(paths: Sequence[Path]) -> Result | CheckpointResult | dict[str, Result]:
+    """Return the one result in a file, or several by name.
+
+    Args:
+        paths: files that ``analyze`` wrote.
+
+    Raises:
+        InputError: if one is not a result, or several hold something else than networks.
+    """
+    from normscope.comparison.stored import read_result
+    from normscope.core.result import Result
+
+    found = [read_result(path) for path in paths]
+    if len(found) == 1:
+        return found[0]
+    networks = [r for r in found if isinstance(r, Result)]
+    if len(networks) < len(found):
+        raise InputError("several results are shown side by side if they are of networks; a checkpoint goes alone")
+    return dict(zip(_names(paths), networks, strict=True))
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return a short name for each file: its own, or its folder's where files are called alike, and never one twice.
+
+    >>> _names([Path("a/result.json"), Path("b/result.json")]), _names([Path("x.json"), Path("y.json")])
+    (['a', 'b'], ['x', 'y'])
+    """
+    names = [p.stem for p in paths]
+    if len(set(names)) < len(names):
+        names = [p.resolve().parent.name or p.stem for p in paths]
+    counts, used = Counter(names), Counter[str]()
+    out = []
+    for name in names:
+        used[name] += 1
+        out.append(name if counts[name] == 1 else f"{name} {used[name]}")
+    return out
+
+
+def take_out(page: Path, out: Path | None) -> list[Path]:
+    """Write the results inside a report: one to a file, several to a folder of their own name each.
+
+    Args:
+        page: the report.
+        out: the file, or the folder if there are several; by default result.json here, or this folder.
+
+    Returns:
+        What was written.
+
+    Raises:
+        InputError: if the file is no report.
+    """
+    from normscope.report.embed import read_back
+
+    try:
+        text = page.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
+        raise InputError(f"a report is an HTML file that normscope wrote; {page}: {reason}") from error
+    found = read_back(text)
+    if len(found) == 1:
+        targets = [checked_file(out or Path(FILE))]
+    else:
+        folder = out or Path()
+        targets = [checked_file(folder / name / FILE) for name in _folders(list(found))]
+    return [_write(target, data) for target, data in zip(targets, found.values(), strict=True)]
+
+
+def _folders(names: Sequence[str]) -> list[str]:
+    """Return names that are safe as folders, none twice: they come from a file anyone may have edited.
+
+    >>> _folders(["plain", "../../etc", "zoo:cnn[norm=bn]"])
+    ['plain', 'etc', 'zoo_cnn_norm_bn']
+    """
+    safe = [re.sub(r"[^\w.-]+", "_", name).strip("._") or "result" for name in names]
+    return [name if safe.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(safe, 1)]
+
+
+def _write(target: Path, data: Mapping[str, Any]) -> Path:
+    """Write one result as ``analyze`` does."""
+    from normscope.core.result import write_text
+
+    try:
+        return write_text(target, json.dumps(data, indent=1, allow_nan=False) + "\n")
+    except OSError as error:
+        raise typer.BadParameter(
+            f"results must be writable; {target}: {error.strerror or error}; name another place", param_hint="--out"
+        ) from error

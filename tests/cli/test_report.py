@@ -1,0 +1,80 @@
+"""``normscope report``: from results to a page and back, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normscope.report.embed import read_back
+
+Run = Callable[..., Any]
+SMALL = "zoo:relu10[width=6,depth=3,in_features=4,norm={}]"
+
+
+@pytest.fixture
+def results(run: Run) -> list[str]:
+    """Write two results."""
+    for norm in ("bn", "ln"):
+        assert run("analyze", SMALL.format(norm), "--out", norm, "--no-report", "-q").exit_code == 0
+    return ["bn/result.json", "ln/result.json"]
+
+
+def test_there_and_back(run: Run, results: list[str]) -> None:
+    """A page of one result gives back the very bytes of its file."""
+    assert run("report", results[0]).stdout == "written: report.html\n"
+    assert run("report", "--from-html", "report.html", "--out", "again.json").stdout == "written: again.json\n"
+    assert Path("again.json").read_bytes() == Path(results[0]).read_bytes()
+
+
+def test_several_side_by_side_and_back(run: Run, results: list[str]) -> None:
+    """Named by their folders, and written back into folders of those names."""
+    assert run("report", *results, "--out", "both.html", "--title", "a < b", "-q").stdout == ""
+    text = Path("both.html").read_text()
+    assert "<h1>a &lt; b</h1>" in text
+    assert list(read_back(text)) == ["bn", "ln"]
+    result = run("report", "--from-html", "both.html", "--out", "back")
+    assert result.stdout == "written: back/bn/result.json\nwritten: back/ln/result.json\n"
+    for name in results:
+        assert Path("back", name).read_bytes() == Path(name).read_bytes()
+
+
+def test_a_name_in_a_page_cannot_leave_the_folder(run: Run, results: list[str]) -> None:
+    """Names come from a file anyone may have edited: a path in one stays below --out."""
+    assert run("report", *results, "-q").exit_code == 0
+    text = Path("report.html").read_text().replace('"name":"bn"', '"name":"../../outside"')
+    Path("report.html").write_text(text)
+    assert run("report", "--from-html", "report.html", "--out", "back").exit_code == 0
+    assert sorted(p.name for p in Path("back").iterdir()) == ["ln", "outside"]
+    assert not Path("../outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "got none"),
+        (["nothing.json"], "there is no nothing.json"),
+        (["bad.json"], "bad.json is not"),
+        (["other.json"], "other.json is not"),
+        (["bn/result.json", "--from-html", "x.html"], "got both"),
+        (["--from-html", "nothing.html"], "nothing.html"),
+        (["--from-html", "bad.json"], "there is none in this file"),
+        (["--from-html", "cut.html"], "damaged"),
+        (["bn/result.json", "--out", "bn"], "is a folder"),
+        (["bn/result.json", "--out", "bad.json/x.html"], "is a file"),
+    ],
+)
+def test_mistakes(run: Run, results: list[str], arguments: list[str], said: str) -> None:
+    """Exit code 2, what is wrong on stderr, and nothing written."""
+    Path("bad.json").write_text("{")
+    Path("other.json").write_text(json.dumps({"kind": "recipe"}))
+    Path("cut.html").write_text('<script type="application/json" id="normscope-data">{"format":')
+    before = sorted(Path().rglob("*"))
+    result = run("report", *arguments)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+    assert sorted(Path().rglob("*")) == before
