@@ -1,0 +1,123 @@
+"""Partitions of the data space that Theorem 20 of than2025 may use: chosen before the data, cells of known diameter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A partition of inputs into cells, for each label apart.
+
+    Attributes:
+        name: what it is.
+        cells: how many cells of inputs there are.
+        diameters: the diameter of each cell, or one for all.
+        assign: the cell of each input, one row each; it must not depend on the data.
+        from_data: whether it was built from the data the bound is about.
+        centres: points that define the cells, if some do: none of them may be a sample.
+    """
+
+    name: str
+    cells: int
+    diameters: Tensor
+    assign: Callable[[Tensor], Tensor]
+    from_data: bool = False
+    centres: Tensor | None = None
+
+    def counts(self, inputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
+        """Return the number of samples in each cell of inputs and labels, ``cells * classes`` of them.
+
+        Raises:
+            InputError: if the partition depends on these inputs, or a label is out of range.
+        """
+        self.require_independent(inputs)
+        index = self.assign(inputs)
+        if labels is not None:
+            if labels.shape != index.shape or int(labels.min()) < 0 or int(labels.max()) >= classes:
+                raise InputError(f"there is one label from 0 to {classes - 1} for each sample")
+            index = index * classes + labels
+        return torch.bincount(index, minlength=self.cells * classes)
+
+    def require_independent(self, inputs: Tensor) -> None:
+        """Raise unless the partition was chosen before the data, as far as can be seen.
+
+        Raises:
+            InputError: if it was built from the data, or a centre is one of the samples.
+        """
+        seen = self.from_data
+        if self.centres is not None and not seen:
+            flat = inputs.reshape(len(inputs), -1).to(self.centres.dtype)
+            seen = bool((torch.cdist(flat, self.centres) == 0).any())
+        if seen:
+            raise InputError(
+                f"a partition must be chosen before the data is seen, and {self.name} was built from it: the bound "
+                "fails then. Take a grid, or centres from data that is not used in the bound"
+            )
+
+
+def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> Partition:
+    """Return the partition of a box into equal boxes; inputs outside the box are refused when they come.
+
+    Args:
+        low: least corner of the box.
+        high: largest corner.
+        counts: boxes along each axis.
+
+    Raises:
+        InputError: if the box is empty or a count not positive.
+
+    >>> halves = grid([0.0], [1.0], [2])
+    >>> halves.assign(torch.tensor([[0.1], [0.9]])).tolist(), round(halves.diameters.item(), 9)
+    ([0, 1], 0.5)
+    """
+    first, last = (torch.tensor(list(v), dtype=torch.float64) for v in (low, high))
+    number = torch.tensor(list(counts))
+    if not len(first) == len(last) == len(number) or not bool((last > first).all()) or int(number.min()) < 1:
+        raise InputError(f"a grid has a box with room in it and positive counts, got {low}, {high}, {counts}")
+    sides = (last - first) / number
+    strides = torch.tensor([math.prod(counts[j + 1 :]) for j in range(len(counts))])
+
+    def assign(inputs: Tensor) -> Tensor:
+        flat = inputs.reshape(len(inputs), -1).double()
+        if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
+            raise InputError("inputs lie in the box of the grid, with as many numbers as it has axes; some do not")
+        place = torch.minimum(((flat - first) / sides).floor().long(), number - 1)
+        return (place * strides).sum(1)
+
+    diameter = torch.linalg.vector_norm(sides) * (1 + 1e-15)
+    return Partition(f"a grid of {math.prod(counts)} boxes", math.prod(counts), diameter[None], assign)
+
+
+def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, from_data: bool = False) -> Partition:
+    """Return the cells of nearest centres inside a box; their diameters are at most that of the box.
+
+    Args:
+        centres: one row each, drawn before the data.
+        low: least corner of the box.
+        high: largest corner.
+        from_data: say so if they come from the data: the bound then refuses.
+
+    Raises:
+        InputError: if there is no centre.
+
+    >>> voronoi(torch.zeros(1, 2), [0.0, 0.0], [3.0, 4.0]).diameters.tolist()
+    [5.0]
+    """
+    if centres.dim() != 2 or len(centres) == 0:
+        raise InputError(f"centres are rows, at least one, got shape {tuple(centres.shape)}")
+    points = centres.detach().double()
+    span = torch.tensor(list(high), dtype=torch.float64) - torch.tensor(list(low), dtype=torch.float64)
+
+    def assign(inputs: Tensor) -> Tensor:
+        return torch.cdist(inputs.reshape(len(inputs), -1).double(), points).argmin(1)
+
+    name = f"cells of {len(points)} nearest centres"
+    return Partition(name, len(points), torch.linalg.vector_norm(span)[None], assign, from_data, points)

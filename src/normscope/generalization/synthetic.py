@@ -1,0 +1,141 @@
+"""A problem with a known truth: regression with polynomials, every loss computed exactly, so that errors split."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.generalization.decomposition import Decomposition, decompose
+from normscope.generalization.trust_region import largest_magnitude_on_ball, least_on_ball
+
+#: Nodes of Gauss-Legendre quadrature: exact for polynomials of degree below 400.
+NODES = 200
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Inputs uniform on ``[-1, 1]``, ``y = y*(x) + noise``, square loss, family ``{w . phi(x): ||w|| <= B}``.
+
+    Attributes:
+        features: ``d``; ``phi`` are the first ``d`` Legendre polynomials, orthonormal for the distribution.
+        truth: ``y*``, a smooth function of a tensor; by default ``sin(pi x)``.
+        radius: ``B``.
+        noise: standard deviation of independent noise.
+    """
+
+    features: int
+    truth: Callable[[Tensor], Tensor] = lambda x: torch.sin(math.pi * x)
+    radius: float = 10.0
+    noise: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.features < 1 or not self.radius > 0 or not self.noise >= 0:
+            raise InputError("there must be a feature, a positive radius and noise of at least zero")
+
+    def phi(self, x: Tensor) -> Tensor:
+        """Return the features of inputs, one row each: ``sqrt(2 j + 1) P_j(x)``."""
+        columns = [torch.ones_like(x), x]
+        for j in range(1, self.features):
+            columns.append(((2 * j + 1) * x * columns[j] - j * columns[j - 1]) / (j + 1))
+        scales = torch.sqrt(2.0 * torch.arange(self.features, dtype=x.dtype) + 1)
+        return torch.stack(columns[: self.features], 1) * scales
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """A loss ``w^T A w - 2 b^T w + c`` of a linear model."""
+
+    A: Tensor
+    b: Tensor
+    c: float
+
+    def at(self, w: Tensor) -> float:
+        """Return the loss of a weight."""
+        return float(w @ self.A @ w - 2 * (self.b @ w)) + self.c
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run on the problem.
+
+    Attributes:
+        decomposition: where its error comes from.
+        trained: weight of ``h_o``.
+        minimizer: weight of ``h_o*``.
+        best: weight of ``h*``.
+        largest_deviation: ``sup_h |F(P, h) - F(D, h)|`` over the family.
+    """
+
+    decomposition: Decomposition
+    trained: Tensor
+    minimizer: Tensor
+    best: Tensor
+    largest_deviation: float
+
+
+def expected_loss(problem: Problem) -> Quadratic:
+    """Return ``F(P, .)`` as a quadratic function of the weight, by quadrature; noise adds its variance."""
+    nodes, weights = (torch.from_numpy(a) for a in np.polynomial.legendre.leggauss(NODES))
+    weights = weights / 2
+    phi, y = problem.phi(nodes), problem.truth(nodes)
+    return Quadratic(phi.T @ (weights[:, None] * phi), phi.T @ (weights * y), float(weights @ y**2) + problem.noise**2)
+
+
+def training_loss(problem: Problem, x: Tensor, y: Tensor) -> Quadratic:
+    """Return ``F(D, .)`` as a quadratic function of the weight."""
+    phi = problem.phi(x)
+    return Quadratic(phi.T @ phi / len(x), phi.T @ y / len(x), float(y @ y) / len(x))
+
+
+@statement("than2025slides", "Errors of a trained model", holds="a family of bounded linear models, square loss")
+def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -> Run:
+    """Draw data, train by projected gradient descent from zero, and split the error of what comes out.
+
+    Every term is known: ``F(P, .)`` by quadrature, ``h*`` and ``h_o*`` as minimizers of quadratics on a ball, and
+    ``sup_h |F(P, h) - F(D, h)|`` as the largest magnitude of a quadratic on that ball.
+
+    Args:
+        problem: distribution, truth and family.
+        samples: ``m``.
+        steps: of gradient descent with step length one over the curvature.
+        seed: of the data.
+
+    Raises:
+        InputError: if there is no sample, or steps are negative.
+
+    >>> run = train_synthetic(Problem(features=4), samples=30, steps=50)
+    >>> run.decomposition.adds_up(), run.decomposition.estimation <= run.decomposition.bound
+    (True, True)
+    """
+    if samples < 1 or steps < 0:
+        raise InputError(f"at least one sample and no negative number of steps, got {samples} and {steps}")
+    source = torch.Generator().manual_seed(seed)
+    x = 2 * torch.rand(samples, generator=source, dtype=torch.float64) - 1
+    y = problem.truth(x) + problem.noise * torch.randn(samples, generator=source, dtype=torch.float64)
+    expected, training = expected_loss(problem), training_loss(problem, x, y)
+    best = least_on_ball(expected.A, expected.b, problem.radius)
+    minimizer = least_on_ball(training.A, training.b, problem.radius)
+    trained = torch.zeros(problem.features, dtype=torch.float64)
+    length = 1 / max(float(torch.linalg.eigvalsh(training.A)[-1]), 1e-300)
+    for _ in range(steps):
+        trained = trained - length * (training.A @ trained - training.b)
+        trained = trained * min(1.0, problem.radius / max(float(torch.linalg.vector_norm(trained)), 1e-300))
+    deviation = largest_magnitude_on_ball(
+        expected.A - training.A, expected.b - training.b, expected.c - training.c, problem.radius
+    )
+    parts = decompose(
+        truth=problem.noise**2,
+        best=expected.at(best),
+        trained=expected.at(trained),
+        trained_on_data=training.at(trained),
+        minimizer_on_data=training.at(minimizer),
+        largest_deviation=deviation,
+    )
+    return Run(parts, trained, minimizer, best, deviation)

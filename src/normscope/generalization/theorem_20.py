@@ -1,0 +1,145 @@
+"""Theorem 20 of than2025, as printed and repaired: local constants of the loss bound the generalization gap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value, total
+from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
+from normscope.generalization.partition import Partition
+from normscope.operators.rounding import up
+
+
+@dataclass(frozen=True)
+class PartitionBound:
+    """A bound on ``|F(P, h) - F(D, h)|``, for all models at once.
+
+    Attributes:
+        gap: the bound: the local term plus the smaller of two terms, each with half of delta.
+        local: ``sum_i (m_i/m) L_i D_i``.
+        tight: ``g`` of occupied cells.
+        total_variation: ``g`` of all cells.
+        printed: the bound with the printed ``g`` and diameters.
+        largest: ``C``.
+        occupied: cells with a sample.
+        cells: all cells, for each label apart.
+        samples: ``m``.
+    """
+
+    gap: Value
+    local: Value
+    tight: Value
+    total_variation: Value
+    printed: Value
+    largest: float
+    occupied: int
+    cells: int
+    samples: int
+
+    @property
+    def vacuous(self) -> bool:
+        """Tell whether the bound says no more than that losses lie between 0 and ``C``."""
+        return self.gap.value >= self.largest
+
+    @property
+    def printed_vacuous(self) -> bool:
+        """Tell the same of the printed one."""
+        return self.printed.value >= self.largest
+
+
+@statement(
+    "normscope", "Proposition GEN-4", holds="cells chosen before the data, 0 <= loss <= C, one label in each cell"
+)
+def partition_bound(
+    partition: Partition,
+    inputs: Tensor,
+    constants: Sequence[float] | float,
+    *,
+    largest: float,
+    delta: float,
+    labels: Tensor | None = None,
+    classes: int = 1,
+) -> PartitionBound:
+    """Return the repaired bound ``|F(P, h) - F(D, h)| <= sum_i (m_i/m) L_i D_i + g``.
+
+    It is true with probability ``1 - delta``, for all models at once. Cells are convex and hold one label each;
+    ``L_i`` is the constant of the loss in the input on the cell and ``D_i`` its diameter, which can be known where the
+    average distance ``lambda_i`` of the theorem cannot. ``g`` is the smaller of :func:`g_tight` and
+    :func:`g_total_variation`, each with ``delta/2``.
+
+    Args:
+        partition: of the inputs, chosen before the data.
+        inputs: the data, one row each.
+        constants: ``L_i`` for each cell of inputs and labels (label fastest), or one for all.
+        largest: ``C``, finite.
+        delta: probability with which it may fail.
+        labels: of the inputs, from zero; none if labels are a function of the cell.
+        classes: how many labels there are.
+
+    Raises:
+        InputError: if the partition depends on the data, ``C`` is not finite, or a number is out of its range.
+
+    >>> from normscope.generalization.partition import grid
+    >>> x = torch.linspace(0, 1, 1000)[:, None]
+    >>> bound = partition_bound(grid([0.0], [1.0], [10]), x, 1.0, largest=1.0, delta=0.05)
+    >>> round(bound.local.value, 6), bound.vacuous
+    (0.1, False)
+    """
+    counts = partition.counts(inputs, labels, classes)
+    cells, samples = partition.cells * classes, len(inputs)
+    occupied = int((counts > 0).sum())
+    local = _local(counts, _per_cell(constants, cells), partition.diameters, classes)
+    tight = g_tight(largest, occupied, cells, samples, delta / 2)
+    variation = g_total_variation(largest, cells, samples, delta / 2)
+    least = min(tight, variation, key=lambda v: v.log)
+    gap = total((local, least))
+    printed = theorem_20_printed(local, g_paper(largest, occupied, cells, samples, delta))
+    whole = Value(
+        gap.log,
+        Kind.PROBABILISTIC,
+        "all models, this data",
+        statement="normscope Proposition GEN-4",
+        assumptions=(*gap.assumptions, "one label in each cell", "the loss is between 0 and C"),
+        delta=delta,
+    )
+    return PartitionBound(whole, local, tight, variation, printed, largest, occupied, cells, samples)
+
+
+@statement(
+    "than2025", "Theorem 20", holds="printed; with distances that cannot be observed, for cells fixed before the data"
+)
+def theorem_20_printed(local: Value, g: Value) -> Value:
+    """Return ``sum_i (m_i/m) lambda_i L_i + g``, the right side of equation (13) without the training loss.
+
+    Args:
+        local: the sum, with average distances or diameters.
+        g: as printed.
+
+    >>> round(theorem_20_printed(Value.of(1.0, Kind.CERTIFIED), Value.of(2.0, Kind.PROBABILISTIC)).value, 12)
+    3.0
+    """
+    return Value(total((local, g)).log, Kind.PRINTED, statement="than2025 Theorem 20", assumptions=g.assumptions)
+
+
+def _per_cell(constants: Sequence[float] | float, cells: int) -> Tensor:
+    """Return one constant for each cell."""
+    given = torch.tensor([constants] * cells if isinstance(constants, int | float) else list(constants)).double()
+    if len(given) != cells or not bool((given >= 0).all()):
+        raise InputError(f"constants are one for all or one for each of the {cells} cells, and not negative")
+    return given
+
+
+def _local(counts: Tensor, constants: Tensor, diameters: Tensor, classes: int) -> Value:
+    """Return ``sum_i (m_i/m) L_i D_i`` over occupied cells, rounded up."""
+    wide = diameters.expand(len(counts) // classes) if diameters.numel() == 1 else diameters
+    taken = counts > 0
+    terms = (counts.double() * constants * wide.repeat_interleave(classes).double())[taken].tolist()
+    mean = math.fsum(terms) / int(counts.sum())
+    return Value.of(up(mean, 16.0), Kind.CERTIFIED, domain="cells with samples")
