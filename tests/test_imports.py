@@ -27,12 +27,14 @@ ORDER = (
     "analysis",
     "monitor",
     "checks",
+    "fixes",
     "comparison",
     "audits",
+    "experiments",
     "report",
     "cli",
 )
-LAST = ("analysis", "monitor", "checks", "comparison", "audits", "report", "cli")
+LAST = ("analysis", "monitor", "checks", "fixes", "comparison", "audits", "experiments", "report", "cli")
 #: Folders outside that line, and what they may import.
 ALLOWED = {
     "models": {"core"},

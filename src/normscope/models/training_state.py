@@ -111,3 +111,19 @@ def restore_state(
     order.set_state(state["order"])
     torch.set_rng_state(state["random"])
     return Progress(**state["progress"])
+
+
+def steps_done(file: str | os.PathLike[str], *, epochs: bool = False) -> int:
+    """Return how many updates, or whole epochs, the run in a file has made; none if there is no file.
+
+    Args:
+        file: what :func:`save_state` wrote, or nothing.
+        epochs: count epochs instead.
+
+    >>> steps_done("nowhere.pt")
+    0
+    """
+    if not Path(file).exists():
+        return 0
+    progress = Progress(**safe_load(Path(file), KIND)["progress"])
+    return len(progress.losses) if epochs else progress.steps

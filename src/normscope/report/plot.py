@@ -59,19 +59,19 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
         raise InputError(f"a plot is of {', '.join(VIEWS)} or all; got {kind!r}")
     if kind == "all" and ax is not None:
         raise InputError("all views need a figure of their own; leave ax out, or draw one view into it")
-    figure_class = _figure_class()
+    new_figure = figure_class()
     if kind == "all":
         names = [name for name in VIEWS if _has(result, name)]
         if not names:
             raise InputError("the result has no layers, no normalizers and no depth: there is nothing to draw")
-        figure: Figure = figure_class(figsize=(7.0, 2.8 * len(names)), layout="constrained")
+        figure: Figure = new_figure(figsize=(7.0, 2.8 * len(names)), layout="constrained")
         for i, name in enumerate(names):
             VIEWS[name](result, figure.add_subplot(len(names), 1, i + 1))
         return figure
     if not _has(result, kind):
         raise InputError(f"the result has nothing to draw for {kind!r} ({_NEEDS[kind]})")
     if ax is None:
-        ax = figure_class(figsize=(7.0, 3.2), layout="constrained").add_subplot()
+        ax = new_figure(figsize=(7.0, 3.2), layout="constrained").add_subplot()
     VIEWS[kind](result, ax)
     found = ax.get_figure(root=True)
     if found is None:
@@ -79,7 +79,7 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
     return found
 
 
-def _figure_class() -> Any:
+def figure_class() -> Any:
     """Return matplotlib's figure, without pyplot: nothing global is touched, and no display is needed."""
     try:
         from matplotlib.figure import Figure

@@ -1,0 +1,89 @@
+"""``normscope reproduce``: a figure of the paper, trained and drawn again, with its claims beside what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normscope.cli.console import Stages, guarded, show
+from normscope.cli.specification import checked_folder
+
+if TYPE_CHECKING:
+    from normscope.experiments.evidence import Evidence
+
+
+@guarded
+def reproduce(
+    figure: Annotated[str, typer.Argument(help="fig1, fig2 or fig3 of Than 2025.", show_default=False)],
+    scale: Annotated[
+        str, typer.Option(help="smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs).")
+    ] = "laptop",
+    data_root: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.")] = 0,
+    no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train the networks of a FIGURE, record what it shows, draw it, and say where the paper is borne out.
+
+    Stop it at any time: the same command goes on where it stopped. Figures of one scale share their runs.
+    """
+    folder = checked_folder(out)
+    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+        body, evidence, written = run(figure, scale, folder, stages, root=data_root, seed=seed, certify=not no_certify)
+    if json:
+        print(json_module.dumps(body, indent=1, allow_nan=False))
+    elif not quiet:
+        from normscope.report.evidence import evidence_section
+
+        show([evidence_section(figure, scale, evidence)])
+        print("\nopen:")
+        for path in written:
+            print(f"  {path}")
+
+
+def run(
+    figure: str, scale: str, folder: Path, stages: Stages, *, root: Path | None, seed: int, certify: bool
+) -> tuple[dict[str, Any], list[Evidence], list[Path]]:
+    """Train what is missing, draw and collect the evidence.
+
+    Args:
+        figure: which.
+        scale: how large.
+        folder: for runs and figures.
+        stages: called with a line of text at each step.
+        root: where the data lie.
+        seed: of everything random.
+        certify: bound the networks at start and end.
+
+    Returns:
+        The JSON form, the evidence, and the files written.
+    """
+    stages("loading torch")
+    from normscope.core.result import write_text
+    from normscope.experiments.record import record
+    from normscope.experiments.reproduction import evidence_of, facts
+    from normscope.experiments.setting import settings_of
+    from normscope.report.plot import figure_class
+
+    settings = settings_of(figure, scale, seed)
+    figure_class()  # a missing matplotlib is told before half an hour of training
+    from normscope.report.figures import draw
+
+    place = folder / f"{scale}-{seed}"
+    runs = {s.name: record(s, place / s.name, root=root, progress=stages, certify=certify) for s in settings}
+    evidence = evidence_of(figure, runs, place)
+    body = facts(figure, scale, settings, evidence)
+    stages("drawing")
+    drawn = draw(figure, runs)
+    written = [place / f"{figure}.{ending}" for ending in ("png", "svg")]
+    for file in written:
+        drawn.savefig(file, dpi=150)
+    written.append(write_text(place / f"{figure}.json", json_module.dumps(body, indent=1, allow_nan=False) + "\n"))
+    return body, evidence, written

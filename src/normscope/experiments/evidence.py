@@ -1,0 +1,182 @@
+"""What the paper's figures are said to show, beside what a run shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from normscope.core.result import Result
+from normscope.core.statement import statement
+from normscope.core.value import json_number
+from normscope.monitor.run import Run, Series
+
+#: What the text of the paper says the products reach, as decimal logarithms.
+PRODUCT_OF_NORMS, PRODUCT_OF_INVERSE_SIGMA = 50.0, -25.0
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One claim of the paper and what a run shows of it.
+
+    Attributes:
+        claim: in our words.
+        network: of the run.
+        measured: numbers by name, first and last of the run where they move.
+        agrees: whether the run shows what is claimed; ``None`` for a number the paper does not speak of.
+    """
+
+    claim: str
+    network: str
+    measured: Mapping[str, float]
+    agrees: bool | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; infinities become strings."""
+        numbers = {key: json_number(float(x)) for key, x in self.measured.items()}
+        return {"claim": self.claim, "network": self.network, "measured": numbers, "agrees": self.agrees}
+
+
+def variances(run: Run) -> dict[str, Series]:
+    """Return the variance before each normalizer, or before each activation where there is no normalizer.
+
+    Args:
+        run: of a figure.
+    """
+    every, normalizers = run.group("variance"), run.group("variance_min")
+    return {name: every[name] for name in normalizers if name in every} or every
+
+
+@statement(
+    "than2025", "Figure 2", holds="the product of layer-wise variances as it is drawn; it moves with the weights"
+)
+def product_of_variances(run: Run) -> Series:
+    r"""Return :math:`\log_{10} \prod_k \sigma_k^2` along a run, mean variance over channels at each layer.
+
+    Args:
+        run: of a figure.
+    """
+    series = list(variances(run).values())
+    logs = np.sum([np.log10(np.maximum(s.values, 1e-300)) for s in series], axis=0)
+    return Series(series[0].steps, series[0].times, logs)
+
+
+@statement("than2025", "Figure 1", holds="norms of the layers as they act, from below")
+def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
+    """Return what a run says of the claims around Figure 1 (and the left half of Figure 3).
+
+    Args:
+        run: the run.
+        network: its name.
+    """
+    norms = run.group("norm")
+    first = np.array([s.values[0] for s in norms.values()])
+    last = np.array([s.values[-1] for s in norms.values()])
+    product = run.series("product/norms_log10").values
+    accuracy = run.series("probe/accuracy").values
+    return [
+        Evidence(
+            "the norms of the weight matrices become larger than one at all layers",
+            network,
+            {"layers": len(norms), "above one, first": float((first > 1).mean()), "above one": float((last > 1).mean()),
+             "least": float(last.min()), "largest": float(last.max())},
+            bool((last > 1).all()),
+        ),
+        Evidence(
+            "the norms grow as training goes on",
+            network,
+            {"layers that grew": float((last > first).mean()), "largest growth": float((last / first).max())},
+            bool((last > first).mean() > 0.5),
+        ),
+        Evidence(
+            f"the product of norms becomes astronomically large (1e{PRODUCT_OF_NORMS:.0f} for ResNet-18)",
+            network,
+            {"log10, first": product[0], "log10": product[-1]},
+            bool(product.max() >= PRODUCT_OF_NORMS) if network == "resnet18" else bool(product[-1] > product[0]),
+        ),
+        Evidence(
+            "the network is trained meanwhile", network,
+            {"accuracy on training images, first": accuracy[0], "accuracy on training images": accuracy[-1]},
+            bool(accuracy[-1] > 2 * accuracy[0]),
+        ),
+    ]  # fmt: skip
+
+
+def variance_evidence(run: Run, network: str) -> list[Evidence]:
+    """Return what a run says of the claims around Figure 2 (and the right half of Figure 3).
+
+    Args:
+        run: the run.
+        network: its name.
+    """
+    series = variances(run)
+    first = np.array([s.values[0] for s in series.values()])
+    last = np.array([s.values[-1] for s in series.values()])
+    product = product_of_variances(run).values
+    found = [
+        Evidence(
+            "input variances are small at the start", network,
+            {"layers": len(series), "below one": float((first < 1).mean()), "largest": float(first.max())},
+            bool((first < 1).all()),
+        ),
+        Evidence(
+            "during training several of them exceed one by a large margin", network,
+            {"above one": float((last > 1).mean()), "above ten": float((last > 10).mean()),
+             "largest": float(last.max())},
+            bool((last > 10).sum() >= 2),
+        ),
+        Evidence(
+            "their product grows about exponentially", network,
+            {"log10, first": product[0], "log10": product[-1]},
+            bool(product[-1] > product[0] + 3),
+        ),
+        Evidence(
+            f"the product of 1/sigma falls to 1e{PRODUCT_OF_INVERSE_SIGMA:.0f} (sigma^2 the mean variance)", network,
+            {"log10, first": -product[0] / 2, "log10": -product[-1] / 2},
+            bool(-product[-1] / 2 <= PRODUCT_OF_INVERSE_SIGMA),
+        ),
+    ]  # fmt: skip
+    for name, words in (
+        ("product/inverse_sigma_printed_log10", "the printed product of ||1/sigma||_2 is a reduction"),
+        ("product/inverse_sigma_proved_log10", "the product of max |gamma|/sigma is a reduction"),
+    ):
+        if name in run.names:
+            values = run.series(name).values
+            measured = {"log10, first": values[0], "log10": values[-1]}
+            found.append(Evidence(words, network, measured, bool(values[-1] < 0)))
+    if "product/folded_log10" in run.names:
+        values = run.series("product/folded_log10").values
+        measured = {"log10, first": values[0], "log10": values[-1]}
+        found.append(Evidence("product of ||diag(gamma/sigma) W||, which rescaling leaves", network, measured, None))
+    return found
+
+
+def certified_evidence(folder: Path, network: str) -> list[Evidence]:
+    """Return what the certified end-to-end constant did between the start and the end of a run.
+
+    Args:
+        folder: of the run, with ``start.json`` and ``end.json``.
+        network: its name.
+
+    Returns:
+        Nothing where the run was not certified.
+    """
+    files = [folder / "start.json", folder / "end.json"]
+    if not all(file.exists() for file in files):
+        return []
+    start, end = (Result.from_dict(json.loads(file.read_text())) for file in files)
+    found = []
+    for key, words in (
+        ("variance_floor", "certified end-to-end constant, on the variance floor"),
+        ("without_normalizers", "certified constant of the same weights without normalizers"),
+        ("lower", "attained end-to-end constant"),
+    ):
+        first, last = start.end_to_end.get(key), end.end_to_end.get(key)
+        if first is not None and last is not None:
+            measured = {"log10, first": first.log10, "log10": last.log10}
+            found.append(Evidence(words, network, measured, None))
+    return found

@@ -1,0 +1,108 @@
+"""How the networks of the figures are trained: the paper's setting (001, appendix E), and smaller ones like it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from normscope.core.errors import InputError
+
+#: Networks of each figure, in the order in which it shows them.
+FIGURES: dict[str, tuple[str, ...]] = {
+    "fig1": ("relu10", "resnet18"),
+    "fig2": ("relu10", "resnet18"),
+    "fig3": ("efficientnet_b3",),
+}
+SCALES = ("smoke", "laptop", "paper")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One training run.
+
+    He-normal weights, Adam, cross-entropy, inputs scaled into the unit ball.
+
+    Attributes:
+        name: of the network in the figures.
+        network: of the zoo.
+        arguments: of its builder.
+        data: name of the training data.
+        examples: how many of them; ``None`` for all.
+        side: pixels of a side to which images are enlarged; ``None`` to leave them.
+        epochs: passes over the data.
+        probes: measurements along the run, besides the one at the start.
+        lr: step size.
+        batch: examples of a step.
+        weight_decay: added to the gradient as ``weight_decay * w``.
+        seed: of weights and order.
+    """
+
+    name: str
+    network: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    data: str = "cifar10"
+    examples: int | None = None
+    side: int | None = None
+    epochs: int = 100
+    probes: int = 100
+    lr: float = 1e-3
+    batch: int = 128
+    weight_decay: float = 1e-4
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return asdict(self) | {"arguments": dict(self.arguments)}
+
+
+_PAPER = {
+    "relu10": Setting("relu10", "relu10"),
+    "resnet18": Setting("resnet18", "resnet18_cifar"),
+    "efficientnet_b3": Setting("efficientnet_b3", "efficientnet_b3", {"classes": 10, "image_size": 32}),
+}
+_LAPTOP = {
+    "relu10": replace(_PAPER["relu10"], epochs=20, probes=80),
+    # The stem of the 224-pixel variant halves the image twice at once: a fourteenth of the work.
+    "resnet18": replace(_PAPER["resnet18"], network="resnet18", arguments={"classes": 10}, epochs=3, probes=40),
+    "efficientnet_b3": replace(_PAPER["efficientnet_b3"], examples=8192, epochs=4, probes=16),
+}
+_SMOKE = {
+    "relu10": replace(
+        _PAPER["relu10"], data="digits", arguments={"width": 64, "in_features": 64}, epochs=6, probes=6
+    ),
+    "resnet18": replace(
+        _PAPER["resnet18"], data="digits", arguments={"width": 8}, side=16, examples=512, epochs=3, probes=3
+    ),
+    # A third of the blocks of B3, by the same rule: what takes minutes there takes seconds.
+    "efficientnet_b3": replace(
+        _PAPER["efficientnet_b3"], network="efficientnet_b0", data="digits", side=16, examples=256, epochs=2, probes=2
+    ),
+}  # fmt: skip
+_ALL = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
+
+
+def settings_of(figure: str, scale: str, seed: int = 0) -> tuple[Setting, ...]:
+    """Return the runs a figure needs.
+
+    Args:
+        figure: a key of :data:`FIGURES`.
+        scale: ``smoke`` (seconds, embedded digits), ``laptop`` (half an hour, CIFAR-10) or ``paper`` (days here).
+        seed: of everything random.
+
+    Returns:
+        One setting per network.
+
+    Raises:
+        InputError: if the figure or the scale is unknown.
+
+    >>> [s.network for s in settings_of("fig1", "paper")]
+    ['relu10', 'resnet18_cifar']
+    >>> settings_of("fig3", "paper")[0].epochs
+    100
+    """
+    if figure not in FIGURES:
+        raise InputError(f"figures are {', '.join(FIGURES)}; got {figure!r}")
+    if scale not in SCALES:
+        raise InputError(f"scales are {', '.join(SCALES)}; got {scale!r}")
+    return tuple(replace(_ALL[scale][name], seed=seed) for name in FIGURES[figure])

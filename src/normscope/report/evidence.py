@@ -1,0 +1,33 @@
+"""The claims around a figure beside what was measured, as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from normscope.experiments.evidence import Evidence
+from normscope.report.numbers import NOTHING, digits
+from normscope.report.table import Section, Table
+
+_WORDS = {True: "agrees", False: "does not", None: NOTHING}
+
+
+def evidence_section(figure: str, scale: str, evidence: Sequence[Evidence]) -> Section:
+    """Return the claims around a figure as a section.
+
+    Args:
+        figure: which.
+        scale: of its runs.
+        evidence: what they show.
+
+    >>> from normscope.report.table import plain_text
+    >>> print(plain_text([evidence_section("fig1", "smoke", [Evidence("norms grow", "net", {"share": 0.5}, True)])]))
+    fig1 of Than 2025, smoke scale
+      claim       network  measured   the run
+      norms grow  net      share 0.5  agrees
+    """
+    columns = ("claim", "network", "measured", "the run")
+    rows = tuple(
+        (e.claim, e.network, ", ".join(f"{key} {digits(float(x))}" for key, x in e.measured.items()), _WORDS[e.agrees])
+        for e in evidence
+    )
+    return Section(f"{figure} of Than 2025, {scale} scale", table=Table(columns, rows, frozenset(columns)))

@@ -1,0 +1,115 @@
+"""The paper's figures, drawn from recorded runs with matplotlib (the extra ``plot``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from normscope.core.errors import InputError
+from normscope.experiments.evidence import product_of_variances, variances
+from normscope.monitor.run import Run
+from normscope.report.plot import figure_class
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+#: Layers drawn of a deep network, as in the paper.
+SHOWN = 11
+TITLES = {"relu10": "ReLU network, 10 layers", "resnet18": "ResNet-18", "efficientnet_b3": "EfficientNet-B3"}
+
+
+def draw(figure: str, runs: Mapping[str, Run]) -> Figure:
+    """Draw a figure of the paper from runs, one row per network.
+
+    Args:
+        figure: ``fig1`` (norms, their product, accuracy), ``fig2`` (variances, their product) or ``fig3`` (norms and
+            variances).
+        runs: recorded runs by the name of their network.
+
+    Returns:
+        The figure.
+
+    Raises:
+        InputError: if the figure is unknown.
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    if figure not in PANELS:
+        raise InputError(f"figures are {', '.join(PANELS)}; got {figure!r}")
+    panels = PANELS[figure]
+    drawn: Figure = figure_class()(figsize=(4.0 * len(panels), 2.9 * len(runs)), layout="constrained")
+    for i, (network, run) in enumerate(runs.items()):
+        for j, panel in enumerate(panels):
+            ax = drawn.add_subplot(len(runs), len(panels), i * len(panels) + j + 1)
+            panel(run, ax)
+            ax.set_xlabel("update")
+            if j == 0:
+                ax.set_title(TITLES.get(network, network), loc="left", fontsize="medium")
+            for side in ("top", "right"):
+                ax.spines[side].set_visible(False)
+    return drawn
+
+
+def norms_panel(run: Run, ax: Axes) -> None:
+    """Draw the norm of the first layers over time, early layers dark."""
+    _layers(ax, {name: (s.steps, s.values) for name, s in run.group("norm").items()})
+    ax.set_ylabel("norm of the layer")
+
+
+def product_panel(run: Run, ax: Axes) -> None:
+    """Draw the product of all norms, and of the folded ones where there are normalizers."""
+    series = run.series("product/norms_log10")
+    ax.plot(series.steps, series.values, color="#D55E00", label="prod ||W||")
+    if "product/folded_log10" in run.names:
+        folded = run.series("product/folded_log10")
+        ax.plot(folded.steps, folded.values, color="#009E73", label="prod ||diag(gamma/sigma) W||")
+    ax.set_ylabel("log10 of the product")
+    ax.legend(frameon=False, fontsize="x-small")
+
+
+def accuracy_panel(run: Run, ax: Axes) -> None:
+    """Draw the accuracy on training images."""
+    series = run.series("probe/accuracy")
+    ax.plot(series.steps, series.values, color="#0072B2")
+    ax.set_ylim(0, 1)
+    ax.set_ylabel("accuracy, training images")
+
+
+def variances_panel(run: Run, ax: Axes) -> None:
+    """Draw the variance before the first normalizers or activations, and the line at one."""
+    _layers(ax, {name: (s.steps, s.values) for name, s in variances(run).items()})
+    ax.axhline(1.0, color="0.5", linestyle="--", linewidth=0.8)
+    ax.set_yscale("log")
+    ax.set_ylabel("variance before the layer")
+
+
+def variance_product_panel(run: Run, ax: Axes) -> None:
+    """Draw the product of variances, and the products of the normalizers' constants where there are some."""
+    series = product_of_variances(run)
+    ax.plot(series.steps, series.values, color="#D55E00", label="prod sigma^2")
+    for name, colour, words in (
+        ("product/inverse_sigma_printed_log10", "#CC79A7", "prod ||1/sigma||, printed"),
+        ("product/inverse_sigma_proved_log10", "#009E73", "prod max |gamma|/sigma"),
+    ):
+        if name in run.names:
+            other = run.series(name)
+            ax.plot(other.steps, other.values, color=colour, label=words)
+    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set_ylabel("log10 of the product")
+    ax.legend(frameon=False, fontsize="x-small")
+
+
+def _layers(ax: Axes, series: Mapping[str, tuple[Any, Any]]) -> None:
+    """Draw one line per layer, the first ones only, from dark to light."""
+    names = list(series)[:SHOWN]
+    for i, name in enumerate(names):
+        shade = 0.1 + 0.75 * i / max(1, len(names) - 1)
+        ax.plot(*series[name], color=(shade * 0.9, shade * 0.95, 0.45 + 0.5 * shade), linewidth=1.0, label=name)
+    ax.legend(frameon=False, fontsize=5, ncols=2)
+
+
+PANELS: dict[str, tuple[Callable[[Run, Any], None], ...]] = {
+    "fig1": (norms_panel, product_panel, accuracy_panel),
+    "fig2": (variances_panel, variance_product_panel),
+    "fig3": (norms_panel, variances_panel, variance_product_panel),
+}
