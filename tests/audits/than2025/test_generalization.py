@@ -5,12 +5,15 @@ from __future__ import annotations
 import pytest
 
 from normscope.audits.claim import Verdict
-from normscope.audits.than2025.generalization import CLAIMS, fixed_partition, partition_from_data
+from normscope.audits.run import checked
+from normscope.audits.than2025 import generalization
+from normscope.audits.than2025.generalization import CLAIMS, fixed_partition, partition_from_data, refuses_data
 
 
 def test_a_partition_from_the_data_breaks_the_bound_every_time() -> None:
     found = CLAIMS["001-T20"].check().measured
-    assert found["violations, partition fixed before, of 2000"] == 0
+    assert found["violations, partition fixed before, of 500"] == 0
+    assert float(found["repaired bound"]) < 0.25 * float(found["printed bound, N = 10, m = 200"])
     assert found["violations, partition from the data, of 200"] == 200
     assert found["risk there"] == pytest.approx(0.999, abs=5e-4)
     assert found["bound there"] == pytest.approx(0.169, abs=5e-4)
@@ -25,8 +28,17 @@ def test_the_risk_is_what_the_intervals_leave() -> None:
     """Three samples far apart cover three intervals."""
     risk, _ = partition_from_data(3, 3, 1e-3)
     assert risk == pytest.approx(1 - 3 * 2e-3, abs=1e-12)
-    gap, _ = fixed_partition(4, 1, 10)
+    gap, _, _ = fixed_partition(4, 1, 10)
     assert gap == pytest.approx(0.9)
+
+
+def test_our_bound_refuses_a_partition_from_the_data() -> None:
+    assert refuses_data(5)
+
+
+def test_a_bound_that_does_not_refuse_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generalization, "refuses_data", lambda samples: False)
+    assert "took a partition built from its own data" in checked(CLAIMS["001-T20"]).error
 
 
 @pytest.mark.parametrize(("id", "verdict"), [("001-T5", Verdict.NOT_CHECKABLE), ("001-WN", Verdict.NOT_CHECKABLE)])
