@@ -1,0 +1,55 @@
+"""The paper's figures: lines are the series of the runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from normscope.core.errors import InputError
+from normscope.monitor.run import Run
+from normscope.monitor.sinks.folder import RunFolder
+from normscope.report.evidence import evidence_section
+from normscope.report.figures import PANELS, SHOWN, draw
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a run of fourteen layers with normalizers."""
+    sink = RunFolder(tmp_path)
+    sink.begin({"model": "net"}, None)
+    for step in range(3):
+        point = {f"norm/{i}": 1.0 + i + step for i in range(14)} | {f"variance/{i}": 2.0 + i for i in range(14)}
+        point |= {"product/norms_log10": 3.0 + step, "product/folded_log10": 2.0, "probe/accuracy": 0.1 * step}
+        point |= {"product/inverse_sigma_printed_log10": 1.0, "product/inverse_sigma_proved_log10": -1.0}
+        sink.log(point, step=step)
+    sink.close()
+    return Run.open(tmp_path)
+
+
+@pytest.mark.parametrize("figure", PANELS)
+def test_each_figure_has_its_panels_for_each_network(run: Run, figure: str, tmp_path: Path) -> None:
+    """One row per network; it can be written."""
+    drawn = draw(figure, {"relu10": run, "resnet18": run})
+    assert len(drawn.axes) == 2 * len(PANELS[figure])
+    drawn.savefig(tmp_path / "figure.svg")
+
+
+def test_lines_are_the_series(run: Run) -> None:
+    """The first eleven layers, and the product with its folded form."""
+    norms, product, accuracy = draw("fig1", {"relu10": run}).axes
+    assert len(norms.get_lines()) == SHOWN
+    assert list(norms.get_lines()[1].get_ydata()) == [2.0, 3.0, 4.0]
+    assert [list(line.get_ydata()) for line in product.get_lines()] == [[3.0, 4.0, 5.0], [2.0, 2.0, 2.0]]
+    assert list(accuracy.get_lines()[0].get_ydata()) == pytest.approx([0.0, 0.1, 0.2])
+
+
+def test_an_unknown_figure(run: Run) -> None:
+    """With those there are."""
+    with pytest.raises(InputError, match="fig1, fig2, fig3"):
+        draw("fig7", {"relu10": run})
+
+
+def test_evidence_is_a_table() -> None:
+    """An empty one too."""
+    assert evidence_section("fig1", "smoke", []).table is not None
