@@ -131,7 +131,7 @@ def analyze(
     # The user's code may print: stdout is for the result alone.
     with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
         result, sections = run(request, stages, everything=everything)
-        findings = _findings(request, stages) if check and page is not None else None
+        findings = findings_of(request, stages) if check and page is not None else None
     target = write(result, folder / FILE)
     if page is not None:
         write_page(result, page, findings=findings)
@@ -247,7 +247,7 @@ def write_page(
         ) from error
 
 
-def _findings(request: Request, stages: Stages) -> Sequence[Finding] | None:
+def findings_of(request: Request, stages: Stages) -> Sequence[Finding] | None:
     """Ask the doctor about the model of a request; a checkpoint alone has none."""
     from normscope.checks import Settings
     from normscope.cli import check

@@ -10,6 +10,7 @@ from normscope import __version__
 from normscope.cli.analyze import analyze
 from normscope.cli.audit import audit
 from normscope.cli.check import check
+from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
@@ -29,6 +30,7 @@ app = typer.Typer(
 )
 app.command("analyze")(analyze)
 app.command("check")(check)
+app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("audit")(audit)
 app.command("explain")(explain)

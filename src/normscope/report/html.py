@@ -25,7 +25,16 @@ from normscope.report.svg import still
 from normscope.report.table import Section
 from normscope.report.text import _EFFECTS, END_TO_END, Facts
 from normscope.report.verdict import Verdict, verdict
-from normscope.report.wording import guarantee, page_float, page_kind, page_value, plural, power_text, sort_key
+from normscope.report.wording import (
+    guarantee,
+    page_float,
+    page_kind,
+    page_value,
+    plural,
+    power_text,
+    short_guarantee,
+    sort_key,
+)
 
 if TYPE_CHECKING:
     from normscope.lipschitz.checkpoint import CheckpointResult
@@ -52,7 +61,7 @@ class View:
     rows: list[Row]
     depth: Chart | None
     variances: Chart | None
-    tree: tuple[Branch, ...]
+    tree: Branch
     hot: list[HotChannel]
     hot_total: int
 
@@ -62,6 +71,7 @@ def render(
     *,
     findings: Findings = None,
     facts: Facts | None = None,
+    sections: Sequence[Section] = (),
     title: str = "",
 ) -> str:
     """Return a report as the text of one HTML file.
@@ -70,6 +80,7 @@ def render(
         results: one result, or several by name, which are shown side by side.
         findings: what the doctor said about the one result, or about each by its name; ``None`` if it was not asked.
         facts: for several results more rows of their table, each a name and one cell per result.
+        sections: more parts of the page, e.g. of a comparison.
         title: of the page; by default the name of the model.
 
     Returns:
@@ -97,7 +108,7 @@ def render(
     context = {
         "title": title or " and ".join(named),
         "views": views,
-        "sections": [],
+        "sections": list(sections),
         "overlay": overlay,
         "compared": compare_rows(list(named.values())) if len(named) > 1 else [],
         "facts": _checked(facts or {}, len(named)),
@@ -225,6 +236,7 @@ def _template() -> jinja2.Template:
         "power": power_text,
         "plain": page_float,
         "guarantee": guarantee,
+        "short": short_guarantee,
         "key": sort_key,
         "kind": page_kind,
         "count": count_text,

@@ -1,0 +1,175 @@
+"""``normscope compare``: models, checkpoints or earlier results side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normscope.cli.analyze import REPORT, Request, findings_of, write_page
+from normscope.cli.analyze import run as analyzed
+from normscope.cli.console import Stages, guarded, show
+from normscope.cli.specification import checked_file, checked_folder, parse_shape
+
+if TYPE_CHECKING:
+    from normscope.comparison.compare import Comparable, Comparison
+    from normscope.core.finding import Finding
+
+FILE = "comparison.json"
+_ITEMS = (
+    "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), result.json files of earlier analyses, "
+    "checkpoints (.safetensors, .pt). The first is what the others are compared with."
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a user asks of ``compare``.
+
+    Attributes:
+        items: models, results or checkpoints.
+        model: the model that checkpoints are weights of, if it was named.
+        request: all else that is asked of each analysis; its ``model`` and ``weights`` are of no account.
+        check: ask the doctor about models, too.
+    """
+
+    items: Sequence[str]
+    model: str | None
+    request: Request
+    check: bool
+
+
+@guarded
+def compare(
+    items: Annotated[list[str], typer.Argument(help=_ITEMS, show_default=False)],
+    model: Annotated[str | None, typer.Option(help="The model that the checkpoints are weights of.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
+    split: Annotated[str, typer.Option(help="test or train.")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
+    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
+    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
+    mode: Annotated[
+        str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")
+    ] = "running",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
+    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
+    report: Annotated[
+        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{REPORT} in --out")
+    ] = None,
+    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the JSON comparison alone.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show every row, also what did not change.")] = False,
+) -> None:
+    """Put models, checkpoints or earlier results side by side: what changed, layer by layer, and what is new.
+
+    With --model, checkpoints are loaded into that model; without it, their weights are compared alone.
+    """
+    if len(items) < 2:
+        raise typer.BadParameter(f"two or more are compared; got {len(items)}; name another one", param_hint="ITEMS")
+    folder = checked_folder(out)
+    page = None if no_report else folder / REPORT if report is None else checked_file(report, "--report")
+    options = {"mode": mode, "seed": seed}
+    request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)
+    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+        found, findings = run(Given(items, model, request, not no_check), stages)
+        target = found.save(folder / FILE)
+        page = write_comparison(found, findings, page)
+    if json:
+        print(found.to_json())
+    elif not quiet:
+        from normscope.report.comparison import comparison_sections
+
+        show(comparison_sections(found, everything=everything))
+        print(f"\nwritten: {target}")
+        if page is not None:
+            print(f"open: {page}")
+
+
+def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Finding]]]:
+    """Read or make the result of each item, and compare them.
+
+    Args:
+        given: what is asked.
+        stages: called with a line of text at each step.
+
+    Returns:
+        The comparison, and what the doctor said of those it was asked about.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with an item.
+    """
+    stages("loading torch")
+    from normscope.comparison.compare import compare as compared
+    from normscope.comparison.stored import read_result
+    from normscope.lipschitz.checkpoint import is_checkpoint
+
+    results: dict[str, Comparable] = {}
+    findings: dict[str, Sequence[Finding]] = {}
+    for name, item in zip(names_of(given.items), given.items, strict=True):
+        if item.endswith(".json") and not item.endswith(".index.json"):
+            results[name] = read_result(item)
+            continue
+        weights = Path(item) if given.model is not None and is_checkpoint(item) else None
+        request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)
+        if is_checkpoint(request.model):  # bare weights: nothing is asked of data
+            request = replace(request, data=None, shape=None)
+        say = _Prefixed(stages, name)
+        results[name], _ = analyzed(request, say)
+        if given.check and not is_checkpoint(request.model):
+            said = findings_of(request, say)
+            findings |= {} if said is None else {name: said}
+    return compared(results, findings), findings
+
+
+class _Prefixed(Stages):
+    """Stages that say which item they are about."""
+
+    def __init__(self, stages: Stages, name: str) -> None:
+        self._inner, self._name = stages, name
+
+    def __call__(self, text: str) -> None:
+        """Say what is being done now, and for which item."""
+        self._inner(f"{self._name}, {text}")
+
+
+def write_comparison(comparison: Comparison, findings: dict[str, Sequence[Finding]], page: Path | None) -> Path | None:
+    """Write the page of a comparison, if there is one for it.
+
+    Returns:
+        The file, or nothing: bare checkpoints have no page in common.
+    """
+    from normscope.core.result import Result
+    from normscope.report.comparison import comparison_sections
+
+    results = [r for r in comparison.results if isinstance(r, Result)]
+    if page is None or len(results) < len(comparison.models):
+        return None
+    named = dict(zip(comparison.models, results, strict=True))
+    sections = comparison_sections(comparison)[2:]  # the page has the names and the whole networks already
+    return write_page(named, page, findings=findings, sections=sections)
+
+
+def names_of(items: Sequence[str]) -> list[str]:
+    """Return a name for each item, none twice.
+
+    >>> names_of(["zoo:mlp", "zoo:mlp", "a/result.json"])
+    ['zoo:mlp', 'zoo:mlp (2)', 'a/result.json']
+    """
+    used: Counter[str] = Counter()
+    out = []
+    for item in items:
+        used[item] += 1
+        out.append(item if used[item] == 1 else f"{item} ({used[item]})")
+    return out

@@ -1,0 +1,80 @@
+"""``normscope compare``: models, checkpoints and stored results in any mixture that makes sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from normscope.cli.main import app
+from normscope.models.zoo import build
+from normscope.report.embed import read_back
+
+RUNNER = CliRunner()
+SMALL = "zoo:relu10[norm={},width=8,depth=3,in_features=64]"
+
+
+def _compare(tmp_path: Path, *arguments: str, code: int = 0) -> str:
+    result = RUNNER.invoke(app, ["compare", *arguments, "--out", str(tmp_path)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_two_normalizers_side_by_side_with_their_findings(tmp_path: Path) -> None:
+    """Text, JSON and a page that holds both results."""
+    bn, ln = SMALL.format("bn"), SMALL.format("ln")
+    text = _compare(tmp_path, bn, ln, "--data", "digits", "--limit", "64")
+    assert "batch_norm / layer_norm" in text
+    assert f"A = {bn}" in text
+    assert "findings" in text
+    body = json.loads((tmp_path / "comparison.json").read_text())
+    assert body["models"] == [bn, ln]
+    assert body["checked"] == [True, True]
+    page = (tmp_path / "report.html").read_text()
+    assert list(read_back(page)) == [bn, ln]
+    assert "batch_norm / layer_norm" in page
+
+
+def test_checkpoints_of_one_model(tmp_path: Path) -> None:
+    """With the model their end-to-end constants, without it their weights alone."""
+    for name, factor in (("a.pt", 1.0), ("b.pt", 10.0)):
+        model = build("relu10", seed=0, norm="none", width=8, depth=3, in_features=64)
+        with torch.no_grad():
+            model.head.weight.mul_(factor)
+        torch.save(model.state_dict(), tmp_path / name)
+    a, b = str(tmp_path / "a.pt"), str(tmp_path / "b.pt")
+    text = _compare(tmp_path, a, b, "--model", SMALL.format("none"), "--no-check", "--json")
+    body = json.loads(text[text.index("{") :])
+    whole = next(q for q in body["end_to_end"] if q["name"] == "global")
+    assert whole["changes_log10"][1] == pytest.approx(1.0, abs=1e-6)
+    text = _compare(tmp_path, a, b, "--no-check")
+    assert "head.weight" in text
+    assert "x 10" in text
+
+
+def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
+    """The doctor saw only the model, and it is said."""
+    spec = SMALL.format("bn")
+    done = RUNNER.invoke(app, ["analyze", spec, "--out", str(tmp_path / "old"), "--no-report", "-q"])
+    assert done.exit_code == 0, done.output
+    text = _compare(tmp_path, str(tmp_path / "old" / "result.json"), spec)
+    assert "none of 3 changed" in text
+    assert "not checked: A" in text
+
+
+@pytest.mark.parametrize(
+    ("items", "said"),
+    [
+        ((SMALL.format("bn"),), "two or more"),
+        ((SMALL.format("bn"), "nowhere.json"), "there is no nowhere.json"),
+        ((SMALL.format("bn"), "zoo:nothing"), "no network 'nothing'"),
+        ((SMALL.format("bn"), "nowhere.pt"), "there is no nowhere.pt"),
+    ],
+)
+def test_wrong_use_is_told_with_exit_code_2(tmp_path: Path, items: tuple[str, ...], said: str) -> None:
+    """And nothing is written."""
+    assert said in _compare(tmp_path, *items, "--no-check", code=2)
+    assert list(tmp_path.iterdir()) == []
