@@ -59,8 +59,8 @@ class Branch:
     hidden: int = 0
 
 
-def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> tuple[Branch, ...]:
-    """Return the tree of a result's blocks with its normalizers marked.
+def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> Branch:
+    """Return the tree of a result's blocks with its normalizers marked; its root is the model.
 
     Args:
         blocks: as in a result.
@@ -69,12 +69,14 @@ def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[Norm
     >>> block = {"name": "a.0..2", "type": "LayerNorm", "repeat": 3, "ops": [], "parameters": 6, "children": []}
     >>> from normscope.core.value import Kind
     >>> ones = [NormalizerResult(f"a.{i}", "layer_norm", None, None, Value(float(i), Kind.CERTIFIED)) for i in range(3)]
-    >>> (branch,) = architecture([block], ones)
+    >>> (branch,) = architecture([block], ones).children
     >>> branch.marks[0].count, branch.marks[0].least.log, branch.marks[0].most.log
     (3, 0.0, 2.0)
     """
     places = [(str(n.details.get("module", n.name.partition("#")[0])), n) for n in normalizers]
-    return tuple(_branch(block, places) for block in blocks)
+    children = tuple(_branch(block, places) for block in blocks[:SHOWN])
+    total = sum(int(block["parameters"]) for block in blocks)
+    return Branch("", "", 1, total, 0, (), len(places), children, max(0, len(blocks) - SHOWN))
 
 
 def _branch(block: Mapping[str, Any], places: Sequence[tuple[str, NormalizerResult]]) -> Branch:

@@ -122,9 +122,10 @@ def _line(style: str, label: str, curve: Curve) -> Line:
 def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
     """Return several results over each other: for each what is proved and what is attained.
 
-    Places are counted, so that networks of different depth share one axis.
+    Networks whose places are called alike share them; the places of others are counted from the input.
     """
     longest = max((r.depth for r in results.values()), key=lambda d: len(d.names))
+    alike = all(set(r.depth.names) <= set(longest.names) for r in results.values())
     lines = []
     for index, (title, result) in enumerate(results.items()):
         curves = result.depth.curves
@@ -132,14 +133,15 @@ def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
         for key, words in ((upper, "proved"), ("lower", "attained")):
             if key in curves:
                 line = _line(key, f"{title}, {words}", curves[key])
-                end = (None,) * (len(longest.names) - len(line.log10))
+                numbers = dict(zip(result.depth.names if alike else range(len(line.log10)), line.log10, strict=True))
+                places = longest.names if alike else range(len(longest.names))
                 style = f"run{index % RUNS}{'-lower' if key == 'lower' else ''}"
-                lines.append(Line(style, line.label, line.kind, line.note, (*line.log10, *end), line.gaps))
+                moved = tuple(numbers.get(place) for place in places)  # type: ignore[call-overload]
+                lines.append(Line(style, line.label, line.kind, line.note, moved, gaps=True))
     if not lines:
         return None
-    same = all(r.depth.names == longest.names for r in results.values())
-    places = longest.names if same else tuple(f"place {i}" for i in range(len(longest.names)))
-    kinds = longest.kinds if same else ("layer",) * len(places)
+    places = longest.names if alike else tuple(f"place {i}" for i in range(len(longest.names)))
+    kinds = longest.kinds if alike else ("layer",) * len(places)
     return Chart(name, "Bounds along depth, side by side", places, kinds, tuple(lines))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from normscope.core.result import LayerResult, NormalizerResult, Result
-from normscope.core.value import Kind, Value
+from normscope.core.value import Value
 from normscope.report.text import _EFFECTS, END_TO_END
 from normscope.report.wording import page_float
 
@@ -145,11 +145,11 @@ def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None
 
 
 _GUARANTEE: dict[str, Any] = {"domain": "the network as it is", "mode": None, "statement": ""}
-#: Kinds and the words of the glossary.
-GLOSSARY: tuple[tuple[Kind, str], ...] = (
-    (Kind.CERTIFIED, "an upper bound in exact real arithmetic for the stored weights, our own rounding included"),
-    (Kind.PROBABILISTIC, "an upper bound that fails with probability at most delta, from a random start vector"),
-    (Kind.LOWER, "attained: there is an input, or a pair of inputs, that shows it"),
-    (Kind.PRINTED, "a paper's formula with these numbers put in; not a bound unless that is said"),
-    (Kind.ESTIMATE, "neither, e.g. the ratio of two bounds"),
+#: The words beside numbers, and what they mean.
+GLOSSARY: tuple[tuple[str, str], ...] = (
+    ("certified", "an upper bound in exact real arithmetic for the stored weights, our own rounding included"),
+    ("probabilistic", "an upper bound that fails with probability at most delta, from a random start vector"),
+    ("attained", "a lower bound: there is an input, or a pair of inputs, that shows it"),
+    ("printed", "a paper's formula with these numbers put in; not a bound unless that is said"),
+    ("estimate", "neither, e.g. the ratio of two bounds"),
 )

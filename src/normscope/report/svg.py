@@ -70,6 +70,7 @@ def span(chart: Chart) -> tuple[float, float]:
     known += [] if chart.baseline is None else [chart.baseline]
     low, high = min(known, default=0.0), max(known, default=1.0)
     missing = max(0.0, 1.0 - (high - low)) / 2
+    missing = max(missing, 1e-9 * abs(high)) if missing else 0.0
     return low - missing, high + missing
 
 

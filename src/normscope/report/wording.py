@@ -83,6 +83,15 @@ def guarantee(value: Value) -> str:
     return "; ".join(parts)
 
 
+def short_guarantee(value: Value) -> str:
+    """Return what a number guarantees in few words, for a table with many of them.
+
+    >>> short_guarantee(Value.of(2.0, Kind.CERTIFIED, mode="running", statement="normscope F1"))
+    'certified; all inputs; running; normscope F1'
+    """
+    return "; ".join(x for x in (page_kind(value), value.domain, value.mode, value.statement) if x)
+
+
 def page_kind(value: Value) -> str:
     """Return the word for what a value guarantees, as it stands beside the number.
 
@@ -98,7 +107,7 @@ def sort_key(value: Value) -> str:
     >>> sort_key(Value.of(10.0, Kind.ESTIMATE)), sort_key(Value(math.inf, Kind.CERTIFIED))
     ('1', 'inf')
     """
-    return f"{value.log10:.12g}"
+    return f"{value.log10:.9g}"
 
 
 def plural(count: int, word: str) -> str:
