@@ -157,8 +157,11 @@ def _captured(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, s
 def _smallest(model: nn.Module, inputs: ModelInputs) -> Captured:
     """Capture on the first samples, and on all of them only where the batch size is part of the graph."""
     if inputs.batch > FEW:
-        few = capture(model, _cut(inputs, FEW))
-        if few.graph.batch == "dynamic":
+        try:
+            few = capture(model, _cut(inputs, FEW))
+        except (CaptureError, InputError):  # it knows its batch size
+            few = None
+        if few is not None and few.graph.batch == "dynamic":
             return few
     return capture(model, inputs)
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.monitor.lines import Point, from_line, to_line, whole_lines
@@ -41,7 +41,7 @@ class RunFolder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.resumed = False
-        self._file: BinaryIO | None = None
+        self._begun = False
         self._start = 0.0
 
     def begin(self, config: Mapping[str, Any], step: int | None) -> int:
@@ -85,7 +85,10 @@ class RunFolder:
             resumed = {"step": at, "started": config.get("started", "")}
             self._write_config({**known, "resumed": [*known.get("resumed", ()), resumed]})
         self._start = time.time() - seconds
-        self._open(kept)
+        file = self.path / METRICS
+        if not file.exists() or file.read_bytes() != kept:
+            _replace(file, kept)
+        self._begun = True
         return at
 
     def _known(self) -> dict[str, Any] | None:
@@ -110,33 +113,25 @@ class RunFolder:
         last = points[-1][1] if points else Point(0, 0.0)
         return (last.step if step is None else step), b"".join(line for line, _ in points), last.time
 
-    def _open(self, kept: bytes) -> None:
-        """Open the file of points; where lines are dropped it is replaced at once, so that none is lost on the way."""
-        file = self.path / METRICS
-        if not file.exists() or file.read_bytes() != kept:
-            _replace(file, kept)
-        self._file = file.open("ab")
-
     def _write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration; readers see the old one or the new one, never a part."""
         _replace(self.path / CONFIG, (json.dumps(config, indent=1) + "\n").encode())
 
     def log(self, metrics: Mapping[str, float], step: int, note: str = "") -> None:
-        """Append one point and hand it to the system at once.
+        """Append one point, by one write without a buffer: it is whole, or at worst a torn last line.
 
         Raises:
             InputError: if the run was not begun, or is closed.
         """
-        if self._file is None:
+        if not self._begun:
             raise InputError("a run folder is written between begin() and close()")
-        self._file.write(to_line(Point(step, time.time() - self._start, dict(metrics), note)))
-        self._file.flush()
+        line = to_line(Point(step, time.time() - self._start, dict(metrics), note))
+        with (self.path / METRICS).open("ab", buffering=0) as file:
+            file.write(line)
 
     def close(self) -> None:
         """End the run."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._begun = False
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -1,0 +1,83 @@
+"""The callback of the Hugging Face trainer, with the trainer itself."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from normscope.core.guard import same_bits
+from normscope.monitor import HuggingFaceMonitor, Run
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+
+def model() -> Any:
+    config = transformers.BertConfig(
+        vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=12, num_labels=3,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return transformers.BertForSequenceClassification(config)
+
+
+def data(count: int = 24) -> list[dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 20, (count, 6), generator=generator)
+    labels = torch.randint(0, 3, (count,), generator=generator)
+    return [{"input_ids": t, "labels": y} for t, y in zip(tokens, labels, strict=True)]
+
+
+def probe(size: int = 6) -> dict[str, Tensor]:
+    rows = data()[:size]
+    return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
+
+
+def train(net: Any, path: Path, callbacks: list[Any], **settings: Any) -> None:
+    arguments = transformers.TrainingArguments(
+        output_dir=str(path / "trainer"), max_steps=6, per_device_train_batch_size=4, learning_rate=1e-3, seed=3,
+        report_to=[], logging_steps=2, save_strategy="no", use_cpu=True, disable_tqdm=True,
+        **settings,
+    )  # fmt: skip
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        transformers.Trainer(net, arguments, train_dataset=data(), callbacks=callbacks).train()
+
+
+def callback(path: Path, **settings: Any) -> HuggingFaceMonitor:
+    return HuggingFaceMonitor(probe(), run=path / "run", every=2, budget=math.inf, **settings)
+
+
+def test_a_training_is_monitored_and_the_same_without(tmp_path: Path) -> None:
+    without, beside = model(), model()
+    train(without, tmp_path, [])
+    train(beside, tmp_path, [callback(tmp_path, preset="standard")])
+    for (name, a), (_, b) in zip(without.state_dict().items(), beside.state_dict().items(), strict=True):
+        assert same_bits(a, b), name
+    run = Run.open(tmp_path / "run")
+    assert run.series("norm/classifier").steps.tolist() == [0, 2, 4, 6]
+    assert run.series("train/loss").steps.tolist() == [2, 4, 6]
+    assert any(n["kind"] == "layer_norm" for n in run.config["normalizers"])
+    assert "gradient/ratio/classifier" in run.names
+    assert "margin/median" in run.names
+
+
+def test_the_loss_on_the_probe_is_the_models_own(tmp_path: Path) -> None:
+    net = model().eval()
+    truth = float(net(**probe()).loss.detach())
+    train(net, tmp_path, [callback(tmp_path)])
+    found = Run.open(tmp_path / "run").series("probe/loss")
+    assert found.values[0] == pytest.approx(truth, rel=1e-5)
+    assert found.values[-1] != found.values[0]
+
+
+def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
+    train(model(), tmp_path, [callback(tmp_path)], gradient_accumulation_steps=2)
+    assert Run.open(tmp_path / "run").series("norm/classifier").steps.tolist() == [0, 2, 4, 6]

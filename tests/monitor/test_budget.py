@@ -1,0 +1,84 @@
+"""The monitor's share of the time."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from normscope.core.errors import InputError
+from normscope.monitor.budget import Budget
+
+
+class Clock:
+    """A clock moved by hand."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.time
+
+
+@pytest.mark.parametrize("share", [0.02, 0.05, 0.5])
+def test_what_is_spent_stays_within_the_share(share: float) -> None:
+    clock = Clock()
+    budget = Budget(share, clock)
+    budget.start()
+    budget.expected = 1.0
+    draw = random.Random(0)
+    probes = 0
+    for _ in range(5000):
+        clock.time += draw.uniform(0.01, 0.3)  # a training step
+        if budget.allows():
+            with budget.spending():
+                clock.time += draw.uniform(0.5, 1.0)  # never more than expected
+            probes += 1
+        assert budget.spent <= share * budget.elapsed()
+    assert probes > 5
+    assert budget.used() > 0.7 * share  # and it is made use of
+
+
+def test_a_dearer_probe_holds_up_the_next_ones() -> None:
+    clock = Clock()
+    budget = Budget(0.1, clock)
+    budget.start()
+    budget.expected = 1.0
+    clock.time += 10
+    assert budget.allows()
+    with budget.spending():
+        clock.time += 5.0
+    budget.expected = 5.0
+    clock.time += 80
+    assert not budget.allows()
+    clock.time += 5
+    assert budget.allows()
+
+
+def test_time_counts_also_when_a_probe_fails() -> None:
+    clock = Clock()
+    budget = Budget(0.1, clock)
+    budget.start()
+
+    def fail() -> None:
+        with budget.spending():
+            clock.time += 2.0
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert budget.spent == 2.0
+
+
+def test_no_limit() -> None:
+    budget = Budget(math.inf, lambda: 0.0)
+    budget.expected = 1e9
+    assert budget.allows()
+
+
+@pytest.mark.parametrize("share", [0.0, -0.1, 1.5, math.nan])
+def test_other_shares_are_refused(share: float) -> None:
+    with pytest.raises(InputError, match="share of the training time"):
+        Budget(share)

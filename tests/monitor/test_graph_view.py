@@ -1,0 +1,169 @@
+"""A model by its graph: live values, names, statistics, gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from monitor.moments import Small, batch, dense, small
+from normscope import analyze
+from normscope.core.guard import same_bits
+from normscope.monitor.graph_view import GraphView
+from normscope.monitor.probing import probe_inputs, view_of
+
+
+def _view(model: nn.Module, probe: object, mode: str = "batch") -> GraphView:
+    inputs, labels = probe_inputs(probe, model)
+    return GraphView(model, inputs, labels, None, mode)
+
+
+def test_names_are_those_of_an_analysis() -> None:
+    model = small()
+    view, result = _view(model, batch()), analyze(model, batch()[0], stacked=False)
+    assert [x.name for x in view.layers()] == [x.name for x in result.layers]
+    assert [n.name for n in view.normalizers()] == [n.name for n in result.normalizers]
+
+
+def test_maps_are_the_layers_as_they_act() -> None:
+    model = small()
+    layers = {x.name: x for x in _view(model, batch()).layers()}
+    double = small().double()
+    for name, shape in (("conv1", (2, 6, 6)), ("conv2", (5, 6, 6)), ("head", (16,))):
+        layer = getattr(double, name)
+        truth = dense(lambda x, layer=layer: layer(x) - layer(torch.zeros_like(x)), shape)
+        found = layers[name].map(torch.float64).matrix()
+        assert torch.allclose(found.reshape(truth.shape), truth, atol=1e-12), name
+
+
+def test_folded_maps_are_layer_and_running_normalization() -> None:
+    model = small()
+    layers = {x.name: x for x in _view(model, batch()).layers()}
+    double = small().double().eval()
+    whole = lambda x: double.bn1(double.conv1(x)) - double.bn1(double.conv1(torch.zeros_like(x)))  # noqa: E731
+    truth = dense(whole, (2, 6, 6))
+    assert torch.allclose(layers["conv1"].folded(torch.float64).matrix(), truth, atol=1e-12)
+    assert layers["conv2"].folded is None
+    assert layers["head"].folded is None
+
+
+def test_folded_matrices_of_plain_networks() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    model(torch.randn(32, 3, generator=torch.Generator().manual_seed(0)))
+    (first, last) = _view(model, torch.randn(5, 3)).layers()
+    scale = model[1].weight / (model[1].running_var + model[1].eps).sqrt()
+    truth = (scale[:, None] * model[0].weight).detach()
+    assert torch.allclose(first.folded(torch.float64).matrix().float(), truth, rtol=1e-6)
+    assert last.folded is None
+
+
+def test_values_are_read_from_the_live_model() -> None:
+    model = small()
+    view = _view(model, batch())
+    before = view.layers()[0].map(torch.float32).matrix()
+    old = view.look()
+    with torch.no_grad():
+        model.conv1.weight.mul_(3.0)
+        model.bn1.running_var.fill_(4.0)
+        model.head.weight = nn.Parameter(torch.zeros_like(model.head.weight))  # another tensor altogether
+    view.refresh()
+    assert torch.allclose(view.layers()[0].map(torch.float32).matrix(), 3.0 * before)
+    assert view.normalizers()[0].site.running[1].tolist() == [4.0] * 5
+    assert view.layers()[2].map(torch.float32).matrix().abs().max() == 0.0
+    assert torch.allclose(view.look().variances["bn1"], 9.0 * old.variances["bn1"], rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", ["batch", "running"])
+def test_variances_and_floors_are_those_before_each(mode: str) -> None:
+    model, (x, y) = small(), batch()
+    look = _view(model, (x, y), mode).look()
+    seen: dict[str, Tensor] = {}
+    copy = small().train(mode == "batch")
+    for name in ("bn1", "ln"):
+        getattr(copy, name).register_forward_pre_hook(lambda m, given, name=name: seen.__setitem__(name, given[0]))
+    logits = copy(x)
+    assert torch.allclose(look.variances["bn1"], seen["bn1"].var(dim=(0, 2, 3), correction=0), rtol=1e-4)
+    stds = seen["ln"].detach().flatten(1).double().std(dim=1, correction=0)
+    assert look.floors["ln"].item() == pytest.approx(float(stds.min()), rel=1e-5)
+    assert "bn1" not in look.floors
+    assert len(look.activations) == 2
+    assert torch.allclose(look.outputs["output"], logits, atol=1e-5)
+    assert torch.allclose(look.loss, F.cross_entropy(logits, y), atol=1e-5)
+
+
+def test_gradients_are_those_of_training() -> None:
+    model, (x, y) = small(), batch()
+    look = _view(model, (x, y)).look(gradient=True)
+    copy = small()
+    F.cross_entropy(copy(x), y).backward()
+    assert look.gradients.keys() == dict(copy.named_parameters()).keys()
+    for name, parameter in copy.named_parameters():
+        assert torch.allclose(look.gradients[name], parameter.grad, atol=1e-6), name
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_frozen_parameters_have_no_gradient() -> None:
+    model = small()
+    model.conv1.weight.requires_grad_(False)
+    assert "conv1.weight" not in _view(model, batch()).look(gradient=True).gradients
+
+
+def test_other_parameters_can_be_tried() -> None:
+    model = small()
+    view = _view(model, batch())
+    moved = {"head.weight": torch.zeros(3, 16), "head.bias": torch.zeros(3)}
+    look = view.look(parameters=moved)
+    assert look.outputs["output"].abs().max() == 0.0
+    assert same_bits(model.head.weight, small().head.weight)
+
+
+def test_a_normalizer_written_by_hand_is_seen() -> None:
+    class Hand(nn.Module):
+        """A layer normalization without a module."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Normalize each row."""
+            y = self.fc(x)
+            centred = y - y.mean(-1, keepdim=True)
+            return torch.tanh(centred / (centred.square().mean(-1, keepdim=True) + 1e-5).sqrt())
+
+    view = _view(Hand(), torch.randn(3, 4))
+    (normalizer,) = view.normalizers()
+    assert normalizer.site.kind == "layer_norm"
+    assert set(view.look().floors) == {normalizer.name}
+
+
+def test_weight_normalization_is_measured_on_the_effective_weight() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
+    model = nn.Sequential(layer, nn.Tanh())
+    with torch.no_grad():
+        layer.parametrizations.weight.original0.mul_(2.5)
+    (found,) = _view(model, torch.randn(3, 3)).layers()
+    assert torch.allclose(found.map(torch.float32).matrix(), layer.weight.detach(), atol=1e-6)
+    assert found.parameter == "0.parametrizations.weight.original1"  # the directions
+
+
+def test_a_model_with_a_fixed_batch_is_seen_at_the_whole_probe() -> None:
+    class Fixed(nn.Module):
+        """Knows its batch size."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(2, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Add a tensor of a fixed size."""
+            return self.fc(x) + torch.arange(6.0).reshape(6, 1)
+
+    view = view_of(Fixed(), torch.randn(6, 2), None, "batch")
+    assert view.inputs[0].shape[0] == 6
+    assert view.look().outputs["output"].shape == (6, 2)
+
+
+def test_small_is_what_the_other_tests_take_it_for() -> None:
+    assert isinstance(small(), Small)

@@ -1,0 +1,70 @@
+"""A model by its modules, where there is no graph: the same numbers, less of them, and it says so."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from monitor.moments import batch, small
+from normscope.monitor.graph_view import GraphView
+from normscope.monitor.module_view import ModuleView
+from normscope.monitor.probing import probe_inputs
+from normscope.testing.state import fingerprint
+
+
+def _views(model: nn.Module, mode: str = "batch") -> tuple[GraphView, ModuleView]:
+    inputs, labels = probe_inputs(batch(), model)
+    return GraphView(model, inputs, labels, None, mode), ModuleView(model, inputs, labels, None, mode, "no graph")
+
+
+def test_both_views_agree() -> None:
+    for mode in ("batch", "running"):
+        graph, modules = _views(small(), mode)
+        first, second = graph.look(gradient=True), modules.look(gradient=True)
+        assert torch.allclose(first.loss, second.loss, atol=1e-6)
+        assert first.gradients.keys() == second.gradients.keys()
+        for name, value in first.gradients.items():
+            assert torch.allclose(value, second.gradients[name], atol=1e-6), name
+        for name, value in first.variances.items():
+            assert torch.allclose(value, second.variances[name], rtol=1e-5), name
+        assert torch.allclose(first.floors["ln"], second.floors["ln"], rtol=1e-5)
+
+
+def test_layers_and_normalizers_agree() -> None:
+    graph, modules = _views(small())
+    for a, b in zip(graph.layers(), modules.layers(), strict=True):
+        assert (a.name, a.parameter) == (b.name, b.parameter)
+        assert torch.allclose(a.map(torch.float64).matrix(), b.map(torch.float64).matrix(), atol=1e-12)
+    for one, two in zip(graph.normalizers(), modules.normalizers(), strict=True):
+        assert (one.name, one.site.kind, one.site.eps) == (two.name, two.site.kind, two.site.eps)
+
+
+def test_it_says_what_it_does_not_see() -> None:
+    _, modules = _views(small())
+    assert "no graph" in modules.notes[0]
+    assert "not seen" in modules.notes[0]
+    assert all(x.folded is None for x in modules.layers())
+
+
+def test_the_model_is_untouched_in_training_mode_with_gradients() -> None:
+    model = small()
+    x, y = batch()
+    nn.functional.cross_entropy(model(x), y).backward()
+    inputs, labels = probe_inputs((x, y), model)
+    before = fingerprint(model)
+    view = ModuleView(model, inputs, labels, None, "batch")
+    view.look(gradient=True, parameters={"head.bias": torch.ones(3)})
+    assert fingerprint(model) == before
+
+
+def test_every_normalizer_class_is_described() -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.GroupNorm(2, 4), nn.InstanceNorm2d(4), nn.RMSNorm([4, 4, 4]), nn.GELU(), nn.Flatten(),
+        nn.Linear(64, 3),
+    )  # fmt: skip
+    graph, modules = _views(model)
+    for one, two in zip(graph.normalizers(), modules.normalizers(), strict=True):
+        assert one.site.kind == two.site.kind
+        assert one.site.spread.size == two.site.spread.size
+    for name, floor in graph.look().floors.items():
+        assert torch.allclose(floor.flatten(), modules.look().floors[name].flatten(), rtol=1e-5), name

@@ -1,0 +1,269 @@
+"""The engine: when it probes, what it writes, what it does when something fails."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import normscope
+from monitor.moments import batch, small
+from normscope.core.errors import InputError
+from normscope.core.value import Kind
+from normscope.monitor import Run
+from normscope.monitor.monitor import Monitor, MonitorWarning
+from normscope.monitor.quantities import descriptions
+from normscope.monitor.quantities.loss import ProbeLoss
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.points: list[tuple[int, dict[str, float]]] = []
+        self.closed = False
+
+    def log(self, metrics: dict[str, float], step: int) -> None:
+        """Keep."""
+        self.points.append((step, metrics))
+
+    def close(self) -> None:
+        """Note the end."""
+        self.closed = True
+
+
+def plain() -> nn.Module:
+    """Return a network that is captured quickly."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def probe() -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
+
+
+def monitored(model: nn.Module | None = None, **settings: Any) -> tuple[Monitor, Kept]:
+    kept = Kept()
+    sinks = [*settings.pop("sinks", ()), kept]
+    settings = {"budget": math.inf, "every": 3, **settings}
+    return Monitor(plain() if model is None else model, probe(), sinks=sinks, **settings), kept
+
+
+def test_it_is_offered_by_the_package() -> None:
+    assert normscope.Monitor is Monitor
+    assert normscope.Run is Run
+
+
+def test_it_probes_at_the_start_and_every_so_many_steps() -> None:
+    mon, kept = monitored()
+    with mon:
+        for _ in range(10):
+            mon.step(loss=1.0)
+    probed = [step for step, metrics in kept.points if "product/norms_log10" in metrics]
+    assert probed == [0, 3, 6, 9, 10]  # and at the end
+    assert [step for step, metrics in kept.points if "train/loss" in metrics] == list(range(1, 11))
+    assert kept.closed
+
+
+def test_every_number_is_described() -> None:
+    mon, kept = monitored(preset="full", optimizer=None, every=2)
+    with mon:
+        for _ in range(4):
+            mon.step(lr=0.1, loss=torch.tensor(0.5))
+    names = {name for _, metrics in kept.points for name in metrics}
+    own = [n for n in names if not n.startswith(("clock/", "train/"))]
+    assert all(sum(d.matches(name) for d in descriptions()) == 1 for name in own)
+    used = {d.pattern for d in descriptions() for name in own if d.matches(name)}
+    missing = {d.pattern for d in descriptions()} - used
+    assert not missing
+
+
+def test_values_say_what_they_are() -> None:
+    mon, _ = monitored()
+    with mon:
+        value = mon.value("product/folded_log10")
+        assert value.kind is Kind.LOWER
+        assert value.log10 == pytest.approx(mon.latest["product/folded_log10"])
+        assert mon.value("norm/0").kind is Kind.LOWER
+        assert mon.value("product/inverse_sigma_printed_log10").kind is Kind.PRINTED
+        with pytest.raises(InputError, match="no metric 'norm/9'"):
+            mon.value("norm/9")
+        with pytest.raises(InputError, match="not a metric of the monitor's own"):
+            mon.value("clock/probe_seconds")
+
+
+def test_angles_are_those_of_one_update() -> None:
+    model = plain()
+    mon, kept = monitored(model, every=4)
+    weight = model[0].weight
+    turns: dict[int, float] = {}
+    with mon:
+        for step in range(1, 9):
+            before = weight.detach().clone()
+            with torch.no_grad():
+                weight.add_(torch.full_like(weight, 0.1 * step))
+            after = weight.detach()
+            cosine = F.cosine_similarity(before.double().flatten(), after.double().flatten(), dim=0)
+            turns[step] = math.acos(float(cosine))
+            mon.step()
+    found = {step: metrics["angle/0"] for step, metrics in kept.points if "angle/0" in metrics}
+    assert set(found) == {4, 8}
+    assert all(angle == pytest.approx(turns[step], rel=1e-4) for step, angle in found.items())
+
+
+def test_learning_rates_come_from_the_optimizer_or_the_step() -> None:
+    model = plain()
+    groups = [{"params": model[0].parameters(), "lr": 0.5}, {"params": model[3].parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    mon, kept = monitored(model, optimizer=optimizer, every=1, quantities=["effective_rate"])
+    with mon:
+        mon.step(lr=2.0)
+    first, second = kept.points[0][1], kept.points[1][1]
+    square = float(model[0].weight.detach().double().square().sum())
+    assert first["effective_rate/0"] == pytest.approx(0.5 / square, rel=1e-6)
+    assert first["effective_rate/3"] == pytest.approx(0.1 / float(model[3].weight.detach().square().sum()), rel=1e-6)
+    assert second["effective_rate/0"] == pytest.approx(2.0 / square, rel=1e-6)
+
+
+@pytest.mark.parametrize(("preset", "share"), [("economy", 0.02), ("standard", 0.05)])
+def test_it_stays_within_its_budget(preset: str, share: float) -> None:
+    mon, kept = monitored(preset=preset, budget=None, every=1)
+    with mon:
+        begin = time.perf_counter()
+        while time.perf_counter() - begin < 1.5 + 2.5 * mon.budget.expected / share:
+            time.sleep(0.005)  # a training step
+            mon.step(loss=1.0)
+        dearest = max(m["clock/probe_seconds"] for _, m in kept.points if "clock/probe_seconds" in m)
+        assert mon.probes > 1
+        # a probe may cost more than expected, once; what follows waits for it
+        assert mon.budget.spent <= share * mon.budget.elapsed() + dearest
+
+
+def test_a_run_folder_is_written_and_resumed(tmp_path: Path) -> None:
+    mon, _ = monitored(run=tmp_path / "run", name="net")
+    with mon:
+        for _ in range(6):
+            mon.step(loss=torch.tensor(0.25))
+    run = Run.open(tmp_path / "run")
+    assert run.config["preset"] == "economy"
+    assert run.config["model"] == "net"
+    assert run.config["budget"] == "inf"
+    assert run.series("train/loss").values.tolist() == [0.25] * 6
+    json.loads((tmp_path / "run" / "config.json").read_text())
+    again, _ = monitored(run=tmp_path / "run", name="net", step=4)
+    with again:
+        again.step(loss=9.0)
+    run = Run.open(tmp_path / "run")
+    assert run.series("train/loss").steps.tolist() == [1, 2, 3, 4, 5]
+    assert run.series("train/loss").values[-1] == 9.0
+    further, _ = monitored(run=tmp_path / "run", name="net")
+    with further:
+        further.step(loss=9.5)
+    assert Run.open(tmp_path / "run").series("train/loss").steps[-1] == 6
+
+
+def test_a_failing_quantity_never_reaches_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: ProbeLoss, moment: object) -> dict[str, float]:
+        raise ZeroDivisionError("on purpose")
+
+    monkeypatch.setattr(ProbeLoss, "measure", fail)
+    mon, _ = monitored(every=1, run=tmp_path)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with mon:
+            for _ in range(8):
+                mon.step()
+    told = [w for w in caught if w.category is MonitorWarning]
+    assert len(told) == 1
+    assert "quantity loss" in str(told[0].message)
+    assert "loss" not in [q.name for q in mon.quantities]  # given up after three in a row
+    assert "variance" in [q.name for q in mon.quantities]
+    assert any("on purpose" in note for note in Run.open(tmp_path).notes)
+
+
+def test_a_failing_sink_never_reaches_training() -> None:
+    class Lost:
+        """A tracker without a connection."""
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            """Fail."""
+            raise ConnectionError("no network")
+
+    mon, kept = monitored(sinks=[Lost()], every=1)
+    with pytest.warns(MonitorWarning, match="no network"):
+        mon.begin()
+    for _ in range(5):
+        mon.step(loss=1.0)
+    assert len(kept.points) >= 6
+    assert len(mon.sinks) == 1
+
+
+def test_weights_that_are_no_numbers_are_survived() -> None:
+    model = plain()
+    mon, kept = monitored(model, preset="full", every=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MonitorWarning)
+        with mon:
+            with torch.no_grad():
+                model[0].weight.fill_(math.nan)
+            for _ in range(3):
+                mon.step(loss=math.nan)
+    assert math.isnan(kept.points[-1][1].get("probe/loss", math.nan))
+    assert any(math.isnan(metrics.get("train/loss", 0.0)) for _, metrics in kept.points)
+
+
+def test_certify_is_an_analysis_of_this_moment() -> None:
+    model = plain()
+    mon, kept = monitored(model)
+    with mon:
+        with torch.no_grad():
+            model[3].weight.mul_(10.0)
+        result = mon.certify()
+        truth = float(torch.linalg.matrix_norm(model[3].weight.detach().double(), 2))
+        assert result.layers[-1].upper.value >= truth
+        assert mon.value("certified/norm_log10/3").kind is Kind.CERTIFIED
+        assert mon.latest["certified/global_log10"] >= mon.latest["certified/lower_log10"]
+        assert "certified/global_log10" in kept.points[-1][1]
+        assert mon.budget.spent == 0.0
+
+
+def test_probing_by_hand_and_numbers_known_later() -> None:
+    mon, kept = monitored(every=100)
+    mon.log(lost=1.0)  # before it begins there is nothing to write to
+    with mon:
+        mon.step(7)
+        mon.log(accuracy=0.5)
+        assert kept.points[-1] == (7, {"train/accuracy": 0.5})
+        assert "norm/0" in mon.probe()
+        assert kept.points[-1][0] == 7
+
+
+def test_wrong_settings_are_refused_at_once() -> None:
+    for settings, words in (
+        ({"preset": "all"}, "presets are"),
+        ({"quantities": ["normz"]}, "quantities are"),
+        ({"mode": "eval"}, "mode is"),
+        ({"every": 0}, "at least 1"),
+        ({"budget": 2.0}, "share of the training time"),
+        ({"sinks": [object()]}, "log"),
+    ):
+        with pytest.raises(InputError, match=words):
+            Monitor(plain(), probe(), **settings)
+    with pytest.raises(InputError, match="does not run"):
+        Monitor(plain(), torch.zeros(2, 9)).begin()
+
+
+def test_a_network_with_own_statistics_and_convolutions() -> None:
+    mon = Monitor(small(), batch(), preset="standard", budget=math.inf)
+    with mon:
+        found = mon.probe()
+    assert {"norm/conv1", "folded/conv1", "variance/bn1", "variance/ln", "gradient/ratio/head"} <= found.keys()

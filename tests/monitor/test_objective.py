@@ -1,0 +1,66 @@
+"""The loss on the probe."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+from normscope.monitor.objective import class_scores, on_accelerator, one_number, prediction, probe_loss
+
+X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+
+
+def test_classes_give_cross_entropy() -> None:
+    labels = torch.tensor([0, 2, 1, 1])
+    assert torch.equal(probe_loss({"output": X}, labels), F.cross_entropy(X, labels))
+
+
+def test_tokens_and_pixels_give_cross_entropy_over_all_places() -> None:
+    tokens = X.reshape(2, 2, 3)
+    labels = torch.tensor([[0, 2], [1, -100]])
+    expected = F.cross_entropy(X, labels.flatten())
+    assert torch.allclose(probe_loss({"logits": tokens, "hidden": X}, labels), expected)
+    pixels = X.reshape(2, 2, 3).movedim(-1, 1)
+    assert torch.allclose(probe_loss({"output": pixels}, labels), expected)
+
+
+def test_numbers_give_the_mean_squared_error() -> None:
+    target = torch.zeros(4, 3)
+    assert torch.equal(probe_loss({"output": X}, target), F.mse_loss(X, target))
+
+
+def test_the_models_own_loss_and_the_users_come_first() -> None:
+    own = {"loss": torch.tensor(7.0), "logits": X}
+    assert float(probe_loss(own, torch.tensor([0, 0, 0, 0]))) == 7.0
+    mine = lambda out, labels: (out["logits"] * labels).sum()  # noqa: E731
+    assert torch.equal(probe_loss(own, torch.tensor(2.0), mine), 2 * X.sum())
+    assert torch.equal(probe_loss({"output": X}, None, lambda out: out.mean()), X.mean())
+    with pytest.raises(InputError, match="one number"):
+        probe_loss({"output": X}, None, lambda out: out)
+
+
+def test_nothing_is_made_up() -> None:
+    assert probe_loss({"output": X}, None) is None
+    assert probe_loss({"output": X}, torch.zeros(7)) is None
+    assert class_scores({"output": X}, torch.zeros(4)) is None
+    assert class_scores({"output": X}, None) is None
+    assert class_scores({"loss": torch.tensor(0.0), "logits": X.reshape(2, 2, 3)}, torch.zeros(2, 2).long()) is None
+
+
+def test_scores_leave_out_places_without_a_label() -> None:
+    scores, classes = class_scores({"output": X}, torch.tensor([0, -100, 2, 1]))
+    assert torch.equal(scores, X[[0, 2, 3]])
+    assert classes.tolist() == [0, 2, 1]
+    assert torch.equal(prediction({"loss": torch.tensor(0.0), "scores": X}), X)
+
+
+def test_metrics_are_single_numbers() -> None:
+    assert one_number(torch.tensor(2, dtype=torch.int64)) == 2.0
+    assert one_number(3) == 3.0
+    assert not on_accelerator(torch.zeros(1))
+    with pytest.raises(InputError, match="take its mean"):
+        one_number(torch.zeros(2))
+    with pytest.raises(InputError, match="one number"):
+        one_number("a lot")

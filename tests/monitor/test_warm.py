@@ -1,0 +1,46 @@
+"""Norms that follow moving weights."""
+
+from __future__ import annotations
+
+import torch
+
+from normscope.monitor.warm import WarmNorms, followed_norm
+from normscope.operators.linear_map import LinearMap
+
+
+def _matrix(seed: int, rows: int = 40, columns: int = 60) -> torch.Tensor:
+    return torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed))
+
+
+def test_the_first_value_is_the_norm_from_below() -> None:
+    for seed in range(5):
+        A = _matrix(seed)
+        truth = float(torch.linalg.matrix_norm(A.double(), 2))
+        norm, vector = followed_norm(lambda dtype, A=A: LinearMap.from_matrix(A.to(dtype)))
+        assert norm <= truth
+        assert norm > 0.995 * truth
+        assert vector.numel() == 40  # the smaller side
+
+
+def test_a_few_steps_keep_up_with_moving_weights() -> None:
+    norms, A = WarmNorms(), _matrix(0)
+    for step in range(30):
+        A = A + 0.02 * _matrix(100 + step)
+        truth = float(torch.linalg.matrix_norm(A.double(), 2))
+        norm = norms.measure("w", lambda dtype, A=A: LinearMap.from_matrix(A.to(dtype)))
+        assert norm <= truth
+        assert norm > 0.99 * truth
+
+
+def test_a_new_leading_direction_is_found_again() -> None:
+    """It is orthogonal to the old one, where a power iteration without noise would stay."""
+    norms = WarmNorms()
+    first, second = torch.diag(torch.tensor([2.0, 1.0, 0.5])), torch.diag(torch.tensor([1.0, 3.0, 0.5]))
+    assert norms.measure("w", lambda dtype: LinearMap.from_matrix(first.to(dtype))) > 1.999
+    assert norms.measure("w", lambda dtype: LinearMap.from_matrix(second.to(dtype))) > 2.99
+
+
+def test_zero_and_changed_shapes() -> None:
+    norms = WarmNorms()
+    assert norms.measure("w", lambda dtype: LinearMap.from_matrix(torch.zeros(3, 3, dtype=dtype))) == 0.0
+    assert norms.measure("w", lambda dtype: LinearMap.from_matrix(2 * torch.eye(5, dtype=dtype))) > 1.999
