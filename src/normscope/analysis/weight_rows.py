@@ -99,7 +99,7 @@ def _decided(printed: Value | None, best: Value | None, attained: Value | None) 
     """Tell whether the printed number is a bound: at least a proved one, or below an attained one, or undecided."""
     if printed is None:
         return None
-    if best is not None and printed.log >= best.log:
+    if best is not None and printed.log >= best.log - 1e-9:  # what is proved has room for rounding in it
         return True
     return False if attained is not None and printed.log < attained.log else None
 

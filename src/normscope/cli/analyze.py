@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
     from normscope.core.result import Result
     from normscope.data.source import Data
     from normscope.lipschitz.checkpoint import CheckpointResult
+    from normscope.lipschitz.weights.result import WeightResult
     from normscope.report.table import Section
 
+Measured = TypeVar("Measured")
 FILE, REPORT = "result.json", "report.html"
 #: What is asked of the doctor as it is of the analysis.
 _SHARED = ("model", "weights", "data", "root", "split", "limit", "normalize", "shape", "device")
@@ -113,7 +115,7 @@ def analyze(
 
     Every number says what it guarantees: certified, with probability, attained from below, or as printed in a paper.
     """
-    _checked_numbers(tolerance, delta)
+    checked_numbers(tolerance, delta)
     shape = parse_shape(input)
     folder = checked_folder(out)
     page = None if no_report else folder / REPORT if report is None else checked_file(report, "--report")
@@ -169,16 +171,28 @@ def run(
 
         weights = analyze_checkpoint(request.model, stages)
         return weights, checkpoint_sections(weights, everything=everything)
+    from normscope.analysis import analyze as capacity
     from normscope.report.text import result_sections
 
-    result = _capacity(request, stages)
+    result = measured(request, stages, capacity)
     return result, result_sections(result, everything=everything)
 
 
-def _capacity(request: Request, stages: Stages) -> Result:
-    """Load model and data, and analyze."""
+def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) -> Measured:
+    """Load model and data, and hand them to the Python twin of a verb.
+
+    Args:
+        request: what is asked.
+        stages: called with a line of text at each step.
+        twin: takes what ``normscope.analyze`` takes; its result has ``model``, ``input`` and ``messages``.
+
+    Returns:
+        The result, which also says where model and data come from.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
     from normscope.analysis import Options
-    from normscope.analysis import analyze as capacity
     from normscope.data.load import load_data
     from normscope.models.load import load_model
 
@@ -193,7 +207,7 @@ def _capacity(request: Request, stages: Stages) -> Result:
         data = load_data(request.data, request.root, request.split, request.limit, normalize=request.normalize)
     elif shape is None and origin.kind == "zoo":
         shape = tuple(getattr(model, "input_shape", ())) or None
-    result = capacity(
+    result: Any = twin(
         model,
         None if data is None else Inputs(data),
         input_shape=shape,
@@ -207,15 +221,16 @@ def _capacity(request: Request, stages: Stages) -> Result:
     if origin.initialization == "random" and not any("random" in note for note in notes):
         notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
-    return replace(
+    complete: Measured = replace(
         result,
         model=result.model | {"origin": asdict(origin)},
         input=result.input | {"source": source},
         messages=(*notes, *result.messages),
     )
+    return complete
 
 
-def write(result: Result | CheckpointResult, target: Path) -> Path:
+def write(result: Result | CheckpointResult | WeightResult, target: Path) -> Path:
     """Write a result, whole or not at all.
 
     Raises:
@@ -276,7 +291,7 @@ def _refuse_beside_weights(request: Request) -> None:
         )
 
 
-def _checked_numbers(tolerance: float | None, delta: float) -> None:
+def checked_numbers(tolerance: float | None, delta: float) -> None:
     """Raise if a number is out of range."""
     if tolerance is not None and not 0 < tolerance < 1:
         raise typer.BadParameter(f"a relative width is between 0 and 1; got {tolerance}", param_hint="--tolerance")

@@ -15,6 +15,7 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
+from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.lipschitz.weights.factors import factor
@@ -22,6 +23,8 @@ from normscope.lipschitz.weights.uses import Use, Weights
 
 #: Most numbers of all rows of the Jacobian that are kept at once.
 LARGEST_ROWS = 2**25
+#: Multiplications up to which each weight is measured by a Lanczos run of its own, and steps of one run for all.
+AFFORDABLE, JOINT_STEPS = 3e11, 10
 #: What cannot be told from zero: this much of ``||dh/dy||``.
 UNRESOLVED = 1e-12
 #: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
@@ -37,7 +40,8 @@ class Norms:
         outputs: ``||dh/dy||`` for each weight, y the stacked outputs of its uses; ``None`` where y is not a tensor of
             the graph.
         jointly: ``||dh/d(W_1, ..., W_n)||`` where all rows of the Jacobian were formed, else ``None``.
-        residual: largest relative residual of a singular pair.
+        residual: largest relative residual of a singular pair; infinite where all weights share one direction of the
+            output, whose image is attained but need not be the largest.
     """
 
     weights: tuple[float, ...]
@@ -156,7 +160,9 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     """Return the norms of the Jacobians in every weight, and in the output of every use, at one input.
 
     Where the output is small every row of the Jacobian is formed, one backward pass each for all weights at once, and
-    the norms are those of the Gram matrices. Otherwise each weight is measured matrix-free by Lanczos.
+    the norms are those of the Gram matrices. Otherwise each weight is measured matrix-free by Lanczos; and where that
+    is too much work, one run for all weights together finds a direction u of the output, and each weight gets the
+    ``||J_i^T u|| <= ||J_i||`` attained there.
 
     Args:
         captured: the model.
@@ -172,7 +178,14 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     if rows <= PRODUCTS * max(1, len(seen.leaves)) and rows * size <= LARGEST_ROWS:
         first = _by_rows(network, seen, seen.leaves)
         return _lowered(first, _by_rows(network, seen, [_moved(t, 1)[0] for t in seen.leaves]))
-    return _matrix_free(network, seen, seed)
+    samples = max([t.shape[0] for t in inputs if t.ndim] or [1]) / max(1, _samples_of(weights))
+    work = forward_cost(weights.program) * samples * 6 * PRODUCTS * 1.5 * len(seen.leaves)
+    return _matrix_free(network, seen, seed) if work <= AFFORDABLE else _together(network, seen, seed)
+
+
+def _samples_of(weights: Weights) -> int:
+    """Return the batch size the program was walked at."""
+    return next((b.shape[0] for b in weights.program.blocks if b.shape), 1)
 
 
 def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
@@ -281,6 +294,42 @@ def _matrix_free(network: Network, seen: Seen, seed: int) -> Norms:
         residual = max(residual, error)
         weights.append(max(0.0, value - UNRESOLVED * (output or 0.0)))
     return Norms(tuple(weights), tuple(outputs), None, residual)
+
+
+def _together(network: Network, seen: Seen, seed: int) -> Norms:
+    """Measure all weights by one direction of the output, the one all weights together move most."""
+    sizes = [t.numel() for t in seen.leaves]
+    names = sorted({name for item in seen.visible if item is not None for name in item})
+
+    def of_all(w: Tensor) -> Tensor:
+        parts = [p.reshape(t.shape) for p, t in zip(torch.split(w, sizes), seen.leaves, strict=True)]
+        return network(dict(enumerate(parts)), {})
+
+    point = torch.cat([t.flatten() for t in seen.leaves])
+    mapping = jacobian_map(of_all, point)
+    try:
+        found = lanczos_norm(mapping, tolerance=1e-3, max_steps=JOINT_STEPS, seed=seed, apply_error=0.0)
+    except ValueError:  # beyond the float range
+        return Norms((0.0,) * len(sizes), tuple(None if v is None else 0.0 for v in seen.visible), None, math.inf)
+    u = found.vector.reshape(mapping.range_shape if mapping.domain_dimension > mapping.range_dimension else -1)
+    if mapping.domain_dimension <= mapping.range_dimension:
+        u = mapping.apply(u)
+    u = u / (euclidean(u) or 1.0)
+    first = _pulled_back(network, seen, seen.leaves, names, u)
+    return _lowered(first, _pulled_back(network, seen, [_moved(t, 1)[0] for t in seen.leaves], names, u))
+
+
+def _pulled_back(network: Network, seen: Seen, leaves: list[Tensor], names: list[str], u: Tensor) -> Norms:
+    """Return the norms of ``J_i^T u`` for one direction u of the output."""
+    points = [t.detach().clone().requires_grad_(True) for t in leaves]
+    shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
+    targets = [*points, *shifts.values()]
+    with torch.enable_grad():
+        grads = torch.autograd.grad(network(dict(enumerate(points)), shifts), targets, u, allow_unused=True)
+    norms = [0.0 if g is None else euclidean(g.detach()) for g in grads]
+    by_name = dict(zip(names, norms[len(points) :], strict=True))
+    outputs = tuple(None if v is None else math.hypot(*(by_name[n] for n in v)) for v in seen.visible)
+    return Norms(tuple(norms[: len(points)]), outputs, math.hypot(*norms[: len(points)]), math.inf)
 
 
 def _of_weight(network: Network, index: int, leaf: Tensor) -> Function:
