@@ -14,6 +14,7 @@ __getattr__, __dir__, __all__ = lazy_names(
     {
         "analyze": "analysis",
         "Options": "analysis",
+        "weight_lipschitz": "analysis.weights",
         "check": "checks",
         "CheckResult": "checks",
         "Finding": "core.finding",

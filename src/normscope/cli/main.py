@@ -19,6 +19,7 @@ from normscope.cli.extremal import extremal
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
+from normscope.cli.weights import weights
 
 app = typer.Typer(
     name="normscope",
@@ -40,6 +41,7 @@ app.command("decompose")(decompose)
 app.command("report")(report)
 app.command("reproduce")(reproduce)
 app.command("statements")(statements)
+app.command("weights")(weights)
 
 
 @app.command("version")
