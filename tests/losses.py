@@ -40,3 +40,26 @@ def largest_gradient(loss: nn.Module, draw: Draw, *, inputs: int = 1, starts: in
     if not math.isfinite(best):
         raise AssertionError("a gradient is not finite")
     return best
+
+
+class Formula(nn.Module):
+    """A loss given by a function of outputs and targets."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, outputs: Tensor, target: Tensor) -> Tensor:
+        """Return the loss."""
+        return self.function(outputs, target)
+
+
+def rows(*numbers: list[float]) -> Tensor:
+    """Return rows of numbers in float64."""
+    return torch.tensor(numbers, dtype=torch.float64)
+
+
+def rivals(outputs: Tensor, target: Tensor) -> Tensor:
+    """Return ``1 + h_j - h_y`` of the other classes of one sample."""
+    others = torch.ones(outputs.shape[1], dtype=torch.bool).index_fill(0, target, False)
+    return 1 + outputs[0, others] - outputs[0, target]

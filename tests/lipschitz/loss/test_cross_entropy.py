@@ -94,3 +94,11 @@ def test_wrong_arguments() -> None:
         cross_entropy_at(torch.zeros(3), 3)
     with pytest.raises(InputError, match="weight is a finite number"):
         cross_entropy(2, weight=[1.0, -1.0])
+
+
+def test_large_vocabularies_are_quick() -> None:
+    """Fifty thousand classes with weights of their own: between the bounds of the extreme weights."""
+    weight = (0.5 + torch.rand(50_257, generator=generator(3))).double()
+    upper = cross_entropy(50_257, label_smoothing=0.1, weight=weight.tolist(), reduction="sum").value
+    alone = cross_entropy(50_257, label_smoothing=0.1, reduction="sum").value
+    assert float(weight.min()) * alone <= upper <= float(weight.max()) * alone

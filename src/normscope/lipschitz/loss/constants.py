@@ -24,6 +24,7 @@ from normscope.lipschitz.loss.multilabel import multilabel_margin, multilabel_so
 from normscope.lipschitz.loss.reduction import positive_count
 from normscope.lipschitz.loss.registry import MODULES, NAMED, Case, register_loss
 from normscope.lipschitz.loss.square import half_square, mse
+from normscope.lipschitz.loss.steep import gaussian_nll, poisson_nll
 
 _HINT = "register one with normscope.lipschitz.loss.register_loss"
 
@@ -49,6 +50,8 @@ for _name, _rule in {
     "cosine-embedding": cosine_embedding,
     "margin-ranking": margin_ranking,
     "triplet-margin": triplet_margin,
+    "poisson-nll": poisson_nll,
+    "gaussian-nll": gaussian_nll,
 }.items():
     register_loss(_name)(_rule)
 
@@ -81,6 +84,8 @@ for _class, _module_rule in {
     nn.CosineEmbeddingLoss: _reads(cosine_embedding),
     nn.MarginRankingLoss: _reads(margin_ranking),
     nn.TripletMarginLoss: _reads(triplet_margin, "p"),
+    nn.PoissonNLLLoss: _reads(poisson_nll),
+    nn.GaussianNLLLoss: _reads(gaussian_nll),
 }.items():
     register_loss(_class)(_module_rule)
 
@@ -167,6 +172,10 @@ def _plain(value: Any, outputs: int, name: str) -> Any:
     numbers = value.detach().reshape(-1).double().tolist()
     if len(numbers) == 1:
         return numbers * outputs
+    if value.dim() > 1:  # it also varies over samples or positions: the largest that an output can meet
+        last = value.detach().double().abs()
+        whole = last.reshape(-1, outputs) if last.shape[-1] == outputs else last.reshape(-1, 1).expand(-1, outputs)
+        return whole.amax(0).tolist()
     if len(numbers) != outputs:
         raise InputError(f"{name} has one number, or one for each of the {outputs} outputs; it has {len(numbers)}")
     return numbers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
@@ -66,10 +67,13 @@ def cross_entropy(
     if not (math.isfinite(temperature) and temperature > 0):
         raise InputError(f"temperature is positive, got {temperature}")
     weights = per_output(weight, k, "weight") or (Fraction(1),)
-    own = {w: _square(w, weights, k, smoothing) for w in set(weights)}
+    smoothed = _Smoothed.of(weights, k, smoothing)
+    # Convex functions of the weight are largest at its ends; the least one may be an exception by itself.
+    ends = sorted(set(weights))
+    own = {w: smoothed.square(w) for w in (*ends[:2], *[w for w in ends if w > 0][:1], ends[-1])}
     if reduction == "mean" and not soft_targets:
         alone = max((q / w**2 for w, q in own.items() if w > 0), default=Fraction(0))
-        square = weighted_mean(weights, lambda w: _family(w, weights, k, smoothing), batch)
+        square = weighted_mean(ends, smoothed.family, batch)
         square = alone if batch == 1 else max(square, alone) if ignored else square
     else:
         square = samplewise(max(own.values()), batch, reduction)
@@ -77,26 +81,56 @@ def cross_entropy(
     return constant(square / Fraction(temperature) ** 2, "LOSS-7", assumptions=assumed)
 
 
-def _square(w: Fraction, weights: tuple[Fraction, ...], k: int, s: Fraction) -> Fraction:
-    """Return ``max_j ||V e_j - v||^2`` for a target of weight ``w``.
+@dataclass(frozen=True)
+class _Smoothed:
+    """What the gradients of all targets share.
 
-    The largest is at the least ``v_j``: that of a class of least weight, unless that is the target alone.
+    Attributes:
+        k: the number of classes.
+        s: the smoothing.
+        mean: of the weights.
+        squares: the sum of their squares.
+        least: the least weight.
+        rival: the least but one if one class alone has the least; else ``None``.
     """
-    if k > 1 and weights.count(w) == 1 == len([x for x in weights if x <= w]) and len(weights) == k:
-        rivals = min(x for x in weights if x > w)
-        return _family(w, weights, k, s, least=min(s * rivals / k, (1 - s) * w + s * w / k))
-    return _family(w, weights, k, s)
 
+    k: int
+    s: Fraction
+    mean: Fraction
+    squares: Fraction
+    least: Fraction
+    rival: Fraction | None
 
-def _family(w: Fraction, weights: tuple[Fraction, ...], k: int, s: Fraction, least: Fraction | None = None) -> Fraction:
-    """Return ``V^2 - 2 V l + ||v||^2``; for ``l = (s/k) min w <= min_j v_j`` a sum of squares affine in ``w``."""
-    if k == 1:
-        return Fraction(0)
-    repeat = k // len(weights)
-    total = (1 - s) * w + s * repeat * sum(weights) / k
-    squares = (s / k) ** 2 * repeat * sum(x**2 for x in weights)
-    lowest = s * min(weights) / k if least is None else least
-    return total**2 - 2 * total * lowest + squares + (2 * s * (1 - s) / k + (1 - s) ** 2) * w**2
+    @classmethod
+    def of(cls, weights: tuple[Fraction, ...], k: int, s: Fraction) -> _Smoothed:
+        """Return them for one weight for each class, or one for all."""
+        n, least = len(weights), min(weights)
+        single = n == k > 1 and weights.count(least) == 1
+        rival = min(w for w in weights if w > least) if single else None
+        total = sum(weights, Fraction(0))
+        return cls(k, s, total / n, sum((w**2 for w in weights), Fraction(0)) * (k // n), least, rival)
+
+    def square(self, w: Fraction) -> Fraction:
+        """Return ``max_j ||V e_j - v||^2`` for a target of weight ``w``.
+
+        The largest is at the least ``v_j``: that of a class of least weight, unless that is the target alone.
+        """
+        if w != self.least or self.rival is None:
+            return self.family(w)
+        return self._at(w, min(self.s * self.rival / self.k, (1 - self.s) * w + self.s * w / self.k))
+
+    def family(self, w: Fraction) -> Fraction:
+        """Return the same with ``(s/k) min w <= min_j v_j`` for it: a sum of squares of affine functions of ``w``."""
+        return self._at(w, self.s * self.least / self.k)
+
+    def _at(self, w: Fraction, lowest: Fraction) -> Fraction:
+        """Return ``V^2 - 2 V l + ||v||^2``."""
+        if self.k == 1:
+            return Fraction(0)
+        k, s = self.k, self.s
+        total = (1 - s) * w + s * self.mean
+        own = (2 * s * (1 - s) / k + (1 - s) ** 2) * w**2
+        return total**2 - 2 * total * lowest + (s / k) ** 2 * self.squares + own
 
 
 @statement("normscope", "Proposition LOSS-7", holds="at given logits")
