@@ -110,7 +110,18 @@ def _escaped(text: str) -> str:
 
 def _joined(numbers: str, found: str) -> str:
     """Return numbers and sentence as one cell."""
-    return f"{numbers}. {found[:1].upper()}{found[1:]}." if numbers else f"{found[:1].upper()}{found[1:]}."
+    return f"{numbers}. {_sentence(found)}" if numbers else _sentence(found)
+
+
+def _sentence(text: str) -> str:
+    """Return a text as a sentence; a symbol at its beginning keeps its case.
+
+    >>> _sentence("a bound"), _sentence("h = 0 is one"), _sentence("sqrt(n) is lost"), _sentence("it is |x|.")
+    ('A bound.', 'h = 0 is one.', 'sqrt(n) is lost.', 'It is |x|.')
+    """
+    first, _, rest = text.partition(" ")
+    symbol = not first.isalpha() or rest[:1] in ("=", "<", ">")
+    return (text if symbol else text[:1].upper() + text[1:]).rstrip(".") + "."
 
 
 def _numbers(entry: Entry) -> list[str]:

@@ -149,9 +149,9 @@ def _corollary_10_1() -> Outcome:
 )
 def _corollary_10_2() -> Outcome:
     depth = 7
-    var = torch.tensor([4.0], dtype=torch.float64)
+    var = torch.tensor([9.0], dtype=torch.float64)
     one = torch.ones(1, 1, dtype=torch.float64)
-    true = jacobian_norm(chain([one] * depth, lambda y, _: y / 2), torch.ones(1, dtype=torch.float64))
+    true = jacobian_norm(chain([one] * depth, lambda y, _: y / 3), torch.ones(1, dtype=torch.float64))
     factors = _certified([batch_norm_printed(var, 0.0)] * depth)
     attained = corollary_10(_certified([1.0] * depth), factors)[1].value
     unequal = _certified([batch_norm_printed(var * k, 0.0) for k in range(1, depth + 1)])
