@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.demo import one_thread
 
 
 @guarded
@@ -34,7 +35,8 @@ def audit(
         stages("loading torch")
         from normscope.audits.run import audit as run
 
-        found = run(paper, only=ids, progress=stages)
+        with one_thread():
+            found = run(paper, only=ids, progress=stages)
     from normscope.report.audit import audit_markdown, audit_sections
 
     texts = (("--out", out, lambda: found.to_json() + "\n"), ("--markdown", markdown, lambda: audit_markdown(found)))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.demo import one_thread
 
 
 @guarded
@@ -24,7 +25,8 @@ def explain(
         stages("loading torch")
         from normscope.audits.explain import explain as look_up
 
-        answer = look_up(" ".join(name))
+        with one_thread():
+            answer = look_up(" ".join(name))
     if json:
         print(answer.to_json())
         return
