@@ -15,6 +15,7 @@ from normscope.cli.complexity import complexity
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
+from normscope.cli.fix import fix
 from normscope.cli.extremal import extremal
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
@@ -31,6 +32,7 @@ app = typer.Typer(
 )
 app.command("analyze")(analyze)
 app.command("check")(check)
+app.command("fix")(fix)
 app.command("compare")(compare)
 app.command("demo")(demo)
 app.command("audit")(audit)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor
 
 from normscope.checks.rule import Rule
 from normscope.checks.structure import ZERO, Structure, carried
@@ -15,29 +14,27 @@ from normscope.operators.expression import Expr
 from normscope.operators.site import Site
 
 
-def cancelled_biases(subject: Subject) -> Iterator[tuple[str, str, Site, Tensor]]:
-    """Yield (parameter, module, normalizer, bias) of every bias that a normalizer cancels, whatever its values.
+def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]]]:
+    """Return the biases that normalizers cancel, by name: where each is added, and the normalizers that cancel it.
 
-    A bias ``b`` reaches the normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b``
-    is constant within every group: random values in the place of ``b`` decide that for all of them.
+    A bias ``b`` reaches a normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b`` is
+    constant within every group: random values in the place of ``b`` decide that for all of them. A bias that is used
+    in several places must be cancelled in each.
     """
     structure = subject.structure
-    uses: dict[str, list[tuple[Expr, Site | None]]] = {}
+    uses: dict[str, list[tuple[Expr, list[Site]]]] = {}
     for expr in structure.expressions:
         bias = None if expr.op is None else expr.op.bias
         if expr.op is None or bias is None or not bias.numel():
             continue
         name = subject.parameter_name(bias, expr.op.owner)
         if name:
-            uses.setdefault(name, []).append((expr, closing_site(structure, expr)))
-    for name, found in uses.items():
-        expr, site = found[0]
-        if expr.op is not None and expr.op.bias is not None and all(s is not None for _, s in found):
-            yield name, expr.op.owner, site, expr.op.bias  # type: ignore[misc]
+            uses.setdefault(name, []).append((expr, closing_sites(structure, expr)))
+    return {name: found for name, found in uses.items() if all(sites for _, sites in found)}
 
 
-def closing_site(structure: Structure, expr: Expr) -> Site | None:
-    """Return the first normalizer that cancels a bias, if normalizers cancel it along every path to an output."""
+def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
+    """Return the normalizers that cancel a bias, in order, if they do along every path to an output, else none."""
     sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
     outputs = {e.id for _, e in structure.program.outputs}
     found: list[Site] = []
@@ -50,14 +47,14 @@ def closing_site(structure: Structure, expr: Expr) -> Site | None:
         if item.op is None:
             site, source = sites.get(item.id, (None, None))
             if site is None or source is None or not vanishes(expr, site, source):
-                return None  # something else sees it
+                return []  # something else sees it
             found.append(site)
             continue
         if item.id in outputs:
-            return None
+            return []
         stack.extend(structure.parents.get(item.id, ()))
     order = [site.node for site, _, _ in structure.sites()]
-    return min(found, key=lambda s: order.index(s.node), default=None)
+    return sorted(found, key=lambda s: order.index(s.node))
 
 
 def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
@@ -79,7 +76,11 @@ def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each bias."""
     shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
-    for name, owner, site, bias in cancelled_biases(subject):
+    for name, uses in cancelling_sites(subject).items():
+        (expr, sites), *_ = uses
+        if expr.op is None or expr.op.bias is None:
+            continue
+        owner, site, bias = expr.op.owner, sites[0], expr.op.bias
         largest = float(bias.detach().abs().max())
         when = " while training" if site.kind == "batch_norm" else ""
         shift = name in shifts

@@ -1,0 +1,65 @@
+"""``normscope fix`` on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+Run = Callable[..., Any]
+NET = """
+from torch import nn
+
+
+def build():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
+"""
+
+
+@pytest.fixture
+def net(run: Run) -> Run:
+    """Return the command line in a folder with a model file."""
+    Path("net.py").write_text(NET)
+    return run
+
+
+def test_a_dry_run_writes_nothing(net: Run) -> None:
+    """And says what would be done."""
+    done = net("fix", "net.py:build", "--input", "3,6,6", "--dry-run")
+    assert done.exit_code == 0
+    assert "0.bias set to zero; 1.running_mean takes it up" in done.stdout
+    assert sorted(p.name for p in Path().iterdir()) == ["net.py"]
+
+
+def test_weights_are_written_and_read_back(net: Run) -> None:
+    """The new weights fit the model, and there is nothing left to change."""
+    for file in ("new.safetensors", "new.pt"):
+        done = net("fix", "net.py:build", "--input", "3,6,6", "--write-to", file, "--only", "drop-bias", "--json")
+        assert done.exit_code == 0
+        assert [c["kind"] for c in json.loads(done.stdout)["changes"]] == ["drop-bias"]
+        again = net("fix", "net.py:build", "--input", "3,6,6", "--weights", file, "--only", "drop-bias", "--dry-run")
+        assert "nothing to change" in again.stdout
+    state = load_file("new.safetensors")
+    assert float(state["0.bias"].abs().max()) == 0.0
+    assert set(torch.load("new.pt")) == set(state)
+
+
+def test_wrong_use(net: Run) -> None:
+    """Neither or both of the two ways, a strange ending, a file that exists, an unknown fix."""
+    Path("there.pt").write_text("mine")
+    for wrong in (
+        (),
+        ("--dry-run", "--write-to", "a.pt"),
+        ("--write-to", "a.bin"),
+        ("--write-to", "there.pt"),
+        ("--dry-run", "--only", "magic"),
+    ):
+        done = net("fix", "net.py:build", "--input", "3,6,6", *wrong)
+        assert done.exit_code == 2, wrong
+    assert Path("there.pt").read_text() == "mine"
+    assert net("fix", "net.py:build", "--input", "3,6,6", "--write-to", "there.pt", "--force").exit_code == 0
