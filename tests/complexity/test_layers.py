@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from networks import points, seeded
+from networks import Lambda, points, seeded
 from normscope import analyze
-from normscope.complexity import Setting, layer_complexities, of_result
+from normscope.complexity import Setting, layer_complexities, of_result, seen_as_chain
 from normscope.complexity.layers import Layer
 from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
@@ -85,3 +85,14 @@ def test_wrong_settings() -> None:
         Setting(alpha=math.nan)
     with pytest.raises(InputError, match="there must be a layer"):
         layer_complexities([], ONE, Setting())
+
+
+def test_what_is_no_chain_is_seen() -> None:
+    """A skip connection and a steep activation; a plain chain with LayerNorm is one."""
+    chain = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 4))
+    skip = Lambda(lambda s, x: x + s.b(torch.relu(s.a(x))), a=nn.Linear(4, 4), b=nn.Linear(4, 4))
+    steep = nn.Sequential(nn.Linear(4, 4), nn.GELU(), nn.Linear(4, 4))
+    found = [
+        seen_as_chain(analyze(seeded(model).eval(), points(3, 4), points=1, ascent=0)) for model in (chain, skip, steep)
+    ]
+    assert found == [True, False, False]

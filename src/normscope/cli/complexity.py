@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from normscope.core.result import Result
     from normscope.core.value import Value
 
+NO_CHAIN = "NOT a plain chain: its proved constant exceeds the product of its layers, so these numbers are not about it"
 _MODEL = "A result.json of analyze, or a model as analyze takes it, e.g. 'zoo:relu10[norm=bn]'."
 
 
@@ -96,6 +97,7 @@ def _analyzed(
 
 def _sections(result: Result, loss: str, constant: Value, setting: Setting, rows: tuple[LayerComplexity, ...]) -> Any:
     """Return the report."""
+    from normscope.complexity import seen_as_chain
     from normscope.report.numbers import value_text
     from normscope.report.table import Section, Table, shortened
 
@@ -109,6 +111,8 @@ def _sections(result: Result, loss: str, constant: Value, setting: Setting, rows
             "convex: what suffices if the loss were convex in the weight",
         ),
     )
+    if not seen_as_chain(result):
+        head = replace(head, lines=(*head.lines, NO_CHAIN))
     columns = ("layer", "printed 18", "printed 19", "L", "Goldstein", "convex")
     sections = [head]
     for title, normalized in (("without normalizers", False), ("with normalizers", True)):
@@ -135,6 +139,7 @@ def _document(
     result: Result, loss: str, constant: Value, setting: Setting, rows: tuple[LayerComplexity, ...]
 ) -> dict[str, Any]:
     """Return the JSON form."""
+    from normscope.complexity import seen_as_chain
 
     def counts(found: Any) -> dict[str, Any] | None:
         return None if found is None else {f.name: getattr(found, f.name).to_dict() for f in fields(found)}
@@ -143,6 +148,7 @@ def _document(
         "schema_version": 1,
         "kind": "complexity",
         "model": result.model.get("name"),
+        "plain_chain": seen_as_chain(result),
         "loss": {"name": loss, "constant": constant.to_dict()},
         "setting": {f.name: getattr(setting, f.name) for f in fields(setting)},
         "layers": [

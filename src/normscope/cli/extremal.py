@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from normscope.core.value import Value
 
 _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also gives the depth."
-#: Most layers of which each is built and measured.
-SAMPLED = 24
+#: Most layers for each of which a network is built, and most layers of all these networks together.
+SAMPLED, BUILT = 24, 20_000
 
 
 @dataclass(frozen=True)
@@ -231,9 +231,10 @@ def _both(scale: float) -> dict[str, float]:
 
 def _sampled(depth: int) -> list[int]:
     """Return layers evenly from the first to the last, not too many."""
-    if depth <= SAMPLED:
+    most = max(4, min(SAMPLED, BUILT // depth))
+    if depth <= most:
         return list(range(1, depth + 1))
-    return sorted({1 + round(j * (depth - 1) / (SAMPLED - 1)) for j in range(SAMPLED)})
+    return sorted({1 + round(j * (depth - 1) / (most - 1)) for j in range(most)})
 
 
 def _widths(text: str, depth: int) -> tuple[int, ...]:

@@ -20,5 +20,6 @@ __getattr__, __dir__, __all__ = lazy_names(
         "Setting": "layers",
         "layer_complexities": "layers",
         "of_result": "layers",
+        "seen_as_chain": "layers",
     },
 )

@@ -18,6 +18,8 @@ from normscope.core.value import Kind, Value, product
 
 CHAIN = "a plain chain of layers with 1-Lipschitz activations, normalizer k after layer k"
 FROZEN = "statistics of BatchNorm do not move with the weights"
+#: By how much a composed bound may exceed a product, as a logarithm, for rounding alone.
+_SLACK = 1e-6
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Setting:
         delta: radius of Goldstein's stationarity.
         gap: how far the start is above the infimum of the loss.
         radius: distance of the start from a minimizer, for convex losses.
-        signal: bound on the norm of what reaches a layer, ``||h_{i-1}(x)||``.
+        signal: bound on the norm of what reaches a layer, ``||h_{i-1}(x)||``; for convolutions, of all its windows.
     """
 
     alpha: float = 0.1
@@ -153,14 +155,32 @@ def of_result(result: Result, loss: Value, setting: Setting) -> tuple[LayerCompl
     Raises:
         InputError: if the network has no layer with a weight.
     """
+    return layer_complexities(_paired(result), loss, setting)
+
+
+def seen_as_chain(result: Result) -> bool:
+    """Tell whether the proved constant of a network is no more than the product over its layers, as in a plain chain.
+
+    Skip connections, attention, or activations steeper than one make it more, and then counts by layer say nothing.
+
+    Args:
+        result: what ``analyze`` found.
+    """
+    proved = result.end_to_end.get("global")
+    whole = product(_normalized(x) for x in _paired(result, floor=False))
+    return proved is not None and proved.log <= whole.log + _SLACK
+
+
+def _paired(result: Result, *, floor: bool = True) -> list[Layer]:
+    """Return the layers of a network, each with the normalizer of its number."""
     layers = []
     for i, found in enumerate(result.layers):
         normalizer = result.normalizers[i] if i < len(result.normalizers) else None
-        constant = None if normalizer is None else normalizer.on_floor or normalizer.proved
+        constant = None if normalizer is None else (normalizer.on_floor if floor else None) or normalizer.proved
         printed = None if normalizer is None else normalizer.printed
         folded = found.folded if normalizer is not None else None
         layers.append(Layer(found.name, found.upper, constant, printed, folded))
-    return layer_complexities(layers, loss, setting)
+    return layers
 
 
 def _normalized(layer: Layer) -> Value:
