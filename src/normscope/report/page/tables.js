@@ -59,6 +59,7 @@
       said.textContent = shown === rows.length ? `${rows.length} rows` : `${shown} of ${rows.length} rows`;
     };
     form.addEventListener("input", apply);
+    form.addEventListener("change", apply);
     form.addEventListener("submit", (event) => event.preventDefault());
     apply();
   };
