@@ -1,4 +1,4 @@
-"""``python -m benchmarks [convolutions analyze growth certificates] [--quick]``."""
+"""``python -m benchmarks [convolutions analyze growth certificates monitor] [--quick]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.machine import use_one_thread
 
-CHOICES = ("convolutions", "certificates", "analyze", "growth")
+CHOICES = ("convolutions", "certificates", "analyze", "growth", "monitor")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -317,11 +317,39 @@ def growth(section: Section) -> str:
     return "\n\n".join(parts)
 
 
+def monitor(section: Section) -> str:
+    """Return what the monitor costs beside a training."""
+    rows = [
+        [
+            r["name"],
+            str(r["batch"]),
+            seconds(r["step_cpu"]),
+            str(r["steps"]),
+            str(r["probes"]),
+            seconds(r["probe_seconds"]),
+            seconds(r["setup_seconds"]),
+            f"{100 * r['share']:.2f} %",
+            f"{100 * r['budget']:g} %",
+            percent(r["overhead_cpu"]),
+            "yes" if r["identical"] else "no",
+        ]
+        for r in section["rows"]
+    ]
+    head = ["training", "batch", "step, CPU s", "steps", "probes", "probe, s", "setup, s", "share of time", "budget"]
+    note = (
+        "Each training is made twice, with the monitor and without, step by step in turns. The share is the monitor's "
+        "own wall time over that of its training, setup left out; beside it the ratio of CPU times, which other load "
+        "disturbs. Identical: every loss, every weight and buffer, bit for bit."
+    )
+    return "\n\n".join([_where(section), table([*head, "CPU time", "identical"], rows), note])
+
+
 RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "convolutions": ("Norms of convolutions", convolutions),
     "certificates": ("False certificates", certificates),
     "analyze": ("Whole analyses", analyze),
     "growth": ("Growth with depth and width", growth),
+    "monitor": ("A monitor beside training", monitor),
 }
 
 

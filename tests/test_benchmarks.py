@@ -39,7 +39,7 @@ def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], 
     done, out = quick
     assert done.returncode == 0, done.stderr
     results = json.loads((out / "results.json").read_text())
-    assert set(results) == {"convolutions", "certificates", "analyze", "growth"}
+    assert set(results) == {"convolutions", "certificates", "analyze", "growth", "monitor"}
     versions = {p["name"]: p["version"] for p in results["convolutions"]["peers"]}
     assert versions["orthogonium"] == versions["torchlip"] == "not installed"
     assert versions["torch spectral_norm"] == torch.__version__
@@ -89,6 +89,14 @@ def test_exponents_are_fitted_to_finite_costs(quick: tuple[subprocess.CompletedP
     series = json.loads((quick[1] / "results.json").read_text())["growth"]["series"]
     assert [s["axis"] for s in series] == ["depth", "width"] * 2
     assert all(-5 < s["exponent"] < 5 for s in series)
+
+
+def test_training_beside_the_monitor_is_identical(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
+    rows = json.loads((quick[1] / "results.json").read_text())["monitor"]["rows"]
+    assert rows
+    for row in rows:
+        assert row["identical"]
+        assert row["probes"] <= 1 or row["share"] <= 2 * row["budget"]
 
 
 def test_unknown_benchmark_is_refused() -> None:

@@ -21,7 +21,7 @@ from normscope.graph.ir import Node
 from normscope.graph.modes import with_batch_statistics
 from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, trained
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, linear_map, trained
 from normscope.operators.expression import Expr, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program, build_program
@@ -223,8 +223,7 @@ def _map_between(source: Expr, target: Expr) -> MapOf:
         matrix = _matrix(source, target)
         if matrix is not None:
             return LinearMap.from_matrix(matrix.to(dtype))
-        device = _device(target)
-        return LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype, device)
+        return linear_map(evaluate(source, target), source.shape, target.shape, dtype, _device(target))
 
     return build
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from normscope.core.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, trained
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, linear_map, trained
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.norms.rms import rms_norm_eps
 from normscope.operators.rules.normalization import Spread
@@ -188,7 +188,9 @@ def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
         def apply(x: Tensor) -> Tensor:
             return layer._conv_forward(x.unsqueeze(0), weight, None).squeeze(0)
 
-        return LinearMap.from_function(apply, size, dtype=dtype, device=weight.device)
+        with torch.no_grad():
+            image = apply(torch.zeros(size, dtype=dtype, device=weight.device))
+        return linear_map(apply, size, tuple(image.shape), dtype, weight.device)
 
     return build
 

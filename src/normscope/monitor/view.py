@@ -104,6 +104,39 @@ class View(Protocol):
         ...
 
 
+def linear_map(
+    function: Callable[[Tensor], Tensor],
+    domain: tuple[int, ...],
+    range_shape: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+) -> LinearMap:
+    """Return the map of a linear torch function; its adjoint is recorded when it is first asked for, and only then.
+
+    Args:
+        function: a linear function of one tensor.
+        domain: the shape of its argument.
+        range_shape: the shape of its value.
+        dtype: the dtype both work in.
+        device: the device both work on.
+
+    >>> linear_map(lambda x: 2 * x[1:], (3,), (2,), torch.float32).adjoint(torch.ones(2)).tolist()
+    [0.0, 2.0, 2.0]
+    """
+    recorded: list[Callable[[Tensor], tuple[Tensor]]] = []
+
+    def apply(x: Tensor) -> Tensor:
+        with torch.no_grad():
+            return function(x)
+
+    def adjoint(y: Tensor) -> Tensor:
+        if not recorded:
+            recorded.append(torch.func.vjp(function, torch.zeros(domain, dtype=dtype, device=device))[1])
+        return recorded[0](y)[0].detach()
+
+    return LinearMap(apply, adjoint, domain, range_shape, dtype=dtype, device=device)
+
+
 def channel_variance(x: Tensor, axis: int) -> Tensor:
     """Return the biased variance of every channel over all samples and places.
 

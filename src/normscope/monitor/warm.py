@@ -9,7 +9,7 @@ from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.monitor.view import MapOf
 
 #: Lanczos steps the first time, and from a remembered vector.
-COLD, WARM = 24, 3
+COLD, WARM = 24, 2
 #: Length of the random part added to a remembered unit vector: where the largest direction changes, it is found again.
 JITTER = 0.05
 
