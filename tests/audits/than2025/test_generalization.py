@@ -19,6 +19,12 @@ def test_a_partition_from_the_data_breaks_the_bound_every_time() -> None:
     assert found["bound there"] == pytest.approx(0.169, abs=5e-4)
 
 
+def test_the_loss_jumps_with_the_label() -> None:
+    printed, same, changing = (float(x) for x in CLAIMS["001-T20c"].check().measured.values())
+    assert same <= printed * (1 + 1e-9)
+    assert changing == pytest.approx(1 / 1e-3, rel=0.01)
+
+
 def test_the_term_is_vacuous_for_small_cells() -> None:
     found = list(CLAIMS["001-curse"].check().measured.values())
     assert found == pytest.approx([29.0, 1.77, 0.188], rel=5e-3)

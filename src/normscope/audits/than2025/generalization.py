@@ -7,12 +7,24 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.audits.claim import Claims, Outcome, Verdict
-from normscope.audits.measure import CorrectionError, Measured, confirm_bound, given, jacobian_norm, numbers, refuted
+from normscope.audits.measure import (
+    CorrectionError,
+    Measured,
+    chain,
+    confirm_bound,
+    gaussian,
+    given,
+    jacobian_norm,
+    numbers,
+    refuted,
+)
 from normscope.core.errors import InputError
 from normscope.core.value import Kind, Value
 from normscope.generalization.cell_terms import g_paper, g_total_variation
 from normscope.generalization.partition import grid, voronoi
 from normscope.generalization.theorem_20 import partition_bound, theorem_20_printed
+from normscope.lipschitz.loss.absolute import l1
+from normscope.lipschitz.loss.corollary import corollary_14
 from normscope.lipschitz.printed import corollary_11
 from normscope.operators.norms.layer import layer_norm_global
 
@@ -102,14 +114,22 @@ def _theorem_20() -> Outcome:
     "Section 5.2.2",
     says="The loss as a function of x is Lipschitz with L_f times the constant of the network.",
     corrected="Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.",
+    code=("normscope.lipschitz.loss.corollary.corollary_14",),
 )
 def _label() -> Outcome:
-    def loss(x: float) -> float:
-        return abs(0.0 - float(x > 0))  # h = 0, label 1 for x > 0, l1 loss
+    network = chain([0.1 * gaussian(2300, 3, 1), 0.1 * gaussian(2301, 1, 3)], activation=torch.tanh)
+    points = torch.linspace(-1, 1, 2001, dtype=torch.float64)[:, None]
+    constant = max(jacobian_norm(network, x) for x in points[::40])
+    printed = corollary_14(Value.of(constant, Kind.CERTIFIED), l1(1, reduction="sum")).value
 
-    jump = loss(1e-9) - loss(-1e-9)
-    measured = {"constant of h times L_f": 0.0, "the loss jumps by": jump, "within": 2e-9}
-    return refuted(jump > 0.0, measured, "h = 0 and a label that changes at 0")
+    def largest_slope(label: Tensor) -> float:
+        loss = (network(points) - label).abs().sum(1)
+        return float((loss.diff() / points[:, 0].diff()).abs().max())
+
+    same, changing = largest_slope(torch.ones_like(points)), largest_slope((points > 0).double())
+    confirm_bound("with a label that does not change", printed, same)
+    measured = {"L_f times the constant of h": printed, "slope, label 1": same, "slope, label 1 for x > 0": changing}
+    return refuted(changing > printed * (1 + 1e-9), measured, "the loss jumps where the label does")
 
 
 @CLAIMS.add(
