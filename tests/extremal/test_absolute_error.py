@@ -13,7 +13,8 @@ from normscope.extremal import l1_loss
 @pytest.mark.parametrize("widths", [[3, 4, 5, 6], [2, 3, 1, 4], [5, 5, 5, 5]], ids=str)
 def test_gradient_of_the_loss(widths: list[int], layer: int) -> None:
     """``||dL/dW_i||_F`` is the constant, and its direction the one given."""
-    x = torch.rand(widths[0], generator=torch.Generator().manual_seed(2), dtype=torch.float64) + 0.5
+    x = torch.randn(widths[0], generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    x[0] = 1.5
     net = l1_loss(widths, [1.5, 2.0, 3.0], layer, x)
     weight = dict(net.module.named_parameters())[f"{2 * (layer - 1)}.weight"]
     (gradient,) = torch.autograd.grad((net.module(x) + 1).abs().sum(), weight)

@@ -21,7 +21,7 @@ LOSSES = {
 def _data(m: int, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     source = torch.Generator().manual_seed(seed)
     return (
-        torch.rand(m, n, generator=source, dtype=torch.float64) + 0.1,
+        torch.randn(m, n, generator=source, dtype=torch.float64) + 0.3,
         torch.randint(0, 2, (m,), generator=source).double(),
     )
 

@@ -115,7 +115,8 @@ def theorem_15(
     rows, kept = min(shape[layer:]), min(shape[:layer])
     h = torch.zeros(len(inputs), shape[layer - 1], dtype=dtype)
     before = math.fsum(math.log(a) for a in held[: layer - 1])
-    h[:, :kept] = _times_exp(torch.relu(inputs.detach().to(dtype)[:, :kept]), before)
+    seen = inputs.detach().to(dtype)[:, :kept]
+    h[:, :kept] = _times_exp(seen if layer == 1 else torch.relu(seen), before)
     if not bool(torch.isfinite(h).all()):
         raise NonFiniteError(f"what reaches layer {layer} is past the range of floats: take smaller scales before it")
     y = h @ weight.detach().T

@@ -37,7 +37,8 @@ class Parts:
         at: ``a_i``.
         after: ``a_{i+1}, ..., a_K``.
         x: the input.
-        kept: ``relu(x)`` cut to ``min(n_0, ..., n_{i-1})``: ``h_{i-1}(x)`` over the scales before the layer.
+        kept: ``h_{i-1}(x)`` over the scales before the layer: ``x`` for the first, else ``relu(x)`` cut to
+            ``min(n_0, ..., n_{i-1})``.
         rows: ``min(n_i, ..., n_K)``, the rows of ``W_i`` that reach the output.
     """
 
@@ -86,11 +87,13 @@ def parts(
         raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
     held = checked_scales(scales, depth, dtype)
     point = checked_input(x, shape[0], dtype)
-    kept = torch.relu(point)[: min(shape[:layer])]
-    if float(kept.sum()) == 0 or 0.0 in held[: layer - 1]:
+    # The first layer sees the input itself, a later one what ReLU left of it.
+    kept = (point if layer == 1 else torch.relu(point))[: min(shape[:layer])]
+    if not bool(kept.any()) or 0.0 in held[: layer - 1]:
+        wanted = "number that is not zero" if layer == 1 else "positive number"
         raise InputError(
-            f"nothing reaches layer {layer}: give an input with a positive number among its first {kept.numel()}, and "
-            "positive scales before the layer"
+            f"nothing reaches layer {layer}: give an input with a {wanted} among its first {kept.numel()}, and positive "
+            "scales before the layer"
         )
     return Parts(shape, layer, held[: layer - 1], held[layer - 1], held[layer:], point, kept, min(shape[layer:]))
 
@@ -154,7 +157,7 @@ def theorem_13_printed(here: Parts) -> Value:
     0.0
     """
     cut = here.kept[: min((here.kept.numel(), *here.widths[here.layer + 1 :]))]
-    norm = Value(0.5 * math.log(square_norm(cut)) if float(cut.sum()) else -math.inf, Kind.PRINTED)
+    norm = Value(0.5 * math.log(square_norm(cut)) if bool(cut.any()) else -math.inf, Kind.PRINTED)
     factors = [Value.of(a, Kind.PRINTED) for a in (*here.before, *here.after)]
     log = -math.inf if norm.log == -math.inf else product([norm, *factors]).log
     return Value(log, Kind.PRINTED, AT_INPUT, statement="than2025 Theorem 13")
