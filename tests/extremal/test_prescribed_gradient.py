@@ -70,15 +70,15 @@ def test_the_indicator_at_a_kink() -> None:
 
 
 def test_explosion_past_the_range_of_floats() -> None:
-    """Depth three thousand: the factor is a logarithm; a loss with a bounded slope still has its gradient."""
+    """Depth 1200: the factor is a logarithm; a loss with a bounded slope still has its gradient."""
     x, y = _data(4, 2)
-    net = theorem_15([2] * 3001, 2.0, torch.eye(2, dtype=torch.float64), x, torch.zeros_like(y), LOSSES["logistic"])
-    assert net.factor.log == pytest.approx(2999 * math.log(2), rel=1e-12)
+    net = theorem_15([2] * 1201, 2.0, torch.eye(2, dtype=torch.float64), x, torch.zeros_like(y), LOSSES["logistic"])
+    assert net.factor.log == pytest.approx(1199 * math.log(2), rel=1e-12)
     assert net.log_norm == pytest.approx(net.factor.log + math.log(float(torch.linalg.matrix_norm(net.relative))))
     assert float(net.gradient[0, 0]) == math.inf
-    small = theorem_15([2] * 3001, 0.5, torch.eye(2, dtype=torch.float64), x, y, LOSSES["square"])
+    small = theorem_15([2] * 1201, 0.5, torch.eye(2, dtype=torch.float64), x, y, LOSSES["square"])
     assert float(small.gradient.abs().max()) == 0.0
-    assert small.log_norm == pytest.approx(-2999 * math.log(2), rel=1e-2)
+    assert small.log_norm == pytest.approx(-1199 * math.log(2), rel=1e-2)
 
 
 def test_saturation_turns_explosion_into_vanishing() -> None:
@@ -124,6 +124,6 @@ def test_wrong_arguments() -> None:
     with pytest.raises(InputError, match="positive"):
         theorem_15([2, 2, 2], 1.0, good, x, y, LOSSES["square"], output=-1.0)
     with pytest.raises(NonFiniteError, match="no finite derivative at the output inf"):
-        theorem_15([2] * 3001, 2.0, good, x, y, LOSSES["square"])
-    with pytest.raises(NonFiniteError, match="what reaches layer 3000"):
-        theorem_15([2] * 3001, 2.0, good, x, y, LOSSES["logistic"], layer=3000)
+        theorem_15([2] * 1201, 2.0, good, x, y, LOSSES["square"])
+    with pytest.raises(NonFiniteError, match="what reaches layer 1200"):
+        theorem_15([2] * 1201, 2.0, good, x, y, LOSSES["logistic"], layer=1200)

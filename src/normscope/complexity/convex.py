@@ -52,10 +52,12 @@ def convex_lower(lipschitz: Value, radius: float, alpha: float) -> Value:
     >>> round(convex_lower(Value.of(2.0, Kind.CERTIFIED), 3.0, 0.5).value, 9)
     25.0
     """
-    half = math.log(positive(radius, "radius")) - math.log(positive(alpha, "alpha")) - math.log(2)
-    log = lipschitz.log + half
-    # One part in 10^12 below covers the rounding of these logarithms.
-    count = -math.inf if log <= 0 else 2 * (log + math.log1p(-math.exp(-log))) - 1e-12 * (1 + abs(log))
+    terms = (lipschitz.log, math.log(positive(radius, "radius")), -math.log(positive(alpha, "alpha")), -math.log(2))
+    log = math.fsum(terms)
+    if math.isfinite(log):  # moved down by more than the rounding of these logarithms, before and after
+        log -= 1e-14 * (1 + math.fsum(map(abs, terms)))
+    count = -math.inf if log <= 0 else 2 * (log + math.log1p(-math.exp(-log)))
+    count = math.nextafter(count - 1e-14 * abs(count), -math.inf) if math.isfinite(count) else count
     lower = Value(math.inf if log == math.inf else count, Kind.LOWER, assumptions=lipschitz.assumptions)
     return _said(lower, "OPT-2", _WORST)
 

@@ -92,8 +92,8 @@ def parts(
     if not bool(kept.any()) or 0.0 in held[: layer - 1]:
         wanted = "number that is not zero" if layer == 1 else "positive number"
         raise InputError(
-            f"nothing reaches layer {layer}: give an input with a {wanted} among its first {kept.numel()}, and positive "
-            "scales before the layer"
+            f"nothing reaches layer {layer}: give an input with a {wanted} among its first {kept.numel()}, and "
+            "positive scales before the layer"
         )
     return Parts(shape, layer, held[: layer - 1], held[layer - 1], held[layer:], point, kept, min(shape[layer:]))
 
