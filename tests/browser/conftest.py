@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ from selenium.webdriver.common.by import By
 from normscope.analysis import analyze
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Result
+from normscope.core.value import Kind, Value
 from normscope.models.zoo import build
 from normscope.report.html import save_html
-from report.samples import deep
+from report.samples import deep, opaque
+from report.samples import result as sample
 
 PROGRAMS = ("chromium", "chromedriver")
 ARGUMENTS = (
@@ -133,6 +136,18 @@ def _result(name: str) -> Result:
     if name == "transformer":
         model = build("gpt", width=8, layers=24, heads=2, vocabulary=11)
         return analyze(model.eval(), torch.randint(0, 11, (4, 6), generator=generator), name="zoo:gpt", **quick)
+    if name == "odd":  # nothing proved, operations without a rule, and names without a place to break
+        words = "aten.special_function_of_a_long_name" * 4
+        infinite = Value(math.inf, Kind.CERTIFIED)
+        holes = tuple(replace(o, op=words, reason=words) for o in opaque().opaque)
+        (normalizer,) = sample().normalizers
+        return sample(
+            model={"name": words, "class": words},
+            messages=(words,),
+            coverage=replace(opaque(), opaque=holes),
+            end_to_end={"global": infinite, "lower": Value.of(2.0, Kind.LOWER)},
+            normalizers=(replace(normalizer, name=words),),
+        )
     return deep(1000)
 
 

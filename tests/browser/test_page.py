@@ -49,7 +49,7 @@ def _rows(page: Any) -> list[list[str]]:
     )
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", [*NETWORKS, "odd"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_it_fits_its_width(visit: Visit, name: str, width: int) -> None:
     """No horizontal scrolling of the page; every chart is drawn as wide as its box."""
@@ -245,3 +245,23 @@ def test_nothing_leaves_the_page(visit: Visit) -> None:
     )
     assert refused == "refused"
     assert any("Content Security Policy" in text for text in page.complaints())
+
+
+def test_a_chart_can_be_fed_live(visit: Visit) -> None:
+    """New data, also 100,000 points, is drawn at once; what the reader zoomed into stays."""
+    page = visit("mlp")
+    spent = page.run(
+        "const chart = normscope.charts[0], lines = chart.plot.series.length - 1, n = 100000;"
+        "const wave = (k) => Array.from({length: n}, (_, i) => k + Math.sin(i / 1000));"
+        "const data = {title: 'live', places: Array.from({length: n}, (_, i) => `step ${i * 10}`), kinds: [],"
+        " x: Array.from({length: n}, (_, i) => i * 10), lines: Array.from({length: lines}, (_, k) =>"
+        " ({style: 'global', label: `run ${k}`, kind: 'measured', log10: wave(k), gaps: false}))};"
+        "const t = performance.now(); chart.update(data); window.fed = data; return performance.now() - t"
+    )
+    assert spent < 3000
+    assert page.run("return normscope.charts[0].plot.data[0].length") == 100_000
+    page.run("normscope.charts[0].plot.setScale('x', {min: 5000, max: 9000})")
+    page.run("return new Promise((done) => setTimeout(done, 50))")
+    page.run("normscope.charts[0].update(window.fed)")
+    assert page.run("const {min, max} = normscope.charts[0].plot.scales.x; return [min, max]") == [5000, 9000]
+    assert page.complaints() == []

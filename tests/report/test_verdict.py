@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from normscope.core.value import Kind, Value
 from normscope.report.verdict import Piece, verdict
@@ -44,7 +45,12 @@ def test_without_any_bound() -> None:
     values = {"global": infinite, "variance_floor": infinite, "lower": value(4.0, Kind.LOWER)}
     found = verdict(result(end_to_end=values, coverage=opaque()))
     assert _text(found.headline) == (
-        "No bound on the network can be proved. Moving the input by 1 moves the output by 4 at some input."
+        "No bound on the network can be proved: aten.bessel in core.j0 and 1 more operation stand in the way. "
+        "Moving the input by 1 moves the output by 4 at some input."
+    )
+    alone = replace(opaque(), opaque=opaque().opaque[1:], understood=9)
+    assert _text(verdict(result(end_to_end=values, coverage=alone)).headline).startswith(
+        "No bound on the network can be proved: aten.sign in core has no finite constant. Moving"
     )
     assert found.coverage == (
         "1 of 9 operations was not understood; 1 has no finite constant; 75 % of 40 parameters covered."

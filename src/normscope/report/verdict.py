@@ -51,7 +51,7 @@ def verdict(result: Result) -> Verdict:
     values = result.end_to_end
     more = [m for m in (_floor(values), _normalizers(result), _gap(values)) if m]
     complete = result.coverage.understood == result.coverage.ops and not result.coverage.opaque
-    return Verdict(_headline(values), tuple(more), _coverage(result.coverage), complete)
+    return Verdict(_headline(values, result.coverage), tuple(more), _coverage(result.coverage), complete)
 
 
 def is_finite(value: Value | None) -> bool:
@@ -64,7 +64,18 @@ def _domain(value: Value) -> str:
     return f"on {ALL_INPUTS}" if value.domain == ALL_INPUTS else f"for {value.domain}"
 
 
-def _headline(values: Mapping[str, Value | None]) -> tuple[Piece, ...]:
+def _cause(coverage: Coverage) -> str:
+    """Return what stands in the way of a bound, if an operation does."""
+    if not coverage.opaque:
+        return "."
+    first = min(coverage.opaque, key=lambda o: o.known)
+    more = len(coverage.opaque) - 1
+    others = f" and {plural(more, 'more operation')}" if more else ""
+    why = "has no finite constant" if first.known else "is not understood"
+    return f": {first.op} in {first.module or first.name}{others} {why if not more else 'stand in the way'}."
+
+
+def _headline(values: Mapping[str, Value | None], coverage: Coverage) -> tuple[Piece, ...]:
     """Return between which numbers the constant lies."""
     everywhere, floor = values.get("global"), values.get("variance_floor")
     upper = everywhere if is_finite(everywhere) else floor if is_finite(floor) else None
@@ -74,7 +85,11 @@ def _headline(values: Mapping[str, Value | None]) -> tuple[Piece, ...]:
     attained: tuple[Piece, ...] = () if lower is None else (", and by ", lower, " at some input")
     if upper is None:
         said: tuple[Piece, ...] = () if lower is None else (" Moving the input by 1 moves the output by ", lower)
-        return ("No bound on the network can be proved.", *said, *((" at some input.",) if said else ()))
+        return (
+            f"No bound on the network can be proved{_cause(coverage)}",
+            *said,
+            *((" at some input.",) if said else ()),
+        )
     start = "" if upper is everywhere else "On all inputs nothing can be proved. "
     return (f"{start}Moving the input by 1 moves the output by at most ", upper, f", {_domain(upper)}", *attained, ".")
 

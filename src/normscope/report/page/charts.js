@@ -1,5 +1,8 @@
-// Charts over the places of a network, in log scale, drawn with uPlot. The same function serves a page fed live:
-// keep what `normscope.chart` returns and call its `update` with new data.
+// Charts in log scale, drawn with uPlot: over the places of a network, or over anything else that is counted.
+//
+// Data: {title, places, kinds, lines: [{style, label, kind, log10, gaps}], baseline?, x?}. `places` names each point;
+// `x` gives increasing numbers for them, by default their place. A page fed live keeps what `normscope.chart` returns
+// and calls its `update` with new data: as many lines as before, any number of points.
 "use strict";
 (() => {
   const normscope = (window.normscope = window.normscope || {});
@@ -46,7 +49,8 @@
   };
 
   const finite = (x) => (typeof x === "number" ? x : null);
-  const columns = (data) => [data.places.map((_, i) => i), ...data.lines.map((line) => line.log10.map(finite))];
+  const places = (data) => data.x ?? data.places.map((_, i) => i);
+  const columns = (data) => [places(data), ...data.lines.map((line) => line.log10.map(finite))];
   const element = (name, className, text) => {
     const made = document.createElement(name);
     if (className) made.className = className;
@@ -54,13 +58,16 @@
     return made;
   };
 
+  const short = (name) => (name.length > 14 ? `…${name.slice(-13)}` : name);
+
   // Colours are those of the legend, so that the style sheet alone decides them, in light and in dark.
   const colour = (figure, style) => {
     const sample = figure.querySelector(`.legend .line.${CSS.escape(style)}`);
     return sample ? getComputedStyle(sample).stroke : "#888";
   };
 
-  function options(figure, data, size, hooks) {
+  function options(figure, given, size, hooks) {
+    const data = given();
     const page = getComputedStyle(document.documentElement);
     const quiet = getComputedStyle(figure.querySelector("figcaption")).color;
     const rule = getComputedStyle(figure).borderTopColor;
@@ -69,12 +76,15 @@
       ...size,
       legend: { show: false },
       cursor: { drag: { x: true, y: false }, points: { size: 8 } },
-      scales: { x: { time: false }, y: { range: (_, low, high) => range(data, low, high) } },
+      scales: { x: { time: false }, y: { range: (_, low, high) => range(given(), low, high) } },
       axes: [
         {
           stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 34,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
-          values: (_, values) => values.map((s) => (Number.isInteger(s) && s < data.places.length ? s : "")),
+          values: (plot, values) => {
+            const named = !data.x && data.places.length <= 12 && plot.width >= 90 * data.places.length;
+            return values.map((s) => (!Number.isInteger(s) ? "" : named ? short(data.places[s] ?? "") : s));
+          },
         },
         {
           stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
@@ -93,7 +103,7 @@
           points: { show: few, size: 5 },
         })),
       ],
-      hooks: { draw: [(plot) => draw(plot, data, figure, page.color)], ...hooks },
+      hooks: { draw: [(plot) => draw(plot, given(), page.color)], ...hooks },
     };
   }
 
@@ -107,7 +117,7 @@
   }
 
   // The baseline across, and a diamond below each normalizer.
-  function draw(plot, data, figure, ink) {
+  function draw(plot, data, ink) {
     const { ctx, bbox } = plot;
     ctx.save();
     if (data.baseline !== undefined) {
@@ -126,7 +136,7 @@
       const y = bbox.top + bbox.height;
       data.kinds.forEach((kind, i) => {
         if (kind !== "normalizer") return;
-        const x = plot.valToPos(i, "x", true);
+        const x = plot.valToPos(plot.data[0][i], "x", true);
         if (x < bbox.left || x > bbox.left + bbox.width) return;
         ctx.beginPath();
         ctx.moveTo(x, y - r);
@@ -177,18 +187,26 @@
       tip.style.right = right ? `${box.clientWidth - left + 14}px` : "";
       if (box.clientWidth < 560) tip.style.left = tip.style.right = "4px";
     };
+    const ends = () => {
+      const xs = places(data);
+      return [xs[0] ?? 0, xs[xs.length - 1] ?? 1];
+    };
     const zoomed = (plot) => {
       const { min, max } = plot.scales.x;
-      reset.hidden = min <= 0 && max >= data.places.length - 1;
+      const [first, last] = ends();
+      reset.hidden = min <= first && max >= last;
     };
 
     const make = () => {
       if (plot) plot.destroy();
-      plot = new uPlot(options(figure, data, size(), { setCursor: [show], setScale: [zoomed] }), columns(data), box);
+      plot = new uPlot(options(figure, () => data, size(), { setCursor: [show], setScale: [zoomed] }), columns(data), box);
       figure.classList.add("drawn");
       hidden.forEach((k) => plot.setSeries(k + 1, { show: false }));
     };
-    const whole = () => plot.setScale("x", { min: 0, max: data.places.length - 1 });
+    const whole = () => {
+      const [min, max] = ends();
+      plot.setScale("x", { min, max });
+    };
     reset.addEventListener("click", whole);
 
     figure.querySelectorAll(".legend .key[data-line]").forEach((key) => {
@@ -220,8 +238,9 @@
       } else if (event.key in moves) {
         at = moves[event.key];
         const { min, max } = plot.scales.x;
-        if (at < min || at > max) whole();
-        plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+        const x = places(data)[at];
+        if (x < min || x > max) whole();
+        plot.setCursor({ left: plot.valToPos(x, "x"), top: 10 });
         const said = data.lines.map((line) => `${line.label} ${normscope.text(line.log10[at])} ${line.kind}`);
         spoken.textContent = `${data.places[at]}: ${said.join("; ")}`;
       } else return;
@@ -232,8 +251,10 @@
     new ResizeObserver(() => plot && plot.setSize(size())).observe(box);
     return {
       update(next) {
+        const zoomedIn = !reset.hidden;
         data = next;
-        plot.setData(columns(next));
+        plot.setData(columns(next), !zoomedIn);
+        if (zoomedIn) plot.redraw(true);
       },
       redraw: make,
       get plot() {
