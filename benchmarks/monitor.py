@@ -145,6 +145,7 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
             rows.append(row)
             say(
                 f"{row['name']}: {row['probes']} probes in {row['steps']} steps, {100 * row['share']:.2f} % of its "
-                f"time, CPU time {100 * row['overhead_cpu']:+.2f} %, {'identical' if row['identical'] else 'NOT IDENTICAL'}"
+                f"time, CPU time {100 * row['overhead_cpu']:+.2f} %, "
+                f"{'identical' if row['identical'] else 'NOT IDENTICAL'}"
             )
             yield {"environment": environment(), "rows": rows}
