@@ -1,0 +1,112 @@
+"""``normscope watch``: runs as a page that follows them while they are written, and a still copy of it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normscope.cli.console import Stages, guarded
+from normscope.cli.specification import checked_file
+
+if TYPE_CHECKING:
+    from normscope.watch.feed import Feed
+    from normscope.watch.server import WatchServer
+
+
+@guarded
+def watch(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="Folders that monitors write to, or folders of such folders.", show_default=False),
+    ],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; others than this machine's own are reachable.")
+    ] = "127.0.0.1",
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for runs that have not begun.")] = False,
+    open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    export: Annotated[
+        Path | None,
+        typer.Option(help="Write the page to this file, with the numbers inside, and end.", show_default=False),
+    ] = None,
+    title: Annotated[str, typer.Option(help="Title of an exported page.", show_default="the runs' names")] = "",
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the address and errors.")] = False,
+) -> None:
+    """Follow RUNS in a browser while they are written, or look at them afterwards; several are laid over each other.
+
+    The page is served to this machine alone, under an address that cannot be guessed, and nothing is written. Ctrl-C
+    ends it; training is not touched.
+    """
+    target = None if export is None else checked_file(export, "--export")
+    with Stages(quiet=quiet) as stages:
+        stages("reading")
+        feed = opened(runs, wait=wait)
+    if target is not None:
+        write_still(feed, target, title)
+        if not quiet:
+            print(f"written: {target}")
+        return
+    from normscope.watch.server import WatchServer
+
+    serve(WatchServer(feed, host, port), open_browser=open_browser, quiet=quiet)
+
+
+def opened(paths: list[Path], *, wait: bool) -> Feed:
+    """Return the feed of some runs, read as far as they were written.
+
+    Args:
+        paths: run folders, or folders of them.
+        wait: accept runs that have not begun.
+
+    Raises:
+        InputError: if there is no run in a folder, and it is not waited for.
+    """
+    from normscope.watch.feed import Feed, run_folders
+
+    feed = Feed(run_folders([p.expanduser() for p in paths], wait=wait))
+    for run in feed.runs:
+        if not wait:
+            run.open()  # says what is wrong with it
+    feed.poll()
+    return feed
+
+
+def write_still(feed: Feed, target: Path, title: str) -> None:
+    """Write the page as it is now."""
+    from normscope.watch.export import export as write
+
+    try:
+        write(feed, target, title)
+    except OSError as error:
+        raise typer.BadParameter(
+            f"the page must be writable; {target}: {error.strerror or error}; name another place", param_hint="--export"
+        ) from error
+
+
+def serve(server: WatchServer, *, open_browser: bool, quiet: bool) -> None:
+    """Serve until Ctrl-C; the port is free afterwards."""
+    server.start()
+    try:
+        if not server.is_private:
+            print(
+                f"normscope: {server.host} can be reached by other machines: whoever has the address below can read "
+                "these runs, over a connection that is not encrypted",
+                file=sys.stderr,
+            )
+        print(server.url, flush=True)
+        if not quiet:
+            print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+        if open_browser:
+            import webbrowser
+
+            webbrowser.open(server.url)
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        if not quiet:
+            print("\nstopped", file=sys.stderr)
+    finally:
+        server.close()

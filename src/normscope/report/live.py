@@ -1,0 +1,158 @@
+"""The page of runs over their steps: fed while training goes on, or still, with the numbers inside."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from normscope.report import embed
+from normscope.report.html import LICENCE, _source
+from normscope.report.numbers import count_text, digits
+from normscope.report.rows import GLOSSARY
+from normscope.report.wording import page_float, plural, power_text
+
+STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
+SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/theme.js", "page/watch_charts.js", "page/watch.js")
+#: Lines of a chart that are all drawn in colour; of more, the largest are.
+FEW = 8
+
+
+def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None, *, title: str = "") -> str:
+    """Return the page of some runs.
+
+    Args:
+        state: what it shows beside the lines of its charts, as :meth:`normscope.watch.feed.Feed.state` gives it.
+        data: the lines by the key of their chart, for a page that is not fed; ``None`` for one that asks for them.
+        title: of the page; by default the names of the runs.
+
+    Returns:
+        The text of one HTML file.
+
+    >>> "There are no points yet" in render_live({"runs": [], "groups": [], "position": "", "shape": ""})
+    True
+    """
+    from normscope import __version__
+
+    live = data is None
+    body, encoding = embed.packed({"live": live, "state": state, "data": data, "few": FEW})
+    thinned = any(not block["exact"] for series in (data or {}).values() for block in series["runs"])
+    return _template().render(
+        title=title or _title([run["name"] for run in state["runs"]]),
+        state=state,
+        live=live,
+        thinned=thinned,
+        few=FEW,
+        said=said,
+        broken=lambda group: broken(group, state["runs"]),
+        last=last_text,
+        glossary=GLOSSARY,
+        version=__version__,
+        policy=policy_of(live=live),
+        style=Markup(_joined(STYLES)),
+        script=Markup(_joined(SCRIPTS)),
+        licence=_source(LICENCE),
+        encoding=encoding,
+        data=Markup(body),
+    )
+
+
+def _title(names: list[str]) -> str:
+    """Return the names of runs as a title.
+
+    >>> _title(["a", "b", "c"]), _title(["a"]), _title(list("abcdef"))
+    ('a, b and c', 'a', '6 runs')
+    """
+    if len(names) > 4:
+        return f"{len(names)} runs"
+    return " and ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part) or "no run"
+
+
+def policy_of(*, live: bool) -> str:
+    """Return the content security policy of the page: its own script and style, and where it is fed its own server.
+
+    >>> "connect-src 'self'" in policy_of(live=True), "connect-src" in policy_of(live=False)
+    (True, False)
+    """
+    own = f"script-src {embed.digest(_joined(SCRIPTS))}; style-src {embed.digest(_joined(STYLES))}; img-src data:"
+    fed = "connect-src 'self'; " if live else ""
+    return f"default-src 'none'; {own}; {fed}base-uri 'none'; form-action 'none'"
+
+
+@functools.cache
+def _joined(names: tuple[str, ...]) -> str:
+    """Return several sources as one."""
+    return "\n".join(_source(name) for name in names)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    """Return the template; everything put into it is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: _source(f"page/{name}")),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"count": count_text, "plain": page_float}
+    environment.globals |= {"plural": plural}
+    return environment.get_template("watch.html.j2")
+
+
+def said(group: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Return what is said about the lines of a chart, once where it is the same for all.
+
+    >>> line = {"kind": "attained", "words": "norm", "statement": "", "domain": ""}
+    >>> [s["label"] for s in said({"lines": [{"label": "a", **line}, {"label": "b", **line}]})]
+    ['']
+    """
+    keys = ("words", "kind", "statement", "domain")
+    different: dict[tuple[str, ...], list[str]] = {}
+    for line in group["lines"]:
+        different.setdefault(tuple(line[key] for key in keys), []).append(line["label"])
+    return [
+        {"label": "" if len(different) == 1 else _few(labels), **dict(zip(keys, what, strict=True))}
+        for what, labels in different.items()
+    ]
+
+
+def _few(labels: list[str]) -> str:
+    """Return up to three labels, and how many more there are."""
+    return ", ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
+
+
+def broken(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]:
+    """Return warnings about numbers of a chart that are not finite and so are no part of its lines."""
+    found = [
+        (run["name"], line["label"], *run["broken"][line["name"]])
+        for run in runs
+        for line in group["lines"]
+        if line["name"] in run["broken"]
+    ]
+    warnings = [
+        f"{run}, {label}: {plural(count, 'number')} not finite, first at step {count_text(step)}"
+        for run, label, count, step in found
+    ]
+    more = len(warnings) - 5
+    return warnings[:5] + ([f"and {plural(more, 'line')} more with numbers that are not finite"] if more > 0 else [])
+
+
+def last_text(run: Mapping[str, Any], name: str, log10: bool) -> str:
+    """Return the last number of a metric as the page writes it; nothing where the run does not have it.
+
+    >>> last_text({"last": {"a": 3.0}}, "a", True), last_text({"last": {}}, "a", True)
+    ('1000', '')
+    """
+    if name not in run["last"]:
+        return ""
+    number = float(run["last"][name])
+    if math.isnan(number):
+        return "not a number"
+    if log10:
+        return power_text(number)
+    return page_float(number) if number >= 0 else digits(number)

@@ -1,0 +1,428 @@
+// Charts of runs over their steps. A chart asks its page for lines, takes new points as they come, and draws the
+// largest lines in colour and the others faintly.
+"use strict";
+(() => {
+  const normscope = (window.normscope = window.normscope || {});
+  const { element } = normscope;
+  const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3]];
+  const MOST_FAINT = 400;
+  const FOUND = 12;
+  const finite = (x) => (typeof x === "number" ? x : null);
+
+  // Colours of the style sheet, as they are now.
+  normscope.palette = () => {
+    const holder = document.body.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "svg"));
+    holder.style.position = "absolute";
+    const colours = Array.from({ length: 8 }, (_, i) => {
+      const sample = holder.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      sample.setAttribute("class", `line run${i}`);
+      return getComputedStyle(sample).stroke;
+    });
+    holder.remove();
+    return colours;
+  };
+  const faded = (colour) => colour.replace(/^rgb\((.*)\)$/, (_, rest) => `rgb(${rest.replaceAll(",", " ")} / .28)`);
+
+  // Lines across a log scale; where it spans less than a decade, at round numbers of equal distance.
+  const logSplits = (low, high) => {
+    const found = normscope.splits(low, high);
+    if (found.length > 2) return found;
+    const [a, b] = [10 ** low, 10 ** high];
+    const scale = 10 ** Math.floor(Math.log10((b - a) / 4));
+    const step = scale * [1, 2, 5, 10].find((s) => s * scale >= (b - a) / 4);
+    const ticks = [];
+    for (let k = Math.ceil(a / step); k * step <= b && ticks.length < 12; k += 1) if (k > 0) ticks.push(Math.log10(k * step));
+    return ticks.length > 1 ? ticks : found;
+  };
+
+  // A number as the page writes it: given as it is, or by its decimal logarithm.
+  normscope.number = (x, log10) => {
+    if (x === null || x === undefined) return "";
+    if (x === "nan") return "not a number";
+    if (log10) return normscope.text(x);
+    if (typeof x === "string") return x;
+    if (x === 0) return "0";
+    return x < 0 ? `-${normscope.text(Math.log10(-x))}` : normscope.text(Math.log10(x));
+  };
+
+  const tick = (x) => {
+    const size = Math.abs(x);
+    return x !== 0 && (size < 1e-3 || size >= 1e5) ? normscope.number(x) : String(Number(x.toPrecision(6)));
+  };
+
+  const lastOf = (line) => {
+    for (let i = line.length - 1; i >= 0; i -= 1) if (line[i] !== null) return line[i];
+    return -Infinity;
+  };
+
+  // Add a point to a block of lines; false if it does not come after the others.
+  const push = (block, step, metrics) => {
+    const names = Object.keys(block.lines);
+    if (!names.some((name) => name in metrics)) return true;
+    const count = block.x.length;
+    if (count && step < block.x[count - 1]) return false;
+    const at = count && step === block.x[count - 1] ? count - 1 : count;
+    block.x[at] = step;
+    names.forEach((name) => {
+      const line = block.lines[name];
+      if (at === count) line.push(null);
+      if (name in metrics) line[at] = finite(metrics[name]) ?? line[at];
+    });
+    return true;
+  };
+
+  // page: {runs, names, few, group(key), extent(), window(), zoom(window), load(key, window), since(run, ...)}. Returns the chart.
+  normscope.stepChart = (figure, page) => {
+    const { key } = figure.dataset;
+    const box = figure.querySelector(".plot");
+    const legend = figure.querySelector(".legend");
+    const search = figure.querySelector("input[type=search]");
+    const logButton = figure.querySelector("button.log");
+    const tip = element("div", "tip");
+    const spoken = figure.appendChild(element("p", "spoken"));
+    tip.hidden = true;
+    spoken.setAttribute("aria-live", "polite");
+    let whole = null; // all steps
+    let detail = null; // the steps looked at, where all steps are thinned
+    let loading = false;
+    let loaded = -Infinity;
+    let stale = true;
+    let plot = null;
+    let order = []; // what the plot draws: [{run, name, line, rank}], faint ones first
+    let drawn = ""; // what the series of the plot are
+    let unshown = 0;
+    const hidden = new Set();
+    const group = () => page.group(key);
+    let log = group().scale === "log";
+    const several = () => page.runs > 1;
+    const source = () => detail ?? whole;
+    const size = () => ({ width: box.clientWidth, height: box.clientWidth < 420 ? 220 : 280 });
+
+    // Names drawn in colour: those searched for, or the largest at the end.
+    const chosen = () => {
+      const lines = group().lines;
+      const wanted = search ? search.value.trim().toLowerCase() : "";
+      if (wanted) return lines.filter((l) => l.label.toLowerCase().includes(wanted)).slice(0, FOUND).map((l) => l.name);
+      const most = several() ? page.few / 2 : page.few;
+      if (lines.length <= most) return lines.map((l) => l.name);
+      const largest = whole.runs.map((block) => {
+        const sizes = Object.entries(block.lines).map(([name, line]) => [name, lastOf(line)]);
+        return sizes.sort((a, b) => b[1] - a[1]).map(([name]) => name);
+      });
+      const found = new Set(); // in turn from each run: their layers may have other names
+      for (let i = 0; found.size < most && largest.some((names) => i < names.length); i += 1) {
+        largest.forEach((names) => i < names.length && found.size < most && found.add(names[i]));
+      }
+      return [...found];
+    };
+
+    const arrange = () => {
+      const ranks = new Map(chosen().map((name, i) => [name, i]));
+      const all = [];
+      whole.runs.forEach((block, run) => group().lines.forEach((line) => {
+        if (line.name in block.lines) all.push({ run, name: line.name, line, rank: ranks.get(line.name) ?? -1 });
+      }));
+      const faint = all.filter((s) => s.rank < 0);
+      unshown = Math.max(0, faint.length - MOST_FAINT);
+      const front = all.filter((s) => s.rank >= 0).sort((a, b) => b.rank - a.rank || b.run - a.run);
+      order = [...faint.slice(0, MOST_FAINT), ...front];
+    };
+
+    // The columns uPlot draws: one array of steps, and for each line one as long.
+    const columns = () => {
+      const blocks = source().runs;
+      const take = (line) => (log && !group().log10 ? line.map((v) => (v > 0 ? Math.log10(v) : null)) : line);
+      const wanted = blocks.map((_, run) => order.filter((s) => s.run === run));
+      const used = blocks.map((_, run) => run).filter((run) => wanted[run].length && blocks[run].x.length);
+      const empty = (run, name) => blocks[run].lines[name] ?? blocks[run].x.map(() => null);
+      const tables = used.map((run) => [blocks[run].x, ...wanted[run].map((s) => take(empty(run, s.name)))]);
+      if (!tables.length) return [[], ...order.map(() => [])];
+      const joined = tables.length === 1 ? tables[0] : uPlot.join(tables);
+      const place = new Map();
+      let at = 1;
+      used.forEach((run) => wanted[run].forEach((s) => { place.set(s, at); at += 1; }));
+      return [joined[0], ...order.map((s) => (place.has(s) ? joined[place.get(s)] : joined[0].map(() => null)))];
+    };
+
+    const yRange = (_, low, high) => {
+      if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
+      const least = log ? 0.3 : Math.max(Math.abs(high) * 0.02, 1e-12);
+      const missing = Math.max(0, least - (high - low)) / 2;
+      const room = 0.05 * (high - low + 2 * missing);
+      return [low - missing - room, high + missing + room];
+    };
+    const xRange = (_, low, high) => {
+      const window = page.window();
+      if (window) return window;
+      const [first, last] = page.extent();
+      const [a, b] = [Math.min(low ?? first, first), Math.max(high ?? last, last)];
+      return a === b ? [a - 1, b + 1] : [a, b];
+    };
+
+    const options = () => {
+      const colours = normscope.palette();
+      const quiet = getComputedStyle(figure.querySelector("figcaption")).color;
+      const rule = getComputedStyle(figure).borderTopColor;
+      const plainAxis = { values: (_, values) => values.map(tick) };
+      const logAxis = { splits: (_, axis, low, high) => logSplits(low, high), values: (_, values) => values.map(normscope.power) };
+      const few = source().runs.every((block) => block.x.length <= 40);
+      return {
+        ...size(),
+        legend: { show: false },
+        cursor: {
+          drag: { x: true, y: false, setScale: false },
+          points: { show: false },
+          bind: { dblclick: () => () => page.zoom(null) },
+        },
+        scales: { x: { time: false, range: xRange }, y: { range: yRange } },
+        axes: [
+          { stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 32, space: 60,
+            values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
+          { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62, ...(log ? logAxis : plainAxis) },
+        ],
+        series: [{}, ...order.map((s) => {
+          const base = colours[(several() ? s.run : Math.max(s.rank, 0)) % 8];
+          const back = several() ? base : colours[5];
+          return {
+            stroke: s.rank < 0 ? faded(back) : base,
+            width: s.rank < 0 ? 1 : 2,
+            dash: s.rank > 0 && several() ? DASHES[s.rank % 4] : undefined,
+            spanGaps: true,
+            show: !hidden.has(s.name),
+            points: { show: few && s.rank >= 0, size: 5 },
+          };
+        })],
+        hooks: { setCursor: [showTip], setSelect: [selected] },
+      };
+    };
+
+    const selected = (plot) => {
+      if (plot.select.width < 4) return;
+      const left = plot.posToVal(plot.select.left, "x");
+      const right = plot.posToVal(plot.select.left + plot.select.width, "x");
+      plot.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false);
+      page.zoom([left, right]);
+    };
+
+    // The number of a line at a place, or the last one before it: runs and metrics have steps of their own.
+    const valueAt = (s, step) => {
+      const block = source().runs[s.run];
+      let low = 0;
+      let high = block.x.length;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (block.x[middle] <= step) low = middle + 1;
+        else high = middle;
+      }
+      const line = block.lines[s.name];
+      for (let i = low - 1; i >= 0 && line; i -= 1) if (line[i] !== null) return { value: line[i], step: block.x[i] };
+      return null;
+    };
+    const shown = () => order.filter((s) => s.rank >= 0 && !hidden.has(s.name)).reverse();
+    const label = (s) => (several() ? `${page.names[s.run]}: ${s.line.label}` : s.line.label);
+
+    function showTip(plot) {
+      const at = plot.cursor.idx;
+      if (at === null || at === undefined || plot.cursor.left < 0) {
+        tip.hidden = true;
+        return;
+      }
+      const step = plot.data[0][at];
+      const exact = source().runs.every((block) => block.exact);
+      tip.replaceChildren(element("b", "", `${exact ? "" : "near "}step ${step.toLocaleString("en")}`));
+      const rows = shown().slice(0, FOUND);
+      const words = new Set(group().lines.map((l) => l.words));
+      rows.forEach((s) => {
+        const found = valueAt(s, step);
+        if (!found) return;
+        const row = tip.appendChild(element("div"));
+        row.appendChild(element("i")).style.color = plot.series[order.indexOf(s) + 1].stroke();
+        row.appendChild(element("span", "", label(s)));
+        row.appendChild(element("strong", "", normscope.number(found.value, group().log10)));
+        row.appendChild(element("small", "", found.step === step ? s.line.kind : `${s.line.kind}, step ${found.step.toLocaleString("en")}`));
+        if (words.size > 1 && rows.length <= 6) tip.appendChild(element("p", "", s.line.words));
+      });
+      if (words.size === 1) tip.appendChild(element("p", "", [...words][0]));
+      if (!exact) tip.appendChild(element("p", "", "thinned: the least and the most of each stretch of steps; look closer for every point"));
+      tip.hidden = false;
+      const left = plot.over.offsetLeft + plot.cursor.left;
+      const right = left > box.clientWidth / 2;
+      tip.style.top = "8px";
+      tip.style.left = right ? "" : `${left + 14}px`;
+      tip.style.right = right ? `${box.clientWidth - left + 14}px` : "";
+      if (box.clientWidth < 420) {
+        tip.style.left = tip.style.right = "4px";
+        tip.style.top = `${plot.over.offsetTop + plot.over.clientHeight + 4}px`;
+      }
+    }
+
+    const sample = (dash, colour) => {
+      const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+      svg.setAttribute("viewBox", "0 0 28 8");
+      svg.setAttribute("aria-hidden", "true");
+      const path = svg.appendChild(document.createElementNS("http://www.w3.org/2000/svg", "path"));
+      path.setAttribute("class", "line");
+      path.setAttribute("d", "M1 4H27");
+      if (dash) path.setAttribute("stroke-dasharray", dash.join(" "));
+      if (colour) svg.style.color = colour;
+      return svg;
+    };
+    const showLegend = () => {
+      const colours = normscope.palette();
+      const front = new Map(order.filter((s) => s.rank >= 0).map((s) => [s.name, s]));
+      legend.replaceChildren(...[...front.values()].sort((a, b) => a.rank - b.rank).map((s) => {
+        const button = element("button", "key");
+        button.type = "button";
+        button.title = s.line.words;
+        button.setAttribute("aria-pressed", String(!hidden.has(s.name)));
+        button.append(several() ? sample(DASHES[s.rank % 4]) : sample(undefined, colours[s.rank % 8]));
+        button.append(element("span", "", s.line.label), element("small", "", s.line.kind));
+        button.addEventListener("click", () => {
+          const on = hidden.delete(s.name) || !hidden.add(s.name);
+          button.setAttribute("aria-pressed", String(on));
+          order.forEach((other, i) => other.name === s.name && plot.setSeries(i + 1, { show: on }));
+        });
+        const item = element("li");
+        item.append(button);
+        return item;
+      }));
+      const rest = group().lines.length - front.size;
+      if (rest > 0) {
+        const more = unshown ? `, ${unshown} of their lines not drawn` : "";
+        legend.append(element("li", "more", search && search.value.trim() ? `${rest} others, faint${more}` : `the largest now; ${rest} others, faint${more}`));
+      }
+    };
+
+    const make = () => {
+      if (plot) plot.destroy();
+      box.textContent = "";
+      plot = new uPlot(options(), columns(), box);
+      box.append(tip);
+      tip.hidden = true;
+      drawn = order.map((s) => `${s.run} ${s.name} ${s.rank}`).join("\n");
+      figure.classList.add("drawn");
+    };
+    // Draw what is there now; a plot is made anew only if it has other lines.
+    const draw = (anew) => {
+      if (!whole) return;
+      if (anew || !plot) {
+        arrange();
+        showLegend();
+        make();
+      } else plot.setData(columns());
+      figure.dataset.points = String(chart.points);
+    };
+
+    const load = async () => {
+      if (loading) return;
+      loading = true;
+      try {
+        const window = page.window();
+        const closer = whole && !stale && window && whole.runs.some((block) => !block.exact);
+        const found = await page.load(key, closer ? window : null);
+        if (!found) return;
+        if (closer) {
+          if (page.window() === window) detail = found;
+        } else {
+          whole = found;
+          stale = false;
+        }
+        loaded = performance.now();
+        chart.catchUp(false);
+        draw(!plot || order.length === 0 || !closer);
+        if (!closer && window && whole.runs.some((block) => !block.exact)) setTimeout(load, 0);
+      } catch (error) {
+        if (!(error instanceof TypeError)) throw error; // out of reach: the next point or look asks again
+      } finally {
+        loading = false;
+      }
+    };
+
+    const chart = {
+      figure,
+      load,
+      get plot() { return plot; },
+      get points() { return whole ? Math.max(0, ...whole.runs.map((block) => block.x.length)) : 0; },
+      get stale() { return stale; },
+      // Take the points that came since; `show` draws them.
+      catchUp(show = true) {
+        if (!whole) return load();
+        let changed = false;
+        whole.runs.forEach((block, run) => {
+          const came = page.since(run, block.generation, block.count);
+          if (came === null) stale = true;
+          (came ?? []).forEach(([step, metrics]) => {
+            if (!push(block, step, metrics)) stale = true;
+            block.count += 1;
+            changed = true;
+          });
+          if (block.x.length > 2 * whole.limit) stale = true;
+        });
+        if (show && stale && performance.now() - loaded > 2000) return load();
+        if (show && changed) {
+          const window = page.window();
+          const grows = detail && window && detail.runs.some((block, run) => whole.runs[run].x.at(-1) <= window[1]);
+          if (grows && performance.now() - loaded > 2000) load();
+          draw(false);
+        }
+        return undefined;
+      },
+      // Look at the steps of the page's window: with what is there at once, with more when it has come.
+      look() {
+        detail = null;
+        if (!plot) return;
+        plot.setData(columns());
+        if (page.window() && whole.runs.some((block) => !block.exact)) load();
+      },
+      forget() {
+        stale = true;
+        detail = null;
+      },
+      redraw() {
+        draw(true);
+      },
+      select(text) {
+        search.value = text;
+        draw(true);
+      },
+      setLog(on) {
+        log = on;
+        logButton.setAttribute("aria-pressed", String(on));
+        draw(true);
+      },
+    };
+
+    if (search) search.addEventListener("input", () => draw(true));
+    logButton.addEventListener("click", () => chart.setLog(!log));
+    box.tabIndex = 0;
+    box.setAttribute("role", "application");
+    box.setAttribute("aria-label", `${group().title}. Left and right arrow keys move along the steps, plus and minus zoom, Escape shows all steps.`);
+    let at = -1;
+    box.addEventListener("keydown", (event) => {
+      if (!plot || !plot.data[0].length) return;
+      const steps = plot.data[0];
+      const { min, max } = plot.scales.x;
+      const first = Math.max(0, steps.findIndex((s) => s >= min));
+      const last = steps.findLastIndex((s) => s <= max);
+      const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: first, End: last };
+      if (event.key === "Escape") {
+        at = -1;
+        page.zoom(null);
+        plot.setCursor({ left: -10, top: -10 });
+      } else if (event.key === "+" || event.key === "-") {
+        const middle = at >= 0 ? steps[at] : (min + max) / 2;
+        const half = ((max - min) / 2) * (event.key === "+" ? 0.5 : 2);
+        const wide = half * 2 >= steps.at(-1) - steps[0];
+        page.zoom(wide ? null : [middle - half, middle + half]);
+      } else if (event.key in moves) {
+        at = Math.min(last, Math.max(first, moves[event.key]));
+        plot.setCursor({ left: plot.valToPos(steps[at], "x"), top: 10 });
+        const said = shown().map((s) => [s, valueAt(s, steps[at])]).filter(([, found]) => found);
+        spoken.textContent = `step ${steps[at]}: ${said.map(([s, found]) => `${label(s)} ${normscope.number(found.value, group().log10)} ${s.line.kind}`).join("; ")}`;
+      } else return;
+      event.preventDefault();
+    });
+    new ResizeObserver(() => plot && box.clientWidth && plot.setSize(size())).observe(box);
+    return chart;
+  };
+})();
