@@ -66,10 +66,9 @@ def theorem_15(
 ) -> GradientExtremal:
     """Return a network with ``dL/dW_it = (c a_{i+1} ... a_K/m) sum_x 1[W_it h > 0] d(f o g)/du h^T``.
 
-    There ``h = h_{i-1}(x)``, ``W_k = a_k I_k`` for ``k != i``, ``W_i`` is as given, and there is one output
-    ``g(u)`` with ``u = c sum_t h_K(x)_t``. Rows
-    ``t > min(n_i, ..., n_K)`` have no gradient. Whether it explodes depends on ``d(f o g)/du`` at ``u``, which
-    grows with the scales too: a saturating ``g`` makes it vanish instead.
+    There ``h = h_{i-1}(x)``, ``W_k = a_k I_k`` for ``k != i``, ``W_i`` is as given, and there is one output ``g(u)``
+    with ``u = c sum_t h_K(x)_t``. Rows ``t > min(n_i, ..., n_K)`` have no gradient. Whether it explodes depends on
+    ``d(f o g)/du`` at ``u``, which grows with the scales too: a saturating ``g`` makes it vanish instead.
 
     Args:
         widths: ``n_0, ..., n_K``, input first.
@@ -94,31 +93,18 @@ def theorem_15(
     ([[4.0, 4.0], [4.0, 4.0]], 4.0)
     """
     shape, dtype = checked_widths(widths), weight.dtype
-    depth = len(shape) - 1
-    if isinstance(layer, bool) or not 1 <= layer <= depth:
-        raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
-    if tuple(weight.shape) != (shape[layer], shape[layer - 1]):
-        raise InputError(
-            f"the weight of layer {layer} has shape {shape[layer], shape[layer - 1]}, got {tuple(weight.shape)}"
-        )
-    if inputs.dim() != 2 or inputs.shape[1] != shape[0] or len(inputs) != len(targets) or len(inputs) == 0:
-        raise InputError(f"data is rows of {shape[0]} numbers with a target each, got {tuple(inputs.shape)}")
-    held = checked_scales(scales, depth, dtype)
-    if min(held) <= 0 or not (math.isfinite(output) and output > 0):
+    _check(shape, layer, weight, inputs, targets)
+    held, c = checked_scales(scales, len(shape) - 1, dtype), float(torch.tensor(output, dtype=dtype))
+    if min(held) <= 0 or not (math.isfinite(c) and c > 0):
         raise InputError("scales and the output weight are positive here: a zero leaves no gradient")
     g = nn.Identity() if activation is None else activation
     weights = [scaled_identity(n, m, a, dtype) for m, n, a in zip(shape[:-1], shape[1:], held, strict=True)]
     weights[layer - 1] = weight.detach().clone()
-    last = linear(torch.full((1, shape[-1]), output, dtype=dtype))
+    last = linear(torch.full((1, shape[-1]), c, dtype=dtype))
     module = nn.Sequential(*relu_network(weights), last, nn.Flatten(0), g)
-    factor = product([Value.of(a, Kind.CERTIFIED, statement="than2025 Theorem 15") for a in (output, *held[layer:])])
-    rows, kept = min(shape[layer:]), min(shape[:layer])
-    h = torch.zeros(len(inputs), shape[layer - 1], dtype=dtype)
-    before = math.fsum(math.log(a) for a in held[: layer - 1])
-    seen = inputs.detach().to(dtype)[:, :kept]
-    h[:, :kept] = _times_exp(seen if layer == 1 else torch.relu(seen), before)
-    if not bool(torch.isfinite(h).all()):
-        raise NonFiniteError(f"what reaches layer {layer} is past the range of floats: take smaller scales before it")
+    factor = product([Value.of(a, Kind.CERTIFIED, statement="than2025 Theorem 15") for a in (c, *held[layer:])])
+    h = _reaching(shape, held, layer, inputs.detach().to(dtype))
+    rows = min(shape[layer:])
     y = h @ weight.detach().T
     u = _times_exp(torch.relu(y[:, :rows]).sum(1), factor.log)
     slope = _slope(g, loss, u, targets)
@@ -126,6 +112,33 @@ def theorem_15(
     active[:, rows:] = 0
     relative = (active * slope[:, None]).T @ h / len(inputs)
     return GradientExtremal(module, layer, factor, relative, f"{2 * (layer - 1)}.weight")
+
+
+def _check(shape: tuple[int, ...], layer: int, weight: Tensor, inputs: Tensor, targets: Tensor) -> None:
+    """Raise unless layer, weight and data fit the widths."""
+    depth = len(shape) - 1
+    if isinstance(layer, bool) or not 1 <= layer <= depth:
+        raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
+    wanted = (shape[layer], shape[layer - 1])
+    if tuple(weight.shape) != wanted:
+        raise InputError(f"the weight of layer {layer} has shape {wanted}, got {tuple(weight.shape)}")
+    if inputs.dim() != 2 or inputs.shape[1] != shape[0] or len(inputs) != len(targets) or len(inputs) == 0:
+        raise InputError(f"data is rows of {shape[0]} numbers with a target each, got {tuple(inputs.shape)}")
+
+
+def _reaching(shape: tuple[int, ...], scales: Sequence[float], layer: int, inputs: Tensor) -> Tensor:
+    """Return ``h_{i-1}`` of all inputs: the first layer sees them as they are.
+
+    Raises:
+        NonFiniteError: if it is past the range of floats.
+    """
+    kept = min(shape[:layer])
+    h = torch.zeros(len(inputs), shape[layer - 1], dtype=inputs.dtype)
+    seen = inputs[:, :kept] if layer == 1 else torch.relu(inputs[:, :kept])
+    h[:, :kept] = _times_exp(seen, math.fsum(math.log(a) for a in scales[: layer - 1]))
+    if not bool(torch.isfinite(h).all()):
+        raise NonFiniteError(f"what reaches layer {layer} is past the range of floats: take smaller scales before it")
+    return h
 
 
 def _times_exp(x: Tensor, log: float) -> Tensor:
