@@ -32,9 +32,10 @@ ORDER = (
     "audits",
     "experiments",
     "report",
+    "watch",
     "cli",
 )
-LAST = ("analysis", "monitor", "checks", "fixes", "comparison", "audits", "experiments", "report", "cli")
+LAST = ("analysis", "monitor", "checks", "fixes", "comparison", "audits", "experiments", "report", "watch", "cli")
 #: Folders outside that line, and what they may import.
 ALLOWED = {
     "models": {"core"},

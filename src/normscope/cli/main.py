@@ -20,6 +20,7 @@ from normscope.cli.extremal import extremal
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
+from normscope.cli.watch import watch
 from normscope.cli.weights import weights
 
 app = typer.Typer(
@@ -42,6 +43,7 @@ app.command("complexity")(complexity)
 app.command("decompose")(decompose)
 app.command("report")(report)
 app.command("reproduce")(reproduce)
+app.command("watch")(watch)
 app.command("statements")(statements)
 app.command("weights")(weights)
 
