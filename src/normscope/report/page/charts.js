@@ -149,6 +149,8 @@
     ctx.restore();
   }
 
+  Object.assign(normscope, { element, splits, power }); // for charts over the steps of a run
+
   // Draw data into a figure that holds .legend, .plot and a still picture. Returns {update, redraw, plot}.
   normscope.chart = (figure, given) => {
     let data = given;
