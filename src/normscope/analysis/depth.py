@@ -87,7 +87,8 @@ def depth(
     printed = constants.get("printed")
     if printed is not None:
         curves["printed"] = _curve([0.0, *_printed_logs(found), printed.log], printed)
-    lower = constants.get("lower") or constants.get("lower_everywhere")
+    inside = work.best is None or work.best.inside  # otherwise the curve says nothing about the variance floor
+    lower = (constants.get("lower") if inside else None) or constants.get("lower_everywhere")
     if lower is not None:
         curves["lower"] = _curve([0.0, *attained(work, [p.expr for p in found]), lower.log], lower)
     names = ("input", *(p.name for p in found), "output")

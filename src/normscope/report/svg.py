@@ -14,7 +14,7 @@ LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
 #: Most points of a line; a longer one is thinned.
 POINTS = 400
 #: Most lines across, and decades below which each has several.
-TICKS, DECADES = 7, 3.0
+TICKS, DECADES = 8, 3.0
 
 
 def still(chart: Chart) -> str:

@@ -36,7 +36,7 @@
       for (let k = Math.floor(low); k <= high; k += 1) found.push(k, k + Math.log10(2), k + Math.log10(5));
       return found.filter((s) => s >= low && s <= high);
     }
-    const raw = span / 7;
+    const raw = span / 8;
     const scale = 10 ** Math.floor(Math.log10(raw));
     const step = Math.max(1, scale * [1, 2, 5, 10].find((s) => s * scale >= raw));
     const first = Math.ceil(low / step);
