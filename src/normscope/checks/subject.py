@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from normscope.analysis.again import repeatable
 from normscope.analysis.options import Options
 from normscope.analysis.work import Work, candidates, look, walk
+from normscope.checks.quick import FiniteNorms
 from normscope.checks.structure import Structure
 from normscope.core.errors import CaptureError, InputError, NonFiniteError, NormscopeError, WeightsError
 from normscope.graph.capture import Captured, capture, uncompiled
@@ -78,8 +79,8 @@ class Subject:
 
     @functools.cached_property
     def everywhere(self) -> Composition:
-        """Return the bounds on all inputs, running statistics fixed."""
-        return Composition(self.program or Program(), Domain(), self.norms)
+        """Return the composition on all inputs, running statistics fixed, which tells what is bounded: not by what."""
+        return Composition(self.program or Program(), Domain(), FiniteNorms())
 
     def sites(self) -> list[Site]:
         """Return the normalizers of activations, as they act in evaluation."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from normscope.checks.quick import QuickNorms
 from normscope.checks.rule import Rule
 from normscope.checks.structure import below
 from normscope.checks.subject import Subject, place_of
@@ -63,7 +64,7 @@ def stretches(subject: Subject) -> Iterator[Stretch]:
     program = subject.training
     if program is None:
         return
-    composition = Stretches(program, Domain(), subject.norms)
+    composition = Stretches(program, Domain(), QuickNorms(subject.norms.effort))
     for atom in program.atoms:
         composition.lipschitz(atom)
     layers = {e.id: e for e in program.layers}
