@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from monitor.moments import Small, batch, dense, small
 from normscope import analyze
+from normscope.core.errors import InputError
 from normscope.core.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
@@ -163,6 +164,67 @@ def test_a_model_with_a_fixed_batch_is_seen_at_the_whole_probe() -> None:
     view = view_of(Fixed(), torch.randn(6, 2), None, "batch")
     assert view.inputs[0].shape[0] == 6
     assert view.look().outputs["output"].shape == (6, 2)
+
+
+def test_a_branch_that_training_leaves_is_captured_again() -> None:
+    class Branching(nn.Module):
+        """What it computes depends on a weight."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Square where the bias says so."""
+            y = self.fc(x)
+            return torch.tanh(y) if float(self.fc.bias.detach().sum()) > 0 else 5.0 * y
+
+    model, x = Branching(), torch.randn(4, 3)
+    with torch.no_grad():
+        model.fc.bias.fill_(1.0)
+    view = _view(model, x)
+    assert len(view.look().activations) == 1
+    assert "recorded by running" in view.notes[0]
+    with torch.no_grad():
+        model.fc.bias.fill_(-1.0)
+    view.refresh()
+    assert view.look().activations == {}
+    assert torch.allclose(view.look().outputs["output"], model(x), atol=1e-6)
+
+
+def test_a_weight_used_by_addmm_is_not_its_bias() -> None:
+    class Turned(nn.Module):
+        """As in GPT-2."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.ParameterDict({"bias": torch.zeros(4), "weight": torch.randn(3, 4)})
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Multiply from the right."""
+            return torch.addmm(self.inner["bias"], x, self.inner["weight"])
+
+    class Outer(nn.Module):
+        """Holds it."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.turned = Turned()
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Apply it."""
+            return torch.relu(self.turned(x))
+
+    (layer,) = _view(Outer(), torch.randn(5, 3)).layers()
+    assert layer.parameter == "turned.inner.weight"
+    assert layer.output_axis == 1
+
+
+def test_one_sample_has_no_batch_statistics() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+    with pytest.raises(InputError, match="at least two samples"):
+        _view(model, torch.randn(1, 3))
+    assert _view(model, torch.randn(1, 3), "running").look().variances
 
 
 def test_small_is_what_the_other_tests_take_it_for() -> None:

@@ -14,15 +14,26 @@ from normscope.analysis.coupling import couples_samples, uses_batch_statistics
 from normscope.analysis.layers import _numbered as numbered
 from normscope.analysis.layers import layer_names
 from normscope.core.errors import CaptureError, InputError
+from normscope.core.guard import untouched
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
-from normscope.graph.modes import with_batch_statistics
+from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, linear_map, trained
-from normscope.operators.expression import Expr, evaluate
+from normscope.monitor.view import (
+    Layer,
+    Look,
+    MapOf,
+    Normalizer,
+    channel_variance,
+    gradients_of,
+    linear_map,
+    outputs_of,
+    trained,
+)
+from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
@@ -51,12 +62,22 @@ class GraphView:
     def __init__(
         self, model: nn.Module, inputs: ModelInputs, labels: Tensor | None, loss: LossFunction | None, mode: str
     ) -> None:
-        self.model, self.labels, self.loss = model, labels, loss
-        self.captured = _captured(model, inputs, labels, self_loss=loss is None)
-        self.inputs = _tensors(self.captured, inputs, labels)
+        self.model, self.labels, self.loss, self.mode = model, labels, loss, mode
+        self._arguments = inputs
+        self._capture()
+
+    def _capture(self) -> None:
+        """Capture the model and find its layers, normalizers and activations."""
+        self.captured = _captured(self.model, self._arguments, self.labels, self_loss=self.loss is None)
+        self.inputs = _tensors(self.captured, self._arguments, self.labels)
         graph = self.captured.graph
-        self.graph = with_batch_statistics(graph) if mode == "batch" else graph
-        self.notes = tuple(graph.notes)
+        if self.mode == "batch" and has_batch_norm(graph) and self._arguments.batch < 2:
+            raise InputError(
+                "on the probe BatchNorm uses the statistics of the batch, and one sample has none: "
+                "give a probe of at least two samples, or mode='running'"
+            )
+        self.graph = with_batch_statistics(graph) if self.mode == "batch" else graph
+        self.notes: tuple[str, ...] = tuple(graph.notes)
         self._names = {node.target for node in graph if node.op == "parameter"}
         self._example = self._reference()
         self._program: Program | None = None
@@ -85,8 +106,25 @@ class GraphView:
         return self._program
 
     def refresh(self) -> None:
-        """Forget what was read of the weights: they have moved."""
+        """Forget what was read of the weights: they have moved.
+
+        A graph recorded by running holds along the branches taken then. Where the model has left them, it is captured
+        again.
+        """
         self._program = None
+        if self.captured.graph.front_end != "export" and not self._holds():
+            self._capture()
+
+    def _holds(self) -> bool:
+        """Tell whether the graph still gives what the model gives."""
+        given = self._arguments
+        if "labels" not in self.captured.input_names and self.labels is not None:
+            given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
+        with untouched(self.model, *given.tensors()), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+            self.model.eval()
+            theirs = [value.clone() for _, value in outputs_of(self.model(*given.args, **given.kwargs))]
+        ours = run(self.captured.graph, self._live(), [t.clone() for t in self.inputs])
+        return len(ours) == len(theirs) and all(_close(a, b) for a, b in zip(ours, theirs, strict=True))
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the live parameters of the graph, detached, by name."""
@@ -101,12 +139,15 @@ class GraphView:
             if node in fixed and out is not None:
                 after[before.id] = (node, out)
         found = []
+        parameters = self.parameters()
         for expr, name in zip(program.layers, layer_names(program), strict=True):
             if expr.op is None:
                 continue
             node, out = after.get(expr.id, ("", None))
-            folded = None if out is None else _map_between(expr.inputs[0], out)
-            found.append(Layer(name, expr.op.weight_name, _map_between(expr.inputs[0], expr), folded, node))
+            source, weight = expr.inputs[0], _parameter_of(expr.op, parameters)
+            folded = None if out is None else _map_between(source, out)
+            axis = _output_axis(expr.op, parameters.get(weight))
+            found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis))
         return tuple(found)
 
     def normalizers(self) -> tuple[Normalizer, ...]:
@@ -134,6 +175,14 @@ class GraphView:
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
             look.gradients = gradients_of(look.loss, leaves) if gradient else {}
         return look
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two outputs agree up to rounding."""
+    if a.shape != b.shape:
+        return False
+    scale = float(b.abs().nan_to_num(0.0, 0.0, 0.0).max()) if b.numel() else 0.0
+    return torch.allclose(a, b, rtol=1e-3, atol=1e-4 * scale, equal_nan=True)
 
 
 def _all_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -214,6 +263,27 @@ def _see(look: Look, name: str, site: Site | None, value: Any) -> None:
     look.variances[name] = variance
     if site.spread is not None:
         look.floors[name] = group_floor(value, site.spread, value.shape[0] / max(site.shape[0], 1))
+
+
+def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor]) -> str:
+    """Return the parameter behind the weight of a layer: the one noted, unless that is its bias (as of ``addmm``)."""
+    size = op.data["weight"].numel()
+    noted = parameters.get(op.weight_name)
+    if noted is None or noted.numel() == size or not op.owner:
+        return op.weight_name
+    near = [n for n, p in parameters.items() if n.startswith(f"{op.owner}.") and p.numel() == size]
+    return near[0] if len(near) == 1 else op.weight_name
+
+
+def _output_axis(op: LinearOp, parameter: Tensor | None) -> int:
+    """Return the axis of a parameter that counts outputs: the second of transposed convolutions and of ``x @ W``."""
+    weight: Tensor = op.data["weight"]
+    if op.kind == "convolution":
+        return 1 if op.data.get("transposed") else 0
+    if parameter is None or parameter.ndim != 2 or weight.ndim != 2:
+        return 0
+    turned = weight.shape == parameter.shape[::-1] and weight.stride() == parameter.stride()[::-1]
+    return 1 if turned and weight.stride() != parameter.stride() else 0
 
 
 def _map_between(source: Expr, target: Expr) -> MapOf:

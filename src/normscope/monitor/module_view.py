@@ -12,7 +12,17 @@ from torch import Tensor, nn
 from normscope.core.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.view import Layer, Look, MapOf, Normalizer, channel_variance, gradients_of, linear_map, trained
+from normscope.monitor.view import (
+    Layer,
+    Look,
+    MapOf,
+    Normalizer,
+    channel_variance,
+    gradients_of,
+    linear_map,
+    outputs_of,
+    trained,
+)
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.norms.rms import rms_norm_eps
 from normscope.operators.rules.normalization import Spread
@@ -110,7 +120,7 @@ class ModuleView:
                 result = torch.func.functional_call(
                     self.model, leaves | buffers, self.arguments.args, self.arguments.kwargs
                 )
-            look.outputs = dict(_outputs(result))
+            look.outputs = dict(outputs_of(result))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
             look.gradients = gradients_of(look.loss, leaves) if gradient else {}
         return look
@@ -193,11 +203,3 @@ def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
         return linear_map(apply, size, tuple(image.shape), dtype, weight.device)
 
     return build
-
-
-def _outputs(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
-    """Return the floating tensors of an output by name."""
-    if isinstance(value, Tensor):
-        return [(name or "output", value)] if value.is_floating_point() else []
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
-    return [pair for key, item in items for pair in _outputs(item, f"{name}.{key}" if name else str(key))]

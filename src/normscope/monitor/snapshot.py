@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from normscope.lipschitz.normalizers import Constants, site_constants
 from normscope.monitor.view import Layer, Look, Normalizer, View
 from normscope.monitor.warm import WarmNorms
+from normscope.operators.site import Site
 
 
 class Snapshot:
@@ -98,5 +100,12 @@ class Snapshot:
     @cached_property
     def constants(self) -> dict[str, Constants]:
         """Return the constants of every normalizer; with statistics of its input, where they stay above the probe's."""
-        floors = self.look.floors
-        return {n.name: site_constants(n.site, floors.get(n.name), "running") for n in self.normalizers}
+        floors = {name: floor.cpu() for name, floor in self.look.floors.items()}
+        return {n.name: site_constants(_on_cpu(n.site), floors.get(n.name), "running") for n in self.normalizers}
+
+
+def _on_cpu(site: Site) -> Site:
+    """Return a normalizer with its parameters on the CPU, where constants are computed."""
+    gamma = None if site.gamma is None else site.gamma.cpu()
+    running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
+    return replace(site, gamma=gamma, running=running)

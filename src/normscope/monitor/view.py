@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class Layer:
         map: the linear map it is, without bias, in a given precision.
         folded: the same followed by the fixed normalization right after it, if there is one.
         normalizer: the graph node of that normalization.
+        output_axis: the axis of the parameter that counts outputs.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Layer:
     map: MapOf
     folded: MapOf | None = None
     normalizer: str = ""
+    output_axis: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,3 +173,15 @@ def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor]) -> dict[str,
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
     found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
     return {name: value.detach() for name, value in zip(wanted, found, strict=True) if value is not None}
+
+
+def outputs_of(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
+    """Return the floating tensors of a model's output by name, in order.
+
+    >>> [key for key, _ in outputs_of({"loss": torch.zeros(()), "more": (torch.ones(2), None)})]
+    ['loss', 'more.0']
+    """
+    if isinstance(value, Tensor):
+        return [(name or "output", value)] if value.is_floating_point() else []
+    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
+    return [pair for key, item in items for pair in outputs_of(item, f"{name}.{key}" if name else str(key))]

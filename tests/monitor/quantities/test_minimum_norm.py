@@ -20,6 +20,32 @@ def test_norms_of_kernels_and_rows() -> None:
     assert found["weight/minimum_norm"] == hidden  # the last layer does not count
 
 
+def test_outputs_are_counted_along_their_own_axis() -> None:
+    class Turned(nn.Module):
+        """Transposed weights: of a product from the right, and of a transposed convolution."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.right = nn.Parameter(torch.eye(3))
+            self.up = nn.ConvTranspose1d(3, 4, 2)
+            self.head = nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Apply them."""
+            y = torch.relu(x @ self.right)
+            return self.head(self.up(y.unsqueeze(-1)).mean(-1))
+
+    model = Turned()
+    with torch.no_grad():
+        model.right.copy_(torch.tensor([[1.0, 0.0, 3.0], [0.0, 2.0, 3.0], [0.0, 0.0, 3.0]]))
+        model.up.weight[:, 1] = 0.25
+    found = MinimumNorms().measure(moment_of(model, torch.randn(5, 3)))
+    values = [value for name, value in found.items() if name.startswith("weight/minimum_norm/")]
+    assert values[0] == pytest.approx(1.0)  # the first column, not the first row
+    kernels = model.up.weight.detach().double().movedim(1, 0).flatten(1)
+    assert values[1] == pytest.approx(min(float(k.norm()) for k in kernels), rel=1e-6)
+
+
 def test_directions_of_weight_normalization_count() -> None:
     layer = nn.utils.parametrizations.weight_norm(nn.Linear(3, 4))
     with torch.no_grad():

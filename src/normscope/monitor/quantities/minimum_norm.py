@@ -46,7 +46,11 @@ class MinimumNorms(Quantity):
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the least norm of each layer, and over the hidden ones."""
-        norms = {name: minimum_row_norm(weight) for name, weight in moment.weights.items() if weight.ndim > 1}
+        norms = {
+            layer.name: minimum_row_norm(moment.weights[layer.name].movedim(layer.output_axis, 0))
+            for layer in moment.layers
+            if layer.name in moment.weights and moment.weights[layer.name].ndim > 1
+        }
         found = {f"weight/minimum_norm/{name}": value for name, value in norms.items()}
         hidden = list(norms.values())[:-1]
         return found | ({"weight/minimum_norm": min(hidden)} if hidden else {})
