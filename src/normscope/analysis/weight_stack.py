@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from normscope.core.value import Kind, Value, log_of, log_sum, root_sum_square
+from normscope.core.value import Kind, Value, log_of, log_sum
 from normscope.graph.capture import Captured
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.weights.bounds import input_factors, output_constants, weight_constant
+from normscope.lipschitz.weights.bounds import input_factors, joint_constant, output_constants, weight_constant
 from normscope.lipschitz.weights.pointwise import Norms, norms_at
 from normscope.lipschitz.weights.samples import before_batch_statistics, meet, stacked_norm
 from normscope.lipschitz.weights.uses import Weights, find_weights
@@ -67,8 +67,7 @@ class Stacked:
 
     def jointly(self, certified: Sequence[Value | None]) -> dict[str, Value]:
         """Return the constants in all weights together."""
-        known = [v for v in certified if v is not None]
-        log = root_sum_square(known).log if len(known) == len(certified) else INF
+        log = joint_constant([INF if v is None else v.log for v in certified])
         out = {"stacked_certified": self._value(log, Kind.CERTIFIED, "normscope Proposition W-6")}
         if self.norms.jointly is not None:
             out["stacked_attained"] = self._value(log_of(self.norms.jointly), Kind.LOWER, "normscope F13")

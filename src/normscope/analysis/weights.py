@@ -16,10 +16,10 @@ from normscope.analysis.weight_rows import MEASURED, Found, rows
 from normscope.analysis.weight_stack import Stacked, stacked
 from normscope.analysis.work import Progress, Work, batches
 from normscope.core.guard import untouched
-from normscope.core.value import Kind, Value, root_sum_square
+from normscope.core.value import Kind, Value
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import LARGE, forward_cost
-from normscope.lipschitz.weights.bounds import Outputs, input_factors, output_constants
+from normscope.lipschitz.weights.bounds import Outputs, input_factors, joint_constant, output_constants
 from normscope.lipschitz.weights.pointwise import norms_at
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
 from normscope.lipschitz.weights.samples import meet
@@ -179,10 +179,8 @@ def _jointly(found: Found, table: Sequence[WeightRow], batch: Stacked | None) ->
     out: dict[str, Value] = {}
     if not found.samples:
         return out
-    best = [row.best for row in table]
+    log = joint_constant([INF if row.best is None else row.best.log for row in table])
     domain = "these data points, at these weights"
-    certified = root_sum_square([v for v in best if v is not None])
-    log = certified.log if all(v is not None for v in best) else INF
     mode = found.mode
     out["certified"] = Value(log, Kind.CERTIFIED, domain, mode, "normscope Proposition W-6", (MEASURED,))
     logs = [n.jointly for n in found.norms if n.jointly is not None]

@@ -33,7 +33,7 @@ def test_norms_have_room_for_rounding(found: Any) -> None:
 
 @pytest.mark.parametrize("most", [2**24, 0])
 def test_stacked_samples_are_one_matrix(most: int, found: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """``||H||_2`` of the batch, at most the root of the sum of squares, which stands in for it where it is too large."""
+    """``||H||_2`` of the batch, or the root of the sum of squares where it is too large."""
     monkeypatch.setattr(samples, "LARGEST_STACK", most)
     data = _inputs(6)
     captured, weights = found(seeded(nn.Linear(4, 3)), data[0])

@@ -129,3 +129,16 @@ def weight_constant(outputs: Sequence[float], factors: Sequence[float]) -> float
 def _sum_up(a: float, b: float) -> float:
     """Return a sum of logarithms, rounded up."""
     return a + b if math.isinf(a + b) else math.nextafter(a + b, INF)
+
+
+@statement("normscope", "Proposition W-6", holds="small changes, at the weights as they are")
+def joint_constant(constants: Sequence[float]) -> float:
+    """Return the logarithm of ``sqrt(sum_i L_i^2)``, the constant in all weights together.
+
+    Args:
+        constants: logarithms of the constants ``L_i`` in each weight.
+
+    >>> round(math.exp(joint_constant([math.log(3.0), math.log(4.0)])), 9)
+    5.0
+    """
+    return log_sum((2 * log for log in constants), INF) / 2

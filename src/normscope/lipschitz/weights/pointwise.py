@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +18,11 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
+from normscope.lipschitz.spectral.dense import EIGENVECTORS_UP_TO
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
+from normscope.operators.linear_map import LinearMap
 
 #: Most numbers of all rows of the Jacobian that are kept at once.
 LARGEST_ROWS = 2**25
@@ -29,6 +32,8 @@ AFFORDABLE, JOINT_STEPS = 3e11, 10
 UNRESOLVED = 1e-12
 #: Products with the Jacobian of one weight that Lanczos takes about, in backward passes.
 PRODUCTS = 40
+#: Backward passes made at once.
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -160,7 +165,7 @@ def norms_at(captured: Captured, weights: Weights, inputs: Sequence[Tensor], *, 
     """Return the norms of the Jacobians in every weight, and in the output of every use, at one input.
 
     Where the output is small every row of the Jacobian is formed, one backward pass each for all weights at once, and
-    the norms are those of the Gram matrices. Otherwise each weight is measured matrix-free by Lanczos; and where that
+    the norms are those of its blocks. Otherwise each weight is measured matrix-free by Lanczos; and where that
     is too much work, one run for all weights together finds a direction u of the output, and each weight gets the
     ``||J_i^T u|| <= ||J_i||`` attained there.
 
@@ -199,30 +204,26 @@ def _visible(weights: Weights) -> list[tuple[str, ...] | None]:
 
 
 def _by_rows(network: Network, seen: Seen, leaves: list[Tensor]) -> Norms:
-    """Form all rows of the Jacobian and take norms from Gram matrices."""
+    """Form all rows of the Jacobian and take the norms of its blocks."""
     points = [t.detach().clone().requires_grad_(True) for t in leaves]
     names = sorted({name for item in seen.visible if item is not None for name in item})
     shifts = {n: _zeros(seen.shapes[n], leaves).requires_grad_(True) for n in names}
     with torch.enable_grad():
         out = network(dict(enumerate(points)), shifts)
     targets = [*points, *shifts.values()]
-    rows: list[list[Tensor]] = [[] for _ in targets]
-    for entry in out:
-        grads = torch.autograd.grad(entry, targets, retain_graph=True, allow_unused=True) if entry.requires_grad else ()
-        for kept, target, grad in zip(rows, targets, grads or [None] * len(targets), strict=True):
-            kept.append(torch.zeros(target.numel()).double() if grad is None else grad.detach().flatten())
-    grams = [_gram(kept) for kept in rows]
-    by_name = dict(zip(names, grams[len(points) :], strict=True))
+    matrices = _jacobian_rows(out, targets)
+    by_name = dict(zip(names, matrices[len(points) :], strict=True))
     residuals: list[float] = []
 
-    def norm(gram: Tensor) -> float:
-        value, residual = _top(gram)
+    def norm(parts: Sequence[Tensor]) -> float:
+        value, residual = _top(parts[0] if len(parts) == 1 else torch.cat(list(parts), 1))
         residuals.append(residual)
         return value
 
-    weights = tuple(norm(g) for g in grams[: len(points)])
-    outputs = tuple(None if item is None else norm(_total([by_name[n] for n in item])) for item in seen.visible)
-    jointly = norm(_total(grams[: len(points)])) if points else 0.0
+    weights = tuple(norm([m]) for m in matrices[: len(points)])
+    memo = {item: norm([by_name[n] for n in item]) for item in dict.fromkeys(v for v in seen.visible if v is not None)}
+    outputs = tuple(None if item is None else memo[item] for item in seen.visible)
+    jointly = norm(matrices[: len(points)]) if points else 0.0
     return Norms(weights, outputs, jointly, max(residuals, default=0.0))
 
 
@@ -231,27 +232,51 @@ def _zeros(shape: Sequence[int], leaves: list[Tensor]) -> Tensor:
     return torch.zeros(tuple(shape), dtype=torch.float64, device=leaves[0].device if leaves else None)
 
 
-def _gram(rows: list[Tensor]) -> Tensor:
-    """Return the Gram matrix of rows."""
-    matrix = torch.stack(rows)
-    return matrix @ matrix.mT
+def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
+    """Return the Jacobian of a vector in each tensor, (entries, numbers), several backward passes at a time."""
+    found: list[list[Tensor]] = [[] for _ in targets]
+    for start in range(0, out.numel(), AT_ONCE):
+        units = torch.eye(out.numel(), dtype=out.dtype, device=out.device)[start : start + AT_ONCE]
+        grads: Sequence[Tensor | None] = [None] * len(targets)
+        if out.requires_grad:
+            grads = _pulled(out, targets, units)
+        for kept, target, grad in zip(found, targets, grads, strict=True):
+            rows = target.new_zeros(len(units), target.numel()) if grad is None else grad.detach().flatten(1)
+            kept.append(rows.detach())
+    return [
+        torch.cat(rows) if rows else target.new_zeros(0, target.numel())
+        for rows, target in zip(found, targets, strict=True)
+    ]
 
 
-def _total(grams: list[Tensor]) -> Tensor:
-    """Return a sum of matrices."""
-    return torch.stack(grams).sum(0)
+def _pulled(out: Tensor, targets: Sequence[Tensor], units: Tensor) -> Sequence[Tensor | None]:
+    """Return ``J^T u`` for several u, together where every operation allows it, otherwise one after the other."""
+    rest: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an operation that is taken one by one is only slower
+            return torch.autograd.grad(out, targets, units, is_grads_batched=True, **rest)
+    except RuntimeError:
+        each = [torch.autograd.grad(out, targets, u, **rest) for u in units]
+        return [None if g is None else torch.stack([row[i] for row in each]) for i, g in enumerate(each[0])]
 
 
-def _top(gram: Tensor) -> tuple[float, float]:
-    """Return the root of the largest eigenvalue and its relative residual."""
-    if gram.numel() == 0 or not bool(gram.any()):
+def _top(matrix: Tensor) -> tuple[float, float]:
+    """Return the norm of a matrix and the relative residual of its leading singular pair."""
+    if matrix.numel() == 0 or not bool(matrix.any()):
         return 0.0, 0.0
-    if not bool(torch.isfinite(gram).all()):
+    if not bool(torch.isfinite(matrix).all()):
         return math.nan, math.inf
-    values, vectors = torch.linalg.eigh(gram)
-    top, vector = float(values[-1]), vectors[:, -1]
-    residual = float(torch.linalg.vector_norm(gram @ vector - top * vector)) / top if top > 0 else 0.0
-    return math.sqrt(max(top, 0.0)), residual
+    small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
+    if small.shape[0] <= EIGENVECTORS_UP_TO:
+        vector = torch.linalg.eigh(small @ small.mT)[1][:, -1]
+    else:
+        run = lanczos_norm(LinearMap.from_matrix(matrix), tolerance=1e-13, max_steps=200, apply_error=0.0)
+        vector = run.vector.reshape(-1)
+    image = small.mT @ vector
+    square = float(image.square().sum())
+    residual = float((small @ image - square * vector).norm()) / square if square > 0 else 0.0
+    return math.sqrt(square) / float(vector.norm()), residual
 
 
 def _lowered(first: Norms, again: Norms) -> Norms:
