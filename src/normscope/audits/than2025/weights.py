@@ -151,6 +151,10 @@ def _theorem_13_weights() -> Outcome:
     confirm("a ||h||", extreme.constant.value, true)
     pairs = max(quotient(function, weights[0] + gaussian(s, 2, 3), weights[0]) for s in range(200))
     confirm_bound("a ||h||, over pairs", extreme.constant.value, pairs)
+    signed = theorem_13([3, 2, 1], [1.0, 5.0], 1, numbers(1, -2, 2))
+    inside = [w.detach() for w in signed.module.parameters()]
+    at = jacobian_norm(of_weight(chain, inside, 0, signed.point), inside[0])
+    confirm("a ||h||, h = (1, -2, 2)", signed.constant.value, at)
     printed = theorem_13_printed(parts([3, 2, 1], [1.0, 5.0], 1, numbers(0, 0, 1), torch.float64)).value
     measured = {"true": true, "printed": printed, "largest quotient of 200 pairs": pairs}
     return Outcome(equality(printed, true), measured, "h = (0, 0, 1), widths 3, 2, 1, a = 5")
