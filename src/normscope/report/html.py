@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
 #: Sources of the page that are put into it.
 STYLES = ("vendor/uPlot.min.css", "page/page.css")
-SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page/page.js")
+SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page/theme.js", "page/page.js")
 LICENCE = "vendor/LICENSE-uPlot.txt"
 #: Most rows of the table of a chart's numbers.
 CHART_ROWS = 300

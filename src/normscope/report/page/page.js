@@ -1,7 +1,6 @@
 // Everything on the page can be read without this; it adds sorting, filtering, drawn charts, the theme and saving.
 "use strict";
 (() => {
-  const root = document.documentElement;
   const all = (selector) => [...document.querySelectorAll(selector)];
   all(".js").forEach((element) => (element.hidden = false));
   all("table.sortable").forEach(normscope.sortable);
@@ -10,31 +9,7 @@
   const charts = all("figure.chart").map((figure) => normscope.chart(figure, data[figure.id]));
   normscope.charts = charts;
 
-  const remember = (key, value) => {
-    try {
-      if (value === undefined) return localStorage.getItem(key);
-      localStorage.setItem(key, value);
-    } catch {
-      // storage may be closed to files: then the choice lasts as long as the page
-    }
-    return null;
-  };
-  const system = matchMedia("(prefers-color-scheme: dark)");
-  const toggle = document.getElementById("theme");
-  const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : system.matches);
-  const show = () => {
-    toggle.setAttribute("aria-pressed", String(isDark()));
-    charts.forEach((chart) => chart.redraw());
-  };
-  const stored = remember("normscope-theme");
-  if (stored === "dark" || stored === "light") root.dataset.theme = stored;
-  toggle.addEventListener("click", () => {
-    root.dataset.theme = isDark() ? "light" : "dark";
-    remember("normscope-theme", root.dataset.theme);
-    show();
-  });
-  system.addEventListener("change", show);
-  show();
+  normscope.theme(document.getElementById("theme"), () => charts.forEach((chart) => chart.redraw()));
 
   all("[data-fold]").forEach((button) => {
     button.addEventListener("click", () => {
