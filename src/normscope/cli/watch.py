@@ -104,9 +104,14 @@ def serve(server: WatchServer, *, open_browser: bool, quiet: bool) -> None:
             import webbrowser
 
             webbrowser.open(server.url)
-        threading.Event().wait()
+        until_stopped()
     except KeyboardInterrupt:
         if not quiet:
             print("\nstopped", file=sys.stderr)
     finally:
         server.close()
+
+
+def until_stopped() -> None:
+    """Wait for Ctrl-C."""
+    threading.Event().wait()

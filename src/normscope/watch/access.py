@@ -25,7 +25,8 @@ def host_of(header: str) -> str:
     ('localhost', '::1', 'evil.example')
     """
     if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
+        name, closed, _ = header[1:].partition("]")
+        return name.lower() if closed else ""
     return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
 
 

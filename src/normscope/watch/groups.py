@@ -27,7 +27,7 @@ class Chart:
 CHARTS = (
     Chart("loss", "Loss", "linear", ("train/*loss*", "probe/loss")),
     Chart("accuracy", "Accuracy", "linear", ("train/*acc*", "probe/accuracy")),
-    Chart("own", "", "linear", ("train/*",)),
+    Chart("own", "", "linear", ("train/?*",)),
     Chart("product", "Products of norms, and of 1/sigma as printed and as proved", "log", ("product/*", "bound/*")),
     Chart("certified", "Bounds of the whole network, certified", "log", ("certified/*_log10",)),
     Chart("norm", "Spectral norm of each layer", "log", ("norm/*",)),
@@ -49,6 +49,8 @@ CHARTS = (
     Chart("share", "Share of the time the monitor takes", "linear", ("clock/share",)),
     Chart("clock", "Seconds of the monitor", "log", ("clock/*",)),
 )  # fmt: skip
+#: Charts of numbers of the whole network, whose lines are called by what they are.
+_WHOLE = ("product", "certified", "gradient", "landscape-loss", "landscape", "margin", "share", "clock")
 
 
 @dataclass
@@ -126,10 +128,14 @@ def _all_log10(chart: Chart, descriptions: Sequence[Mapping[str, Any]]) -> bool:
 def _label(name: str, chart: Chart) -> str:
     """Return the short name of a line: the layer's own where the title says the rest.
 
-    >>> _label("norm/conv1", CHARTS[5]), _label("product/folded_log10", CHARTS[3]), _label("probe/loss", CHARTS[0])
-    ('conv1', 'folded', 'probe/loss')
+    >>> charts = {chart.key: chart for chart in CHARTS}
+    >>> _label("norm/conv_1", charts["norm"]), _label("product/folded_log10", charts["product"])
+    ('conv_1', 'folded')
+    >>> _label("probe/loss", charts["loss"]), _label("weight/minimum_norm", charts["minimum-norm"])
+    ('probe/loss', 'weight/minimum_norm')
     """
-    if len(chart.patterns) == 1 and chart.patterns[0].endswith("/*") and chart.key != "own":
-        return name.removeprefix(chart.patterns[0][:-1]).removesuffix("_log10") or name
+    by_layer = next((p[:-1] for p in chart.patterns if p.endswith("/*") and chart.key not in _WHOLE), None)
+    if by_layer is not None and name.startswith(by_layer):
+        return name.removeprefix(by_layer) or name
     short = name.removesuffix("_log10")
-    return short.partition("/")[2].replace("_", " ") if chart.key == "product" else short
+    return short.partition("/")[2].replace("_", " ") if chart.key in _WHOLE else short

@@ -129,7 +129,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer, if the request comes under a name of ours and with the token."""
-        target = urlsplit(self.path)
+        try:
+            target = urlsplit(self.path)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
         if not host_allowed(self.headers.get_all("Host", []), self.server.host) or not token_fits(
             target.query, self.server.token
         ):

@@ -55,7 +55,7 @@ def thinned(
 
     >>> steps = np.arange(1000.0)
     >>> block = thinned({"a": (steps, np.where(steps == 700, 9.0, 0.0))}, 100)
-    >>> len(block.steps), block.lines["a"].max(), block.exact
+    >>> len(block.steps), float(block.lines["a"].max()), block.exact
     (100, 9.0, False)
     """
     cut = {name: _within(*_ordered(steps, values), low, high) for name, (steps, values) in series.items()}
