@@ -29,15 +29,14 @@ class Kept:
 
     def __init__(self) -> None:
         self.points: list[tuple[int, dict[str, float]]] = []
-        self.closed = False
 
     def log(self, metrics: dict[str, float], step: int) -> None:
         """Keep."""
         self.points.append((step, metrics))
 
     def close(self) -> None:
-        """Note the end."""
-        self.closed = True
+        """Fail: it is not the monitor's to close."""
+        pytest.fail("closed by the monitor")
 
 
 def plain() -> nn.Module:
@@ -71,7 +70,40 @@ def test_it_probes_at_the_start_and_every_so_many_steps() -> None:
     probed = [step for step, metrics in kept.points if "product/norms_log10" in metrics]
     assert probed == [0, 3, 6, 9, 10]  # and at the end
     assert [step for step, metrics in kept.points if "train/loss" in metrics] == list(range(1, 11))
-    assert kept.closed
+
+
+def test_every_step_can_be_probed() -> None:
+    mon, kept = monitored(every=1, quantities=["angle", "loss"])
+    with mon:
+        for _ in range(4):
+            mon.step()
+    assert [step for step, _ in kept.points] == [0, 1, 2, 3, 4]
+    assert all("angle/0" in metrics for _, metrics in kept.points[1:])
+    mon, kept = monitored(every=1, quantities=["loss"])
+    with mon:
+        mon.step()
+    assert [step for step, _ in kept.points] == [0, 1]
+
+
+def test_an_error_in_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:
+    def fail() -> None:
+        with mon:
+            mon.step(loss=1.0)
+            raise KeyError("mine")
+
+    mon, kept = monitored(every=100, run=tmp_path)
+    with pytest.raises(KeyError, match="mine"):
+        fail()
+    assert [step for step, metrics in kept.points if "norm/0" in metrics] == [0]  # no last probe
+    assert Run.open(tmp_path).last_step == 1
+
+
+def test_a_folder_that_is_refused_leaves_the_monitor_unbegun(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    mon, _ = monitored(run=tmp_path)
+    for _ in range(2):
+        with pytest.raises(InputError, match="another folder"):
+            mon.begin()
 
 
 def test_every_number_is_described() -> None:
@@ -144,7 +176,7 @@ def test_it_stays_within_its_budget(preset: str, share: float) -> None:
             mon.step(loss=1.0)
         dearest = max(m["clock/probe_seconds"] for _, m in kept.points if "clock/probe_seconds" in m)
         assert mon.probes > 1
-        # a probe may cost more than expected, once; what follows waits for it
+        # a probe may cost more than expected, and what follows waits for it
         assert mon.budget.spent <= share * mon.budget.elapsed() + dearest
 
 

@@ -56,10 +56,10 @@ class Budget:
         """Return the seconds since the start."""
         return self._now() - self._begin
 
-    def used(self) -> float:
-        """Return the share of the time spent so far."""
+    def used(self, more: float = 0.0) -> float:
+        """Return the share of the time spent so far, with what is being spent now."""
         elapsed = self.elapsed()
-        return self.spent / elapsed if elapsed > 0 else 0.0
+        return (self.spent + more) / elapsed if elapsed > 0 else 0.0
 
     def allows(self, part: float = 1.0, cost: float | None = None) -> bool:
         """Tell whether something may be done now.

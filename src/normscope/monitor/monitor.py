@@ -25,6 +25,7 @@ from normscope.monitor.quantities import QUANTITIES, descriptions
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
 from normscope.monitor.sinks.folder import RunFolder
+from normscope.monitor.sinks.tensorboard import TensorBoard
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.unwrap import is_first_process, unwrapped
 from normscope.monitor.view import View
@@ -123,16 +124,10 @@ class Monitor:
             return self
         start = time.perf_counter()
         with aside(self._device()):
-            self._view = view_of(self.model, self._probe, self._loss, self.mode)
-            config = run_facts(self.model, self._view, self.name, descriptions())
-        config |= {
-            "preset": self.preset,
-            "mode": self.mode,
-            "budget": json_number(self.budget.share),
-            "every": self.every,
-        }
-        config["quantities"] = [q.name for q in self.quantities]
+            view = view_of(self.model, self._probe, self._loss, self.mode)
+            config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
         resumed = self._begin_sinks(config)
+        self._view = view
         self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
         self.probes = 0
         first = self._measured(clock=False)
@@ -143,7 +138,18 @@ class Monitor:
             self._log(first | {"clock/setup_seconds": time.perf_counter() - start})
         self._last = self._step
         self.budget.start()
+        self._keep_weights()
         return self
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the settings a run's configuration tells."""
+        return {
+            "preset": self.preset,
+            "mode": self.mode,
+            "budget": json_number(self.budget.share),
+            "every": self.every,
+            "quantities": [q.name for q in self.quantities],
+        }
 
     def step(self, step: int | None = None, *, lr: float | None = None, **metrics: Any) -> None:
         """Tell the monitor that an update was made; call it after ``optimizer.step()``.
@@ -165,6 +171,7 @@ class Monitor:
                 found = {f"train/{key}": one_number(value) for key, value in own.items()} | found
                 if found:
                     self._log(found)
+            self._keep_weights()
 
     def log(self, **metrics: Any) -> None:
         """Keep numbers of your own at the current step, as ``train/...``; for loops that know them only later."""
@@ -217,13 +224,16 @@ class Monitor:
         return described.value(self.latest[name])
 
     def close(self) -> None:
-        """Measure once more if the budget allows, and close the sinks."""
-        if self._active and self._view is not None:
-            if self._step > self._last and self.budget.allows():
-                self.probe()
-            for sink in self.sinks:
-                if hasattr(sink, "close"):
-                    sink.close()
+        """Measure once more if the budget allows, and close run folders and TensorBoard files."""
+        if self._active and self._view is not None and self._step > self._last and self.budget.allows():
+            self.probe()
+        self._end()
+
+    def _end(self) -> None:
+        """Close the sinks that are ours; a tracker is closed by whom it belongs to."""
+        for sink in self.sinks if self._view is not None else ():
+            if isinstance(sink, RunFolder | TensorBoard):
+                sink.close()
         self._view = None
 
     def __enter__(self) -> Monitor:
@@ -232,7 +242,10 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.close()
+        else:  # no more measuring while an error is on its way
+            self._end()
 
     def _device(self) -> torch.device:
         """Return where the model is."""
@@ -248,21 +261,17 @@ class Monitor:
         return resumed
 
     def _due(self) -> bool:
-        """Tell whether to probe now; one update before a probe the weights are kept, so that the last turn is seen."""
-        if self._previous is not None:
-            return True
-        keep = any(q.previous for q in self.quantities)
-        if self._step - self._last < self.every - (1 if keep and self.every > 1 else 0) or not self.budget.allows():
-            return False
-        if keep and self._view is not None:
-            wanted = {layer.parameter for layer in self._layers()}
-            self._previous = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
-            return False
-        return True
+        """Tell whether to probe now: the weights of one update before were kept, or nothing asks for them."""
+        if any(q.previous for q in self.quantities):
+            return self._previous is not None
+        return self._step - self._last >= self.every and self.budget.allows()
 
-    def _layers(self) -> Any:
-        """Return the layers as last seen; their parameters have the same names at every step."""
-        return () if self._view is None else self._view.layers()
+    def _keep_weights(self) -> None:
+        """Keep the weights if the next step will be probed, so that the turn of that one update is seen."""
+        soon = self._step + 1 - self._last >= self.every and any(q.previous for q in self.quantities)
+        if self._view is not None and self._previous is None and soon and self.budget.allows():
+            wanted = {layer.parameter for layer in self._view.layers()}
+            self._previous = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
 
     def _probed(self) -> dict[str, float]:
         """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
@@ -295,7 +304,7 @@ class Monitor:
         cost = time.perf_counter() - begin
         self.probes += 1
         self.budget.expected = cost
-        return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used()} if clock else {})
+        return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used(cost)} if clock else {})
 
     def _of(self, quantity: Quantity, moment: Snapshot) -> dict[str, float]:
         """Return what a quantity measures; a failure is told once and never reaches the training loop."""
