@@ -23,7 +23,7 @@ from normscope.fixes.cancelled_bias import drop_biases
 from normscope.fixes.change import Change, Draft, Fix, Refusal
 from normscope.fixes.fold import fold_normalizers
 from normscope.fixes.unit_norm import unit_norms
-from normscope.fixes.verify import RELATIVE, difference
+from normscope.fixes.verify import RELATIVE, Difference, difference
 from normscope.graph.capture import uncompiled
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 
@@ -158,15 +158,12 @@ def fix(
         say("mending")
         steps = [KINDS[kind] for kind in KINDS if not wanted or kind in wanted]
         draft = _verified(subject, before, steps, batches, say)
-        worst, samples = difference(model, before, draft.state, batches)
-    if not worst <= RELATIVE:
-        raise InputError(
-            f"a fix must leave the function as it is to {RELATIVE:g}; the outputs differ by {worst:.3g}: "
-            "nothing is given"
-        )
+        off = difference(model, before, draft.state, batches)
+    if not off.is_rounding:
+        raise InputError(f"a fix must leave the function as it is; {_words(off)}: nothing is given")
     state = {key: tensor.clone() for key, tensor in draft.state.items()}
     title = name or type(model).__name__
-    return FixResult(title, _consistent(draft.changes), tuple(draft.refusals), worst, samples, state)
+    return FixResult(title, _consistent(draft.changes), tuple(draft.refusals), off.relative, off.samples, state)
 
 
 def _consistent(changes: list[Change]) -> tuple[Change, ...]:
@@ -192,17 +189,24 @@ def _verified(
         if not new:
             continue
         say(f"verifying {new[0].kind}")
-        if difference(subject.model, before, fresh.state, batches)[0] <= RELATIVE / 2:
+        if difference(subject.model, before, fresh.state, batches).is_rounding:
             draft = fresh
             continue
         for change in new:  # one by one: keep those that hold
             state = dict(draft.state) | {n: v.to(draft.state[n]) for n, v in change.tensors.items()}
-            off = difference(subject.model, before, state, batches)[0]
-            if off <= RELATIVE / 2:
+            off = difference(subject.model, before, state, batches)
+            if off.is_rounding:
                 draft.apply(change)
             else:
-                draft.refuse(change.kind, change.place, f"the outputs would change by {off:.2g} (relative)")
+                draft.refuse(change.kind, change.place, _words(off))
     return draft
+
+
+def _words(off: Difference) -> str:
+    """Say how far the outputs would move."""
+    if off.relative > RELATIVE or off.variation is None:
+        return f"the outputs would change by {off.relative:.2g} (relative)"
+    return f"the outputs would change by {off.variation:.2g} of how far they vary between samples"
 
 
 def _inputs(model: nn.Module, data: Any, shape: tuple[int, ...] | None, seed: int) -> list[ModelInputs]:

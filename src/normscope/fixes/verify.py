@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -14,6 +16,8 @@ from normscope.graph.inputs import ModelInputs
 
 #: Largest difference of outputs, relative to the largest of them, that rounding may make.
 RELATIVE = 1e-5
+#: Largest difference relative to the variation of outputs over samples: more is no rounding of weights to float32.
+VARIATION = 1e-3
 
 
 def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInputs) -> list[Tensor]:
@@ -25,31 +29,78 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
     return list(_tensors(found))
 
 
+@dataclass(frozen=True)
+class Difference:
+    """How far two sets of weights are apart as functions.
+
+    Attributes:
+        relative: largest difference of an output, relative to the largest output, in the model's own precision.
+        variation: largest difference in float64, relative to how far outputs of different samples lie apart: what a
+            large constant output would hide. ``None`` where the model does not run in float64 or there is one sample.
+        samples: number of samples.
+    """
+
+    relative: float
+    variation: float | None
+    samples: int
+
+    @property
+    def is_rounding(self) -> bool:
+        """Tell whether it is no more than what rounding the weights may make."""
+        return self.relative <= RELATIVE and (self.variation is None or self.variation <= VARIATION)
+
+
 def difference(
     model: nn.Module, before: Mapping[str, Tensor], after: Mapping[str, Tensor], batches: Iterable[ModelInputs]
-) -> tuple[float, int]:
-    """Return the largest relative difference of the outputs of two sets of weights, and the number of samples.
-
-    The difference of each output tensor is taken in the maximum norm, relative to the maximum of the first.
+) -> Difference:
+    """Return how far the outputs of two sets of weights are apart.
 
     >>> layer = nn.Linear(1, 1)
     >>> state = {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
     >>> other = {"weight": torch.full((1, 1), 1.5), "bias": torch.zeros(1)}
-    >>> difference(layer, state, other, [ModelInputs((torch.ones(2, 1),))])
-    (0.5, 2)
+    >>> difference(layer, state, other, [ModelInputs((torch.tensor([[1.0], [-1.0]]),))])
+    Difference(relative=0.5, variation=0.5, samples=2)
     """
-    worst, samples = 0.0, 0
+    relative, variation, samples = 0.0, 0.0, 0
+    wide = True
     for inputs in batches:
         for a, b in zip(outputs_of(model, before, inputs), outputs_of(model, after, inputs), strict=True):
-            if a.shape != b.shape or not a.numel():
-                continue
-            gap = float((a.double() - b.double()).abs().max())
-            size = float(a.double().abs().max())
-            worst = max(worst, gap / size if size > 0 else (0.0 if gap == 0 else float("inf")))
-            if gap != gap:  # NaN: nothing can be said to be unchanged
-                worst = float("inf")
+            relative = max(relative, _quotient((a.double() - b.double()), a.double()))
+        wide = wide and inputs.batch > 1
+        if wide:
+            try:
+                pairs = [outputs_of(model, _cast(s), _cast_inputs(inputs)) for s in (before, after)]
+            except (RuntimeError, TypeError, ValueError):  # a constant or a cast in its code is in another precision
+                wide = False
+            else:
+                for a, b in zip(*pairs, strict=True):
+                    variation = max(variation, _quotient(a - b, a - a.mean(0, keepdim=True)))
         samples += inputs.batch
-    return worst, samples
+    return Difference(relative, variation if wide else None, samples)
+
+
+def _quotient(gap: Tensor, reference: Tensor) -> float:
+    """Return the largest entry of one tensor over that of another; infinity for what is not a number."""
+    if not gap.numel():
+        return 0.0
+    top, size = float(gap.abs().max()), float(reference.abs().max())
+    if top != top or size != size:
+        return math.inf
+    return 0.0 if top == 0 else (math.inf if size == 0 else top / size)
+
+
+def _cast(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return a state dict in float64."""
+    return {name: t.double() if t.is_floating_point() else t for name, t in state.items()}
+
+
+def _cast_inputs(inputs: ModelInputs) -> ModelInputs:
+    """Return inputs in float64."""
+
+    def wide(value: Any) -> Any:
+        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    return ModelInputs(tuple(map(wide, inputs.args)), {k: wide(v) for k, v in inputs.kwargs.items()})
 
 
 def _tensors(value: Any) -> Iterable[Tensor]:
