@@ -21,8 +21,8 @@ from normscope.lipschitz.weights.result import WeightResult, WeightRow
 from normscope.testing.state import fingerprint
 
 NAMES = (
-    "relu10", "mlp", "cnn", "wn_cnn", "resnet20", "autoencoder", "regnet", "nfnet", "mixer", "transformer_encoder", "gpt",
-    "llama_like", "lstm", "gru", "lstm_cell", "gru_cell",
+    "relu10", "mlp", "cnn", "wn_cnn", "resnet20", "autoencoder", "regnet", "nfnet", "mixer", "transformer_encoder",
+    "gpt", "llama_like", "lstm", "gru", "lstm_cell", "gru_cell",
 )  # fmt: skip
 #: Rounding of a quotient in float64 against a bound that is attained.
 ROUNDING = 1 + 1e-9

@@ -20,7 +20,7 @@ def _network(depth: int) -> nn.Module:
 def test_every_weight_has_a_row_in_both_tables() -> None:
     """In the weight itself and in the output of its layer, with notes on scale."""
     text = weight_text(weight_lipschitz(_network(2), torch.eye(3).double()))
-    assert text.count("\n  0.weight") == 2
+    assert text.count("\n  0.weight  ") == 2
     assert "all weights together" in text
     assert "scale-invariant" in text
     assert "Theorem 12" in text

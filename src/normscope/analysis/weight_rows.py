@@ -233,6 +233,6 @@ def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> I
         yield f"scale-invariant{mode}: at c W the derivative is 1/c times that at W, so {end}"
     shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.values())
     if shared and not any(weights.uses[i].reason for i in uses):
-        yield "used more than once, one after another: constants are for small changes"
+        yield "used where it moves what it meets, or in a constant: constants are for small changes"
     if any(math.isinf(log) for o in found.outputs.values() for log in (o.small[i] for i in uses)):
         yield "no finite constant through some operation: see messages of analyze"

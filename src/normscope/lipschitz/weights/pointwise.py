@@ -241,7 +241,9 @@ def _jacobian_rows(out: Tensor, targets: Sequence[Tensor]) -> list[Tensor]:
         if out.requires_grad:
             grads = _pulled(out, targets, units)
         for kept, target, grad in zip(found, targets, grads, strict=True):
-            rows = target.new_zeros(len(units), target.numel()) if grad is None else grad.detach().flatten(1)
+            rows = (
+                target.new_zeros(len(units), target.numel()) if grad is None else grad.detach().reshape(len(units), -1)
+            )
             kept.append(rows.detach())
     return [
         torch.cat(rows) if rows else target.new_zeros(0, target.numel())

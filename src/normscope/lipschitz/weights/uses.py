@@ -25,6 +25,11 @@ COPIES = frozenset({
     "select", "narrow", "repeat", "lift_fresh_copy", "lift_fresh", "embedding", "index_select", "split", "getitem",
     "split_with_sizes", "chunk", "unbind", "swapaxes", "broadcast_to", "numpy_T", "float", "double",
 })  # fmt: skip
+#: Operations that read the shape of a weight and nothing else of it.
+_SHAPE_ONLY = frozenset({
+    "zeros_like", "ones_like", "full_like", "empty_like", "new_zeros", "new_ones", "new_full", "new_empty", "sym_size",
+    "size", "sym_numel", "numel", "arange", "zeros", "ones", "full", "empty",
+})  # fmt: skip
 #: Products linear in each factor, and convolutions.
 MATRICES = frozenset({"linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "mv"})
 CONVOLUTIONS = frozenset({
@@ -186,6 +191,8 @@ class _Finder:
     def _use(self, node: Node, arguments: dict[str, Any], name: str, position: int, constant: str) -> None:
         """Note one use."""
         start, chain = self._back(constant)
+        if name_of(start) in _SHAPE_ONLY:
+            return
         key = self._key(start)
         if key not in self._keys:
             self._keys[key] = len(self._found)
@@ -260,6 +267,8 @@ class _Finder:
                         _double(self._given(node.name)) if source else execute(node, given, torch.float64)
                     )
             out = values[start.name].flatten()
+            if not out.requires_grad:
+                return 0.0
             if out.numel() > LARGEST or out.numel() * point.numel() > LARGEST_DERIVATIVE:
                 return None
             rows = [torch.autograd.grad(y, point, retain_graph=True, allow_unused=True)[0] for y in out]
