@@ -397,28 +397,30 @@
     box.tabIndex = 0;
     box.setAttribute("role", "application");
     box.setAttribute("aria-label", `${group().title}. Left and right arrow keys move along the steps, plus and minus zoom, Escape shows all steps.`);
-    let at = -1;
+    let at = null; // the step the keyboard is at: places change when detail comes
     box.addEventListener("keydown", (event) => {
       if (!plot || !plot.data[0].length) return;
       const steps = plot.data[0];
       const { min, max } = plot.scales.x;
       const first = Math.max(0, steps.findIndex((s) => s >= min));
       const last = steps.findLastIndex((s) => s <= max);
-      const moves = { ArrowLeft: at - 1, ArrowRight: at + 1, Home: first, End: last };
+      const here = at === null ? first - 1 : steps.findLastIndex((s) => s <= at);
+      const moves = { ArrowLeft: here - 1, ArrowRight: here + 1, Home: first, End: last };
       if (event.key === "Escape") {
-        at = -1;
+        at = null;
         page.zoom(null);
         plot.setCursor({ left: -10, top: -10 });
       } else if (event.key === "+" || event.key === "-") {
-        const middle = at >= 0 ? steps[at] : (min + max) / 2;
+        const [begin, end] = page.extent();
+        const middle = at ?? (min + max) / 2;
         const half = ((max - min) / 2) * (event.key === "+" ? 0.5 : 2);
-        const wide = half * 2 >= steps.at(-1) - steps[0];
-        page.zoom(wide ? null : [middle - half, middle + half]);
+        page.zoom(2 * half >= end - begin ? null : [middle - half, middle + half]);
       } else if (event.key in moves) {
-        at = Math.min(last, Math.max(first, moves[event.key]));
-        plot.setCursor({ left: plot.valToPos(steps[at], "x"), top: 10 });
-        const said = shown().map((s) => [s, valueAt(s, steps[at])]).filter(([, found]) => found);
-        spoken.textContent = `step ${steps[at]}: ${said.map(([s, found]) => `${label(s)} ${normscope.number(found.value, group().log10)} ${s.line.kind}`).join("; ")}`;
+        at = steps[Math.min(last, Math.max(first, moves[event.key]))];
+        plot.setCursor({ left: plot.valToPos(at, "x"), top: 10 });
+        const said = shown().map((s) => [s, valueAt(s, at)]).filter(([, found]) => found);
+        const words = said.map(([s, found]) => `${label(s)} ${normscope.number(found.value, group().log10)} ${s.line.kind}`);
+        spoken.textContent = `step ${at}: ${words.join("; ")}`;
       } else return;
       event.preventDefault();
     });
