@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from normscope.report.embed import read_back
+
 NET = """
 import torch
 from torch import nn
@@ -64,7 +66,12 @@ def test_formats(net: Run) -> None:
     location = log["runs"][0]["results"][0]["locations"][0]["physicalLocation"]
     assert (location["artifactLocation"]["uri"], location["region"]["startLine"]) == ("net.py", 6)
     assert net("check", "net.py:build", *SHAPE, "--format", "github").stdout.startswith("::warning file=net.py,line=6")
-    assert net("check", "net.py:build", *SHAPE, "--format", "html").stdout.startswith("<!doctype html>")
+    page = net("check", "net.py:build", *SHAPE, "--format", "html").stdout
+    assert page.lower().startswith("<!doctype html>")
+    assert list(read_back(page)) == ["net.py:build"]  # the analysis
+    assert "0.bias has no effect" in page
+    bare = net("check", "net.py:build", "--input", "7", "--format", "html").stdout
+    assert "NS001" in bare  # no graph, no analysis: the findings alone
 
 
 def test_a_report_is_written_to_a_file(net: Run) -> None:

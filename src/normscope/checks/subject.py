@@ -15,7 +15,7 @@ from normscope.analysis.options import Options
 from normscope.analysis.work import Work, candidates, look, walk
 from normscope.checks.quick import FiniteNorms
 from normscope.checks.structure import Structure
-from normscope.core.errors import CaptureError, InputError, NonFiniteError, NormscopeError, WeightsError
+from normscope.core.errors import CaptureError, InputError, NonFiniteError, NormscopeError
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
@@ -165,7 +165,7 @@ def examine(
     subject.batch_size, subject.samples = _batches_of(data, batch_size)
     try:
         check_model(inner)
-    except (NonFiniteError, WeightsError) as error:
+    except NonFiniteError as error:
         subject.broken = str(error)
         return subject
     data = repeatable(data)

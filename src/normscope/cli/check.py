@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normscope.checks import CheckResult, Settings
+    from normscope.core.result import Result
     from normscope.report.sarif import Source
 
 FORMATS = ("text", "json", "sarif", "github", "html")
@@ -113,8 +115,8 @@ def check(
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
-        result, source = run(request, settings, stages)
-        text = rendered(result, format, source)
+        result, source, capacity = run(request, settings, stages)
+        text = rendered(result, format, source, capacity)
     if write_baseline is not None:
         from normscope.checks.settings import baseline_text
 
@@ -130,12 +132,18 @@ def check(
         raise typer.Exit(FAILED)
 
 
-def run(request: Request, settings: Settings, stages: Stages) -> tuple[CheckResult, Source | None]:
+def run(
+    request: Request, settings: Settings, stages: Stages
+) -> tuple[CheckResult, Source | None, Callable[[], Result]]:
     """Load what a request names, and check it.
+
+    Returns:
+        The result, where the model is written down, and a function that analyzes it for a full report.
 
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
+    from normscope.analysis import analyze
     from normscope.checks import check as doctor
     from normscope.cli.analyze import Inputs, _checked_device
     from normscope.data.load import load_data
@@ -166,11 +174,19 @@ def run(request: Request, settings: Settings, stages: Stages) -> tuple[CheckResu
         seed=request.seed,
         progress=stages,
     )
-    return result, source_of(spec)
+
+    def capacity() -> Result:
+        given = None if data is None else Inputs(data)
+        return analyze(
+            model, given, input_shape=shape, name=request.model, limit=request.limit, progress=stages, seed=request.seed
+        )
+
+    return result, source_of(spec), capacity
 
 
-def rendered(result: CheckResult, format: str, source: Source | None) -> str:
-    """Return a result in one of :data:`FORMATS`."""
+def rendered(result: CheckResult, format: str, source: Source | None, capacity: Callable[[], Result]) -> str:
+    """Return a result in one of :data:`FORMATS`; a page also holds the analysis, if there can be one."""
+    from normscope.core.errors import NormscopeError
     from normscope.report.findings import findings_text
     from normscope.report.github import github_text
     from normscope.report.sarif import sarif_text
@@ -183,8 +199,12 @@ def rendered(result: CheckResult, format: str, source: Source | None) -> str:
         return github_text(result, source)
     if format == "html":
         from normscope.report.findings import findings_html
+        from normscope.report.html import render
 
-        return findings_html(result)
+        try:
+            return render(capacity(), findings=result.findings)
+        except NormscopeError:  # no graph: there is nothing to show but the findings
+            return findings_html(result)
     return findings_text(result)
 
 
