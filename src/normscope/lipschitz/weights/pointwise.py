@@ -122,7 +122,9 @@ class Network:
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
             index = self._leaf.get(node.name)
             if index is not None and index in leaves:
-                return leaves[index]
+                leaf = leaves[index]
+                # What is computed from other weights must still move with them.
+                return value + (leaf - leaf.detach()) if self.weights.leaves[index].effective else leaf
             shift = shifts.get(node.name)
             if shift is None:
                 return None
