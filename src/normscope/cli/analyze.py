@@ -272,8 +272,7 @@ def findings_of(request: Request, stages: Stages) -> Sequence[Finding] | None:
         return None
     shared = {key: getattr(request, key) for key in _SHARED}
     asked = check.Request(**shared, optimizer=None, batch_size=None, dtype=None, seed=request.options["seed"])
-    result, _ = check.run(asked, Settings(), stages)
-    return result.findings
+    return check.run(asked, Settings(), stages)[0].findings
 
 
 def _refuse_beside_weights(request: Request) -> None:
