@@ -115,6 +115,7 @@ class Monitor:
         self._norms = WarmNorms()
         self._previous: dict[str, Tensor] | None = None
         self._rate: float | None = None
+        self._pending: dict[str, Any] = {}
         self._failures: Counter[str] = Counter()
         self._active = is_first_process()
 
@@ -157,7 +158,8 @@ class Monitor:
         Args:
             step: the number of updates so far; by default one more than the last time.
             lr: the learning rate, where there is no optimizer to read it from.
-            **metrics: numbers of your own, such as ``loss=...``; they are kept as ``train/loss``.
+            **metrics: numbers of your own, such as ``loss=...``; they are kept as ``train/loss``, at every step if that
+                is cheap beside the step and they need not be fetched from an accelerator, at the last step always.
         """
         if not self._active:
             return
@@ -165,13 +167,18 @@ class Monitor:
         with self.budget.spending():
             self._step = self._step + 1 if step is None else int(step)
             self._rate = lr if lr is None else float(lr)
+            self._pending = {key: value for key, value in metrics.items() if value is not None}
             found = self._probed() if self._due() else {}
-            if found or (metrics and self.budget.allows(SCALARS, cost=0.0)):
-                own = {k: v for k, v in metrics.items() if v is not None and (found or not on_accelerator(v))}
-                found = {f"train/{key}": one_number(value) for key, value in own.items()} | found
-                if found:
-                    self._log(found)
+            cheap = self.budget.allows(SCALARS, cost=0.0) and not any(map(on_accelerator, self._pending.values()))
+            if found or (self._pending and cheap):
+                self._log(self._own() | found)
             self._keep_weights()
+
+    def _own(self) -> dict[str, float]:
+        """Return the user's metrics of this step, which are then no longer waiting."""
+        found = {f"train/{key}": one_number(value) for key, value in self._pending.items()}
+        self._pending = {}
+        return found
 
     def log(self, **metrics: Any) -> None:
         """Keep numbers of your own at the current step, as ``train/...``; for loops that know them only later."""
@@ -230,7 +237,9 @@ class Monitor:
         self._end()
 
     def _end(self) -> None:
-        """Close the sinks that are ours; a tracker is closed by whom it belongs to."""
+        """Write what waits, and close the sinks that are ours; a tracker is closed by whom it belongs to."""
+        if self._view is not None and self._pending:
+            self._log(self._own())
         for sink in self.sinks if self._view is not None else ():
             if isinstance(sink, RunFolder | TensorBoard):
                 sink.close()
