@@ -45,7 +45,9 @@ def initialized(model: nn.Module, seed: int = 0) -> nn.Module:
 def gradients(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     """Return the gradients of a random linear functional of the output in train mode, in float64."""
     model = model.double().train()
-    out = model(x.double())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of dropout
+        out = model(x.double())
     weights = torch.randn(out.shape, generator=torch.Generator().manual_seed(7), dtype=torch.float64)
     named = dict(model.named_parameters())
     grads = torch.autograd.grad((out * weights).sum() + (out.square() * weights).sum(), list(named.values()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ from normscope.checks.structure import Structure
 from normscope.core.errors import CaptureError, InputError, NonFiniteError, NormscopeError
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import guess_inputs, iterate
+from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.normalizers import OF_WEIGHTS
@@ -114,6 +115,34 @@ class Subject:
             if inside and parameter.numel() == flat.numel() and bool((parameter.double().flatten() == flat).all()):
                 return name
         return ""
+
+    def drops_between(self, start: str, end: str) -> bool:
+        """Tell whether training drops entries at random on some way from one graph node, or parameter, to another."""
+        if self.captured is None:
+            return False
+        graph = self.captured.graph
+        users = graph.users()
+        first = [n.name for n in graph if start in (n.name, n.target)]
+        above, beneath = _reach(first, users), _reach([end], {n.name: list(n.inputs()) for n in graph})
+        return any(_drops(graph[name]) for name in above & beneath)
+
+
+def _reach(start: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return what can be reached along edges, the start included."""
+    seen: set[str] = set()
+    stack = list(start)
+    while stack:
+        name = stack.pop()
+        if name not in seen:
+            seen.add(name)
+            stack.extend(edges.get(name, ()))
+    return seen
+
+
+def _drops(node: Node) -> bool:
+    """Tell whether a node is a dropout that acts in training."""
+    rates = [a for a in node.args if isinstance(a, float)]
+    return "dropout" in node.op and (not rates or rates[0] > 0)
 
 
 def place_of(site: Site) -> str:

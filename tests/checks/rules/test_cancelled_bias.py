@@ -83,6 +83,8 @@ CASES: dict[str, Case] = {
     "GroupNorm of two channels": (_chain(_conv(3, 4, 3), lambda: nn.GroupNorm(2, 4)), IMAGE),
     "LayerNorm": (_chain(lambda: nn.Linear(5, 4), lambda: nn.LayerNorm(4)), (5,)),
     "RMSNorm": (_chain(lambda: nn.Linear(5, 4), lambda: nn.RMSNorm(4)), (5,)),
+    "dropout between": (_chain(_conv(3, 4, 3), lambda: nn.Dropout(0.5), _batch_norm), IMAGE),
+    "dropout that drops nothing": (_chain(_conv(3, 4, 3), lambda: nn.Dropout(0.0), _batch_norm), IMAGE),
     "a ReLU between": (_chain(_conv(3, 4, 3), nn.ReLU, _batch_norm), IMAGE),
     "pooling between": (_chain(_conv(3, 4, 3), lambda: nn.AvgPool2d(2), _batch_norm), IMAGE),
     "zero padding between": (_chain(_conv(3, 4, 1), _conv(4, 4, 3, padding=1, bias=False), _batch_norm), IMAGE),
@@ -94,7 +96,7 @@ CASES: dict[str, Case] = {
 }
 CANCELLED = (
     "convolution and BatchNorm", "linear and BatchNorm", "transposed convolution", "GroupNorm of single channels",
-    "pooling between", "seen by it alone", "written out", "linear bottlenecks",
+    "dropout that drops nothing", "pooling between", "seen by it alone", "written out", "linear bottlenecks",
 )  # fmt: skip
 
 

@@ -38,6 +38,13 @@ def test_batch_norm_twice_whatever_the_scale() -> None:
     assert one.evidence["first_removable"] == "yes"
 
 
+def test_dropout_between_is_noticed() -> None:
+    """What is left after it is no longer centred."""
+    model = nn.Sequential(nn.LayerNorm(6), nn.Dropout(0.5), nn.LayerNorm(6)).eval()
+    (one,) = found("NS102", model, noise(4, 6))
+    assert one.evidence["first_removable"] == "no"
+
+
 def test_what_stands_between_or_beside_is_not_told() -> None:
     """A linear layer, a ReLU, a way around."""
     for between in (nn.Linear(6, 6), nn.ReLU()):

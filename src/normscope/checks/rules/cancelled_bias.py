@@ -30,7 +30,12 @@ def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]
         name = subject.parameter_name(bias, expr.op.owner)
         if name:
             uses.setdefault(name, []).append((expr, closing_sites(structure, expr)))
-    return {name: found for name, found in uses.items() if all(sites for _, sites in found)}
+    cancelled = {name: found for name, found in uses.items() if all(sites for _, sites in found)}
+    return {  # dropout leaves a bias at some entries of a group and not at others
+        name: found
+        for name, found in cancelled.items()
+        if not any(subject.drops_between(name, site.node) for _, sites in found for site in sites)
+    }
 
 
 def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
@@ -102,7 +107,8 @@ RULE = Rule(
     statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
     why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group "
     "goes with it: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and a reader's "
-    "attention. In evaluation, BatchNorm's running mean has absorbed it.",
+    "attention. In evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: "
+    "it leaves the bias at some entries only. Other things a model does in training alone are not seen.",
     fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
     "it into the running mean",
     example="nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",

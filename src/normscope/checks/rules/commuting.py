@@ -56,15 +56,17 @@ def pairs(structure: Structure) -> Iterator[Pair]:
             yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
 
 
-def removable(structure: Structure, pair: Pair) -> bool:
+def removable(subject: Subject, pair: Pair) -> bool:
     """Tell whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
 
     Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
     with the first normalizer up to what the second removes.
     """
-    one, two = pair.first.spread, pair.second.spread
+    structure, one, two = subject.structure, pair.first.spread, pair.second.spread
     if one is None or two is None or one.size < 2 or two.size < 2:
         return False
+    if subject.drops_between(pair.first.node, pair.second.node):
+        return False  # what is dropped in training was centred before
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(pair.before.shape, generator=generator, dtype=torch.float64) * 3 + 1
     gain = pair.atom.atom.gain
@@ -95,7 +97,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     from normscope.checks.rules.twice_in_a_row import directly
 
     for pair in pairs(subject.structure):
-        if directly(pair) or not removable(subject.structure, pair):
+        if directly(pair) or not removable(subject, pair):
             continue
         first, second = place_of(pair.first), place_of(pair.second)
         yield rule.finding(

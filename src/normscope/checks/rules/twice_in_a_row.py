@@ -24,7 +24,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if not directly(pair):
             continue
         first, second = place_of(pair.first), place_of(pair.second)
-        gone = removable(subject.structure, pair)
+        gone = removable(subject, pair)
         what = (
             "with its present scale and shift, removing the first changes nothing (eps aside)"
             if gone
