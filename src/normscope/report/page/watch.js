@@ -33,6 +33,7 @@
   const log = begin(state.position);
   const charts = new Map();
   const visible = new Set();
+  const faded = new Set(); // charts out of sight, in the colours of another theme
   const said = document.getElementById("said");
   const wholeButton = document.getElementById("whole");
   const pauseButton = document.getElementById("pause");
@@ -89,6 +90,7 @@
     visible.add(target);
     if (!charts.has(target)) charts.set(target, normscope.stepChart(target, page));
     const chart = charts.get(target);
+    if (faded.delete(chart)) chart.redraw();
     if (!chart.plot || chart.stale) chart.load();
     else {
       if (!paused) chart.catchUp();
@@ -245,7 +247,10 @@
     chart: (key) => [...charts].find(([figure]) => figure.dataset.key === key)?.[1],
     get state() { return state; },
   };
-  normscope.theme(document.getElementById("theme"), () => charts.forEach((chart) => chart.redraw()));
+  normscope.theme(document.getElementById("theme"), () => charts.forEach((chart, figure) => {
+    if (visible.has(figure)) chart.redraw();
+    else faded.add(chart);
+  }));
   adopt(document);
   if (live) {
     showStatus();

@@ -4,7 +4,7 @@
 (() => {
   const normscope = (window.normscope = window.normscope || {});
   const { element } = normscope;
-  const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3]];
+  const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3], [14, 4], [9, 3, 2, 3, 2, 3], [4, 2], [1, 5]];
   const MOST_FAINT = 400;
   const FOUND = 12;
   const finite = (x) => (typeof x === "number" ? x : null);
@@ -103,8 +103,8 @@
       const lines = group().lines;
       const wanted = search ? search.value.trim().toLowerCase() : "";
       if (wanted) return lines.filter((l) => l.label.toLowerCase().includes(wanted)).slice(0, FOUND).map((l) => l.name);
+      if (lines.length <= page.few) return lines.map((l) => l.name);
       const most = several() ? page.few / 2 : page.few;
-      if (lines.length <= most) return lines.map((l) => l.name);
       const largest = whole.runs.map((block) => {
         const sizes = Object.entries(block.lines).map(([name, line]) => [name, lastOf(line)]);
         return sizes.sort((a, b) => b[1] - a[1]).map(([name]) => name);
@@ -186,7 +186,7 @@
           return {
             stroke: s.rank < 0 ? faded(back) : base,
             width: s.rank < 0 ? 1 : 2,
-            dash: s.rank > 0 && several() ? DASHES[s.rank % 4] : undefined,
+            dash: s.rank > 0 && several() ? DASHES[s.rank % DASHES.length] : undefined,
             spanGaps: true,
             show: !hidden.has(s.name),
             points: { show: few && s.rank >= 0, size: 5 },
@@ -275,7 +275,7 @@
         button.type = "button";
         button.title = s.line.words;
         button.setAttribute("aria-pressed", String(!hidden.has(s.name)));
-        button.append(several() ? sample(DASHES[s.rank % 4]) : sample(undefined, colours[s.rank % 8]));
+        button.append(several() ? sample(DASHES[s.rank % DASHES.length]) : sample(undefined, colours[s.rank % 8]));
         button.append(element("span", "", s.line.label), element("small", "", s.line.kind));
         button.addEventListener("click", () => {
           const on = hidden.delete(s.name) || !hidden.add(s.name);
@@ -288,8 +288,8 @@
       }));
       const rest = group().lines.length - front.size;
       if (rest > 0) {
-        const more = unshown ? `, ${unshown} of their lines not drawn` : "";
-        legend.append(element("li", "more", search && search.value.trim() ? `${rest} others, faint${more}` : `the largest now; ${rest} others, faint${more}`));
+        const others = `${rest} ${rest === 1 ? "other" : "others"}, faint${unshown ? `, ${unshown} of their lines not drawn` : ""}`;
+        legend.append(element("li", "more", search && search.value.trim() ? others : `the largest now; ${others}`));
       }
     };
 
