@@ -37,6 +37,7 @@ class Found:
         domains: the domains spoken about.
         outputs: constants with respect to the results of uses, by domain.
         ranged: uses whose constant on the variance floor also needs inputs in the range of the data.
+        ranged_weights: weights of which the same holds for changes of any size.
         samples: what the uses met at each sample.
         factors: logarithms of the input factors at each sample.
         norms: exact norms at the points differentiated.
@@ -47,6 +48,7 @@ class Found:
     domains: dict[str, Domain] = field(default_factory=dict)
     outputs: dict[str, Outputs] = field(default_factory=dict)
     ranged: set[int] = field(default_factory=set)
+    ranged_weights: set[int] = field(default_factory=set)
     samples: list[Sample] = field(default_factory=list)
     factors: list[list[float]] = field(default_factory=list)
     norms: list[Norms] = field(default_factory=list)
@@ -104,10 +106,11 @@ def _decided(printed: Value | None, best: Value | None, attained: Value | None) 
     return False if attained is not None and printed.log < attained.log else None
 
 
-def _conditions(found: Found, key: str, uses: Sequence[int], *, small: bool, data: bool) -> str:
+def _conditions(found: Found, key: str, leaf: int, *, small: bool, data: bool) -> str:
     """Return the domain of a constant in words."""
     floors = key == "variance_floor" and bool(found.domains[key].floors)
-    ranged = key == "variance_floor" and any(i in found.ranged for i in uses)
+    needed = any(i in found.ranged for i in found.weights.of(leaf)) if small else leaf in found.ranged_weights
+    ranged = key == "variance_floor" and needed
     if data:
         weight = "at these weights" if small else "all values of this weight"
         return f"these data points, {weight}" + (f" for which {_FLOOR}" if floors and not small else "")
@@ -139,7 +142,7 @@ def _outputs(found: Found, leaf: int, uses: Sequence[int]) -> dict[str, Value]:
         logs, whole = _pair(found, key, leaf, uses)
         stack = [None if item is None else log_sum((2 * x for x in item), INF) / 2 for item in (logs, whole)]
         for name, log, small in _both(key, stack[0] if stack[0] is not None else INF, stack[1]):
-            domain = _conditions(found, key, uses, small=small, data=False)
+            domain = _conditions(found, key, leaf, small=small, data=False)
             out[name] = Value(log, Kind.CERTIFIED, domain, found.mode, "normscope F13", (EXACT,))
     return out
 
@@ -155,7 +158,7 @@ def _constants(found: Found, leaf: int, uses: Sequence[int]) -> dict[str, Value]
         small = max(weight_constant(logs, f) for f in factors)
         large = None if whole is None else max(weight_constant(whole, f) for f in factors)
         for name, log, is_small in _both(key, small, large):
-            domain = _conditions(found, key, uses, small=is_small, data=True)
+            domain = _conditions(found, key, leaf, small=is_small, data=True)
             out[name] = Value(log, Kind.CERTIFIED, domain, found.mode, "normscope Proposition W-3", (EXACT, MEASURED))
     return out
 

@@ -165,12 +165,10 @@ def _within_ranges(work: Work, found: Found) -> None:
         return
     work.say("composing the bounds with respect to inner tensors: within the range of the data")
     other = output_constants(found.weights, Composition(work.program, _data_domain(work), work.norms))
-    small = tuple(min(a, b) for a, b in zip(outputs.small, other.small, strict=True))
-    better = tuple(
-        mine if mine is not None and max(mine, default=0.0) < INF else theirs
-        for mine, theirs in zip(outputs.any_size, other.any_size, strict=True)
-    )
     found.ranged = {i for i, log in enumerate(outputs.small) if log == INF}
+    found.ranged_weights = {i for i, logs in enumerate(outputs.any_size) if logs is not None and INF in logs}
+    small = tuple(b if a == INF else a for a, b in zip(outputs.small, other.small, strict=True))
+    better = tuple(other.any_size[i] if i in found.ranged_weights else logs for i, logs in enumerate(outputs.any_size))
     found.outputs["variance_floor"] = Outputs(small, better)
 
 
