@@ -13,6 +13,7 @@ from normscope.core.errors import InputError
 from normscope.core.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
+from normscope.testing.state import fingerprint
 
 
 def _view(model: nn.Module, probe: object, mode: str = "batch") -> GraphView:
@@ -108,6 +109,60 @@ def test_frozen_parameters_have_no_gradient() -> None:
     model = small()
     model.conv1.weight.requires_grad_(False)
     assert "conv1.weight" not in _view(model, batch()).look(gradient=True).gradients
+
+
+def test_a_tied_weight_is_one_parameter() -> None:
+    class Tied(nn.Module):
+        """The head is the embedding."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(10, 6)
+            self.norm = nn.LayerNorm(6)
+            self.head = nn.Linear(6, 10, bias=False)
+            self.head.weight = self.embedding.weight
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            """Return scores of tokens."""
+            return self.head(self.norm(self.embedding(tokens)))
+
+    model = Tied()
+    tokens = torch.arange(8).reshape(2, 4)
+    view = _view(model, (tokens, tokens + 1))
+    gradients = view.look(gradient=True).gradients
+    F.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten() + 1).backward()
+    assert gradients.keys() == dict(model.named_parameters()).keys()
+    for name, parameter in model.named_parameters():
+        assert torch.allclose(gradients[name], parameter.grad, atol=1e-6), name
+    (head,) = view.layers()
+    assert head.parameter == "embedding.weight"
+    moved = view.look(parameters={"embedding.weight": torch.zeros(10, 6)})
+    assert moved.outputs["output"].abs().max() == 0.0
+
+
+def test_buffers_a_model_writes_to_are_not_moved() -> None:
+    class Counting(nn.Module):
+        """Counts its calls, also in evaluation."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+            self.register_buffer("calls", torch.zeros(()))
+            self.register_buffer("mean", torch.zeros(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            """Count, and follow the mean of the input."""
+            self.calls += 1
+            self.mean.mul_(0.5).add_(x.detach().mean(0))
+            return torch.relu(self.fc(x - self.mean))
+
+    model, x = Counting(), torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    before = fingerprint(model)
+    view = view_of(model, x, None, "batch")
+    view.refresh()
+    view.look(gradient=True)
+    view.layers()
+    assert fingerprint(model) == before
 
 
 def test_other_parameters_can_be_tried() -> None:

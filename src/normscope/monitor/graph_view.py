@@ -93,10 +93,14 @@ class GraphView:
         return self.captured.example if program is None or uses_batch_statistics(program) else single
 
     def _live(self) -> dict[str, Tensor]:
-        """Return parameters, buffers and constants as they are now, by the names the graph uses."""
+        """Return parameters, buffers and constants as they are now, by the names the graph uses.
+
+        Buffers are copies: a graph may write to them, as the model does.
+        """
         tensors = dict(self.captured.tensors)
-        for named in (_all_parameters(self.model), self.model.named_buffers(remove_duplicate=False)):
-            tensors.update((name, tensor.detach()) for name, tensor in named if name in tensors)
+        tensors.update((n, p.detach()) for n, p in _all_parameters(self.model) if n in tensors)
+        buffers = self.model.named_buffers(remove_duplicate=False)
+        tensors.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
         return tensors
 
     def _walk(self) -> Program:
@@ -127,8 +131,10 @@ class GraphView:
         return len(ours) == len(theirs) and all(_close(a, b) for a, b in zip(ours, theirs, strict=True))
 
     def parameters(self) -> dict[str, Tensor]:
-        """Return the live parameters of the graph, detached, by name."""
-        return {name: tensor.detach() for name, tensor in self._live().items() if name in self._names}
+        """Return the live parameters of the graph, detached, by name; a tied one once, by its first name."""
+        first = _first_names(self.model)
+        used = {first[name] for name in self._names if name in first}
+        return {name: p.detach() for name, p in self.model.named_parameters() if name in used}
 
     def layers(self) -> tuple[Layer, ...]:
         """Return the linear layers in the order of the network, each with the fixed normalization after it."""
@@ -139,12 +145,12 @@ class GraphView:
             if node in fixed and out is not None:
                 after[before.id] = (node, out)
         found = []
-        parameters = self.parameters()
+        parameters, first = self.parameters(), _first_names(self.model)
         for expr, name in zip(program.layers, layer_names(program), strict=True):
             if expr.op is None:
                 continue
             node, out = after.get(expr.id, ("", None))
-            source, weight = expr.inputs[0], _parameter_of(expr.op, parameters)
+            source, weight = expr.inputs[0], _parameter_of(expr.op, parameters, first)
             folded = None if out is None else _map_between(source, out)
             axis = _output_axis(expr.op, parameters.get(weight))
             found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis))
@@ -158,9 +164,10 @@ class GraphView:
         self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
     ) -> Look:
         """Run the graph over the probe batch."""
-        tensors = self._live() | dict(parameters or {})
-        wanted = {n for n, p in _all_parameters(self.model) if p.requires_grad}
-        leaves = trained({n: tensors[n] for n in self._names if n in tensors}, wanted if gradient else set())
+        wanted = {n for n, p in self.model.named_parameters() if p.requires_grad} if gradient else set()
+        leaves = trained(self.parameters() | dict(parameters or {}), wanted)
+        first = _first_names(self.model)
+        tied = {name: leaves[first[name]] for name in self._names if name in first}
         look = Look()
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
@@ -169,7 +176,7 @@ class GraphView:
 
         with torch.set_grad_enabled(gradient), sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
-            found = run(self.graph, tensors | leaves, inputs, visit if statistics else None)
+            found = run(self.graph, self._live() | tied, inputs, visit if statistics else None)
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
             look.outputs = dict(zip(names, found, strict=True))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
@@ -188,6 +195,12 @@ def _close(a: Tensor, b: Tensor) -> bool:
 def _all_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """Yield parameters by every name they have: a graph may use any name of a tied one."""
     return model.named_parameters(remove_duplicate=False)
+
+
+def _first_names(model: nn.Module) -> dict[str, str]:
+    """Return for every name of a parameter the first one: those of a tied one have the same."""
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(p), name) for name, p in _all_parameters(model)}
 
 
 def _captured(model: nn.Module, inputs: ModelInputs, labels: Tensor | None, *, self_loss: bool) -> Captured:
@@ -265,14 +278,15 @@ def _see(look: Look, name: str, site: Site | None, value: Any) -> None:
         look.floors[name] = group_floor(value, site.spread, value.shape[0] / max(site.shape[0], 1))
 
 
-def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor]) -> str:
+def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor], first: Mapping[str, str]) -> str:
     """Return the parameter behind the weight of a layer: the one noted, unless that is its bias (as of ``addmm``)."""
     size = op.data["weight"].numel()
-    noted = parameters.get(op.weight_name)
+    name = first.get(op.weight_name, op.weight_name)
+    noted = parameters.get(name)
     if noted is None or noted.numel() == size or not op.owner:
-        return op.weight_name
+        return name
     near = [n for n, p in parameters.items() if n.startswith(f"{op.owner}.") and p.numel() == size]
-    return near[0] if len(near) == 1 else op.weight_name
+    return near[0] if len(near) == 1 else name
 
 
 def _output_axis(op: LinearOp, parameter: Tensor | None) -> int:
