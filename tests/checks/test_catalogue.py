@@ -8,8 +8,11 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 import normscope.checks.rules as package
+from checking import found
 from normscope.checks.catalogue import RULES
 from normscope.checks.pages import FAMILIES, INDEX, index, page, write_pages
 from normscope.checks.rule import NEEDS, Rule
@@ -53,3 +56,26 @@ def test_the_index_is_up_to_date_and_nothing_else_is_there() -> None:
 def test_pages_are_written_where_one_says(tmp_path: Path) -> None:
     """All of them."""
     assert len(write_pages(tmp_path)) == len(RULES) + 1
+
+
+#: Examples that are whole models, and the shape of one input of theirs.
+EXAMPLES = {
+    "NS101": (3, 8, 8),
+    "NS102": (8,),
+    "NS103": (8, 6, 6),
+    "NS104": (3, 6, 6),
+    "NS202": (8, 4, 4),
+    "NS302": (64,),
+    "NS505": (8, 6, 6),
+}
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_the_examples_are_what_the_page_says(code: str) -> None:
+    """The first is found, the second is not."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        bad, good = (eval(text, {"nn": nn, "torch": torch}) for text in (RULES[code].example, RULES[code].good))
+    assert found(code, bad.eval(), input_shape=EXAMPLES[code])
+    good_shape = (8,) if code == "NS505" else EXAMPLES[code]  # a linear layer instead of a convolution
+    assert found(code, good.eval(), input_shape=good_shape) == []

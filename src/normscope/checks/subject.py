@@ -150,6 +150,15 @@ def place_of(site: Site) -> str:
     return site.owner or site.node
 
 
+def layer_of(site: Site) -> str:
+    """Return the module whose weight a normalizer of weights makes.
+
+    >>> layer_of(Site("n", "w", "parametrizations.weight.0", "weight_norm"))  # the model itself is the layer
+    ''
+    """
+    return "" if site.owner.startswith("parametrizations.") else site.owner
+
+
 def examine(
     model: nn.Module,
     data: Any = None,
@@ -189,6 +198,9 @@ def examine(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+    for number, what in ((limit, "limit is the largest number of samples to use"), (batch_size, "a batch has a size")):
+        if number is not None and number < 1:
+            raise InputError(f"{what}, at least one; it is {number}")
     inner = uncompiled(model)
     subject = Subject(inner, optimizer=optimizer, dtype=dtype)
     subject.batch_size, subject.samples = _batches_of(data, batch_size)

@@ -11,7 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from normscope.core.errors import InputError
 from normscope.core.guard import untouched
+from normscope.graph.capture import _tensors_in
 from normscope.graph.inputs import ModelInputs
 
 #: Largest difference of outputs, relative to the largest of them, that rounding may make.
@@ -26,7 +28,10 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
         model.eval()
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
         found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
-    return list(_tensors(found))
+    tensors = [tensor for _, tensor in _tensors_in(found)]
+    if not tensors:
+        raise InputError("a fix is verified on the model's outputs; it returns no floating tensor")
+    return tensors
 
 
 @dataclass(frozen=True)
@@ -101,16 +106,3 @@ def _cast_inputs(inputs: ModelInputs) -> ModelInputs:
         return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
     return ModelInputs(tuple(map(wide, inputs.args)), {k: wide(v) for k, v in inputs.kwargs.items()})
-
-
-def _tensors(value: Any) -> Iterable[Tensor]:
-    """Yield the floating tensors in what a model returns."""
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _tensors(item)

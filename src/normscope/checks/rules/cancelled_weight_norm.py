@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normscope.checks.rule import Rule
 from normscope.checks.structure import Feed, Structure, carried, exact
-from normscope.checks.subject import Subject, place_of
+from normscope.checks.subject import Subject, layer_of, place_of
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.operators.expression import Expr
 
@@ -48,15 +48,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if site.kind not in ("weight_norm", "spectral_norm"):
             continue
         for feed in subject.structure.feeds:
-            if feed.layer.op is None or feed.layer.op.owner != site.owner:
+            if feed.layer.op is None or feed.layer.op.owner != layer_of(site):
                 continue
             one = torch.full((1,), 2.0, dtype=torch.float64)
             factor = one if site.kind == "spectral_norm" else channel_factor(feed.layer)
             if factor is not None and cancels(subject.structure, feed, factor):
                 after = place_of(feed.site)
                 yield rule.finding(
-                    site.owner,
-                    f"the scale that {site.kind} gives {site.owner} is cancelled by {feed.site.kind} {after} while "
+                    layer_of(site),
+                    f"the scale that {site.kind} gives {layer_of(site) or 'the layer'} is cancelled by {feed.site.kind} {after} while "
                     "training (eps aside)",
                     {"normalizer": after, "weights": site.kind},
                 )

@@ -16,6 +16,8 @@ from normscope.operators.site import Site
 
 #: Relative difference below which two float64 results are the same.
 SAME = 1e-6
+#: Operations that leave every entry where it is, up to a factor.
+_PLAIN = ("isometry", "diagonal", "contraction")
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,6 +58,11 @@ def pairs(structure: Structure) -> Iterator[Pair]:
             yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
 
 
+def directly(pair: Pair) -> bool:
+    """Tell whether nothing but scales, shifts and views lies between two normalizers."""
+    return all(e.op is None or e.op.kind in _PLAIN for e in pair.between)
+
+
 def removable(subject: Subject, pair: Pair) -> bool:
     """Tell whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
 
@@ -94,8 +101,6 @@ def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
-    from normscope.checks.rules.twice_in_a_row import directly
-
     for pair in pairs(subject.structure):
         if directly(pair) or not removable(subject, pair):
             continue

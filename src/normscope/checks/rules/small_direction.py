@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from normscope.checks.rule import Rule
-from normscope.checks.subject import Subject
+from normscope.checks.subject import Subject, layer_of
 from normscope.core.finding import Certainty, Finding, Severity
 
 #: Length of a vector, relative to the median of its layer, that is near zero.
@@ -33,7 +33,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if bool(small.any()):
             least = float(lengths.min())
             yield rule.finding(
-                site.owner,
+                layer_of(site),
                 f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length are nearly "
                 f"zero: least {least:.3g}, median {typical:.3g}",
                 {"vectors": int(small.sum()), "of": lengths.numel(), "least": least, "median": typical},

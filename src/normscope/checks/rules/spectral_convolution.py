@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from normscope.checks.rule import Rule
-from normscope.checks.subject import Subject
+from normscope.checks.subject import Subject, layer_of
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.operators.norms.spectral import convolution_certificate
 
@@ -16,7 +16,7 @@ ABOVE = 1.01
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
-    owners = {s.owner for s in subject.weight_sites() if s.kind == "spectral_norm"}
+    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
     for layer in () if subject.program is None else subject.program.layers:
         op = layer.op
         if op is None or op.kind != "convolution" or op.owner not in owners:

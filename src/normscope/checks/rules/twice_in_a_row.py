@@ -5,17 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normscope.checks.rule import Rule
-from normscope.checks.rules.commuting import Pair, pairs, removable
+from normscope.checks.rules.commuting import directly, pairs, removable
 from normscope.checks.subject import Subject, place_of
 from normscope.core.finding import Certainty, Finding, Severity
-
-#: Operations that leave every entry where it is, up to a factor.
-_PLAIN = ("isometry", "diagonal", "contraction")
-
-
-def directly(pair: Pair) -> bool:
-    """Tell whether nothing but scales, shifts and views lies between two normalizers."""
-    return all(e.op is None or e.op.kind in _PLAIN for e in pair.between)
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:

@@ -12,8 +12,10 @@ from normscope.checks.structure import below
 from normscope.checks.subject import Subject, place_of
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input, Lip
+from normscope.operators.program import Program
 from normscope.operators.rules.normalization import Division
 
 #: Decimal logarithms from which on a product counts as exploding, and below which as vanishing.
@@ -25,11 +27,12 @@ FEWEST = 2
 class Stretches(Composition):
     """The composition in which every normalizer, like the input, starts anew with the constant one."""
 
-    blocks = 1
+    def __init__(self, program: Program, domain: Domain, norms: SegmentNorms) -> None:
+        super().__init__(program, domain, norms)
+        self.blocks = 1  # whatever starts a stretch is one input
 
     def lipschitz(self, expr: Expr) -> Lip:
         """Return the constant with respect to the normalizers (and inputs) right before."""
-        self.blocks = 1
         if expr.op is None and isinstance(expr.atom, Division | Input):
             return Lip.constant(0.0, 1)
         return super().lipschitz(expr)
