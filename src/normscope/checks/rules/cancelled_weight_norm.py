@@ -53,11 +53,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             one = torch.full((1,), 2.0, dtype=torch.float64)
             factor = one if site.kind == "spectral_norm" else channel_factor(feed.layer)
             if factor is not None and cancels(subject.structure, feed, factor):
-                after = place_of(feed.site)
+                after, layer = place_of(feed.site), layer_of(site)
                 yield rule.finding(
-                    layer_of(site),
-                    f"the scale that {site.kind} gives {layer_of(site) or 'the layer'} is cancelled by {feed.site.kind} {after} while "
-                    "training (eps aside)",
+                    layer,
+                    f"the scale that {site.kind} gives {layer or 'the layer'} is cancelled by {feed.site.kind} {after} "
+                    "while training (eps aside)",
                     {"normalizer": after, "weights": site.kind},
                 )
                 break
