@@ -125,7 +125,7 @@ def test_points_arrive_while_a_real_process_trains(
         assert page.until("return /steps.s/.test(document.querySelector('#runs .measures').textContent)")
         page.driver.find_element(By.ID, "pause").click()
         held = page.points("loss")
-        page.until("return /Paused, \\d+ new points/.test(document.getElementById('said').textContent)")
+        page.until("return /Go on \\(\\d+ new\\)/.test(document.getElementById('pause').textContent)")
         assert page.points("loss") == held
         page.driver.find_element(By.ID, "pause").click()
         page.until("return normscope.watch.chart('loss').points > arguments[0]", held)
@@ -262,6 +262,18 @@ def test_looking_closer_brings_every_point(
     box.send_keys(Keys.ESCAPE)
     page.until("return normscope.watch.page.window() === null")
     assert page.complaints() == []
+
+
+def test_numbers_a_log_scale_cannot_show_are_told(
+    visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path
+) -> None:
+    """They are not dropped in silence; the plain scale shows them."""
+    page = visit(serve(written(tmp_path / "run", {s: {"norm/a": s - 1.0} for s in range(5)})).url)
+    page.points("norm")
+    assert "2 numbers are not above 0" in page.text("figure[data-key=norm]")
+    page.driver.find_element(By.CSS_SELECTOR, "figure[data-key=norm] button.log").click()
+    assert "not above 0" not in page.text("figure[data-key=norm]")
+    assert page.run("return normscope.watch.chart('norm').plot.data[1]") == [-1, 0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1440, False), (390, True)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -211,6 +212,21 @@ def test_a_position_of_nonsense_begins_anew(server: WatchServer) -> None:
     stream = Stream(server, "&after=%0d%0aevil")
     assert stream.next("reset")[1]["count"] == 5
     stream.close()
+
+
+def test_streams_are_counted(server: WatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one can take all threads; who goes makes room; a question for the headers alone does not stay."""
+    monkeypatch.setattr(server, "streams", threading.BoundedSemaphore(1))
+    assert "text/event-stream" in ask(server, f"/events?token={server.token}", method="HEAD")
+    first = Stream(server, "&after=0.5")
+    first.next("status")
+    assert code(ask(server, f"/events?token={server.token}")) == 503
+    first.close()
+    begin(Path(server.feed.runs[0].path)).log({"norm/a": 1.0}, step=9)  # the next write finds out that it went
+    begun = time.monotonic()
+    while not server.streams.acquire(blocking=False):
+        assert time.monotonic() - begun < 20
+        time.sleep(0.02)
 
 
 def test_closing_ends_streams_and_frees_the_port(tmp_path: Path) -> None:

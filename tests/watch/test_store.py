@@ -46,7 +46,7 @@ def test_it_grows_and_a_torn_line_waits(tmp_path: Path) -> None:
         file.write(b'{"step": 2, "time": 1.0, "met')
         file.flush()
         assert not store.poll()
-        file.write(b'rics": {"norm/a": 5.0}}\nnot a line\n')
+        file.write(b'rics": {"norm/a": 5.0}}\nnot a line\n{"step": 1e999, "time": 0}\n[]\n')
     assert store.poll()
     assert store.count == 2
     assert store.tracks["norm/a"].series()[1].tolist() == [1.0, 5.0]

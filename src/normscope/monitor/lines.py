@@ -52,7 +52,7 @@ def from_line(line: bytes) -> Point | None:
         body = json.loads(line)
         metrics = {str(name): float(value) for name, value in body.get("metrics", {}).items()}
         return Point(int(body["step"]), float(body["time"]), metrics, str(body.get("note", "")))
-    except (ValueError, TypeError, KeyError, AttributeError, UnicodeDecodeError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
         return None
 
 

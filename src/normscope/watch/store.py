@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from normscope.core.errors import InputError
 from normscope.monitor.lines import Point
 from normscope.monitor.run import CONFIG, METRICS, Run
 
@@ -142,7 +141,7 @@ class RunStore:
                 self.open()
                 return True
             return self._follow(self._run)
-        except (InputError, ValueError, OverflowError, OSError) as error:
+        except Exception as error:  # a file that someone else writes: reading goes on, whatever it held just now
             if self._run is not None:
                 self.trouble = f"cannot be read now: {error}"
             return False

@@ -42,8 +42,9 @@
     const parts = [];
     if (lost) parts.push("The server is out of reach; what is shown stays, and the page keeps asking.");
     if (paused) {
-      const waiting = log.reduce((sum, run, i) => sum + run.first + run.rows.length - pausedAt[i], 0);
-      parts.push(`Paused${waiting > 0 ? `, ${waiting.toLocaleString("en")} new points` : ""}.`);
+      const waiting = log.reduce((sum, run, i) => sum + Math.max(0, run.first + run.rows.length - pausedAt[i]), 0);
+      pauseButton.textContent = waiting ? `Go on (${waiting.toLocaleString("en")} new)` : "Go on";
+      parts.push("Paused.");
     }
     if (window_) parts.push(`Steps ${Math.round(window_[0]).toLocaleString("en")} to ${Math.round(window_[1]).toLocaleString("en")}.`);
     const text = parts.join(" ");
@@ -239,7 +240,7 @@
     paused = !paused;
     pausedAt = log.map((run) => run.first + run.rows.length);
     pauseButton.setAttribute("aria-pressed", String(paused));
-    pauseButton.textContent = paused ? "Go on" : "Pause";
+    if (!paused) pauseButton.textContent = "Pause";
     tick();
   });
   normscope.watch = {

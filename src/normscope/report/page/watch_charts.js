@@ -80,7 +80,9 @@
     const logButton = figure.querySelector("button.log");
     const tip = element("div", "tip");
     const spoken = figure.appendChild(element("p", "spoken"));
-    tip.hidden = true;
+    const note = element("p", "warn");
+    figure.querySelector("figcaption").before(note);
+    tip.hidden = note.hidden = true;
     spoken.setAttribute("aria-live", "polite");
     let whole = null; // all steps
     let detail = null; // the steps looked at, where all steps are thinned
@@ -91,6 +93,7 @@
     let order = []; // what the plot draws: [{run, name, line, rank}], faint ones first
     let drawn = ""; // what the series of the plot are
     let unshown = 0;
+    let below = 0; // numbers that a log scale cannot show
     const hidden = new Set();
     const group = () => page.group(key);
     let log = group().scale === "log";
@@ -128,10 +131,17 @@
       order = [...faint.slice(0, MOST_FAINT), ...front];
     };
 
+    const logarithm = (v) => {
+      if (v > 0) return Math.log10(v);
+      below += v !== null;
+      return null;
+    };
+
     // The columns uPlot draws: one array of steps, and for each line one as long.
     const columns = () => {
       const blocks = source().runs;
-      const take = (line) => (log && !group().log10 ? line.map((v) => (v > 0 ? Math.log10(v) : null)) : line);
+      below = 0;
+      const take = (line) => (log && !group().log10 ? line.map(logarithm) : line);
       const wanted = blocks.map((_, run) => order.filter((s) => s.run === run));
       const used = blocks.map((_, run) => run).filter((run) => wanted[run].length && blocks[run].x.length);
       const empty = (run, name) => blocks[run].lines[name] ?? blocks[run].x.map(() => null);
@@ -310,7 +320,8 @@
         showLegend();
         make();
       } else plot.setData(columns());
-      figure.dataset.points = String(chart.points);
+      note.hidden = below === 0;
+      note.textContent = `${below.toLocaleString("en")} ${below === 1 ? "number is" : "numbers are"} not above 0 and not shown in log scale`;
     };
 
     const load = async () => {
@@ -376,6 +387,7 @@
       },
       forget() {
         stale = true;
+        loaded = -Infinity;
         detail = null;
       },
       redraw() {
