@@ -229,7 +229,7 @@ def test_the_result_survives_a_round_trip() -> None:
     """JSON and back: the same result, of its own kind; another kind is refused."""
     result = weight_lipschitz(seeded(Lambda(lambda m, x: m.f(x).sin(), f=nn.Linear(3, 2))), torch.ones(2, 3).double())
     assert WeightResult.from_dict(result.to_dict()) == result
-    assert result.to_dict()["kind"] == "weights"
+    assert result.to_dict()["kind"] == "weight-lipschitz"
     with pytest.raises(ValueError, match="weights result"):
         WeightResult.from_dict({"schema_version": 1, "kind": "capacity"})
 

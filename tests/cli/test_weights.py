@@ -21,7 +21,7 @@ def test_weights_of_a_model_on_data(run: Run) -> None:
     assert done.exit_code == 0, done.output
     assert "head.weight" in done.stdout
     data = json.loads(Path("there/weights.json").read_text())
-    assert data["kind"] == "weights"
+    assert data["kind"] == "weight-lipschitz"
     assert WeightResult.from_dict(data).samples["data"] == 3
     assert data["model"]["origin"]["kind"] == "zoo"
 

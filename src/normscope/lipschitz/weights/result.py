@@ -85,7 +85,7 @@ class WeightResult:
         """Return the JSON form."""
         return {
             "schema_version": SCHEMA_VERSION,
-            "kind": "weights",
+            "kind": "weight-lipschitz",
             **{f.name: _plain(getattr(self, f.name)) for f in fields(self)},
         }
 
@@ -104,7 +104,7 @@ class WeightResult:
         Raises:
             ValueError: if it is of another kind or schema version.
         """
-        if data.get("schema_version") != SCHEMA_VERSION or data.get("kind") != "weights":
+        if data.get("schema_version") != SCHEMA_VERSION or data.get("kind") != "weight-lipschitz":
             raise ValueError(
                 f"a weights result of schema version {SCHEMA_VERSION} is read here, not {data.get('kind')!r} of "
                 f"{data.get('schema_version')!r}"
