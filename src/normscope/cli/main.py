@@ -15,8 +15,8 @@ from normscope.cli.complexity import complexity
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
-from normscope.cli.fix import fix
 from normscope.cli.extremal import extremal
+from normscope.cli.fix import fix
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
