@@ -79,9 +79,16 @@ def test_a_long_run_is_thinned_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     page = still_page(_feed(tmp_path, 3000))
     block = _inside(page)["data"]["norm"]["runs"][0]
     assert not block["exact"]
-    assert len(block["x"]) <= 100
+    assert len(block["x"]) <= 120
     assert max(block["lines"]["norm/a"]) == 2999.5
     assert "more points than this page holds" in page
+
+
+def test_it_holds_more_than_a_screen_shows(tmp_path: Path) -> None:
+    """A still page cannot ask for detail, so a few lines are kept whole."""
+    block = _inside(still_page(_feed(tmp_path, 6000)))["data"]["norm"]["runs"][0]
+    assert block["exact"]
+    assert len(block["x"]) == 6000
 
 
 def test_it_is_not_half_written(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from normscope.core.result import write_text
 from normscope.report.live import render_live
 from normscope.watch.feed import Feed
-from normscope.watch.thinning import limit_for
+from normscope.watch.thinning import CHART, LEAST
 
 #: Numbers in a whole page; where there are more, lines are thinned.
 PAGE = 1_500_000
@@ -22,11 +22,13 @@ def still_page(feed: Feed, title: str = "") -> str:
         title: of the page; by default the names of the runs.
     """
     state = feed.state()
-    lines = sum(len(group["lines"]) for group in state["groups"]) * max(1, len(state["runs"]))
+    lines = sum(len(group["lines"]) for group in state["groups"]) * len(state["runs"])
+    room = CHART if feed.numbers() <= PAGE else PAGE // max(1, lines)
     data: dict[str, Any] = {}
     for group in state["groups"]:
         here = len(group["lines"]) * len(state["runs"])
-        data[group["key"]] = feed.series(group["key"], limit=min(limit_for(here), max(100, PAGE // max(1, lines))))
+        limit = max(LEAST, min(CHART // here, room))  # more than a screen shows: a still page cannot ask for detail
+        data[group["key"]] = feed.series(group["key"], limit=limit)
     return render_live(state, data, title=title)
 
 

@@ -152,6 +152,11 @@ class Feed:
                 self._groups = known, grouped(names, said)
             return self._groups[1]
 
+    def numbers(self) -> int:
+        """Return how many numbers all lines have together."""
+        with self._changed:
+            return sum(len(track.series()[0]) for run in self.runs for track in run.tracks.values())
+
     def shape(self) -> str:
         """Return what changes when the page needs other charts, lines or facts."""
         with self._changed:

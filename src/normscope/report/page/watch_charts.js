@@ -7,6 +7,7 @@
   const DASHES = [undefined, [7, 4], [2, 3], [9, 3, 2, 3], [14, 4], [9, 3, 2, 3, 2, 3], [4, 2], [1, 5]];
   const MOST_FAINT = 400;
   const FOUND = 12;
+  const DENSE = 600;
   const finite = (x) => (typeof x === "number" ? x : null);
 
   // Colours of the style sheet, as they are now.
@@ -21,7 +22,7 @@
     holder.remove();
     return colours;
   };
-  const faded = (colour) => colour.replace(/^rgb\((.*)\)$/, (_, rest) => `rgb(${rest.replaceAll(",", " ")} / .28)`);
+  const faded = (colour, alpha) => colour.replace(/^rgb\((.*)\)$/, (_, rest) => `rgb(${rest.replaceAll(",", " ")} / ${alpha})`);
 
   // Lines across a log scale; where it spans less than a decade, at round numbers of equal distance.
   const logSplits = (low, high) => {
@@ -54,6 +55,8 @@
     for (let i = line.length - 1; i >= 0; i -= 1) if (line[i] !== null) return line[i];
     return -Infinity;
   };
+
+  const countOf = (line) => line.reduce((sum, v) => sum + (v !== null), 0);
 
   // Add a point to a block of lines; false if it does not come after the others.
   const push = (block, step, metrics) => {
@@ -154,6 +157,9 @@
       return [joined[0], ...order.map((s) => (place.has(s) ? joined[place.get(s)] : joined[0].map(() => null)))];
     };
 
+    // A line of many points is drawn thin beside others: its noise would hide them.
+    const dense = (s) => order.length > 1 && countOf(whole.runs[s.run].lines[s.name]) > DENSE;
+
     const yRange = (_, low, high) => {
       if (low === null || high === null || !Number.isFinite(low) || !Number.isFinite(high)) return [0, 1];
       const least = log ? 0.3 : Math.max(Math.abs(high) * 0.02, 1e-12);
@@ -193,10 +199,11 @@
         series: [{}, ...order.map((s) => {
           const base = colours[(several() ? s.run : Math.max(s.rank, 0)) % 8];
           const back = several() ? base : colours[5];
+          const noisy = dense(s);
           return {
-            stroke: s.rank < 0 ? faded(back) : base,
-            width: s.rank < 0 ? 1 : 2,
-            dash: s.rank > 0 && several() ? DASHES[s.rank % DASHES.length] : undefined,
+            stroke: s.rank < 0 ? faded(back, 0.28) : noisy ? faded(base, 0.4) : base,
+            width: s.rank < 0 || noisy ? 1 : 2,
+            dash: s.rank > 0 && several() && !noisy ? DASHES[s.rank % DASHES.length] : undefined,
             spanGaps: true,
             show: !hidden.has(s.name),
             points: { show: few && s.rank >= 0, size: 5 },
@@ -266,7 +273,7 @@
       }
     }
 
-    const sample = (dash, colour) => {
+    const sample = (dash, colour, thin) => {
       const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
       svg.setAttribute("viewBox", "0 0 28 8");
       svg.setAttribute("aria-hidden", "true");
@@ -275,6 +282,7 @@
       path.setAttribute("d", "M1 4H27");
       if (dash) path.setAttribute("stroke-dasharray", dash.join(" "));
       if (colour) svg.style.color = colour;
+      if (thin) svg.style.opacity = 0.5;
       return svg;
     };
     const showLegend = () => {
@@ -285,7 +293,9 @@
         button.type = "button";
         button.title = s.line.words;
         button.setAttribute("aria-pressed", String(!hidden.has(s.name)));
-        button.append(several() ? sample(DASHES[s.rank % DASHES.length]) : sample(undefined, colours[s.rank % 8]));
+        const thin = order.some((other) => other.name === s.name && dense(other));
+        const dash = several() && !thin ? DASHES[s.rank % DASHES.length] : undefined;
+        button.append(sample(dash, several() ? undefined : colours[s.rank % 8], thin));
         button.append(element("span", "", s.line.label), element("small", "", s.line.kind));
         button.addEventListener("click", () => {
           const on = hidden.delete(s.name) || !hidden.add(s.name);
