@@ -12,6 +12,25 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import (
+    MODEL,
+    DataName,
+    DataRoot,
+    Device,
+    Everything,
+    InputShape,
+    Json,
+    Limit,
+    Mode,
+    NoReport,
+    Normalize,
+    Quiet,
+    ReportFile,
+    Seed,
+    Split,
+    Tolerance,
+    WeightsFile,
+)
 from normscope.cli.specification import checked_file, checked_folder, parse_shape, split_arguments
 
 if TYPE_CHECKING:
@@ -29,9 +48,8 @@ FILE, REPORT = "result.json", "report.html"
 #: What is asked of the doctor as it is of the analysis.
 _SHARED = ("model", "weights", "data", "root", "split", "limit", "normalize", "shape", "device")
 _MODEL = (
-    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
-    "'zoo:relu10[norm=bn]'; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the "
-    "norms of the weights alone."
+    f"{MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the norms of the "
+    "weights alone."
 )
 
 
@@ -77,39 +95,31 @@ class Inputs:
 @guarded
 def analyze(
     model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
-    weights: Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
-    split: Annotated[str, typer.Option(help="test or train.")] = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
-    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
-    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
-    mode: Annotated[
-        str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")
-    ] = "running",
+    weights: WeightsFile = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+    split: Split = "test",
+    limit: Limit = None,
+    normalize: Normalize = None,
+    input: InputShape = None,
+    mode: Mode = "running",
     points: Annotated[int | None, typer.Option(min=1, help="Points at which the Jacobian is measured.")] = None,
     ascent: Annotated[int | None, typer.Option(min=0, help="Steps of the search for bad inputs.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
-    ] = None,
+    tolerance: Tolerance = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    seed: Seed = 0,
+    device: Device = None,
     stacked: Annotated[
         bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
     ] = None,
     no_without: Annotated[bool, typer.Option("--no-without", help="Skip the network without normalizers.")] = False,
     out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
-    report: Annotated[
-        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{REPORT} in --out")
-    ] = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    report: ReportFile = None,
+    no_report: NoReport = False,
     check: Annotated[bool, typer.Option("--check", help="Also ask the doctor; the report has its findings.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show every row of every table.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    everything: Everything = False,
 ) -> None:
     """Measure Lipschitz constants of MODEL, layer by layer and end to end; write result.json and report.html.
 

@@ -9,6 +9,7 @@ import typer
 
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
+from normscope.cli.options import Json, Quiet
 
 
 @guarded
@@ -18,11 +19,11 @@ def audit(
         typer.Argument(help="000 to 004, a key such as than2025, or extensions; all without it.", show_default=False),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Check these claims alone: ID[,ID], e.g. 001-L1,001-C11.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")] = False,
+    json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the audit as a page to this file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check the claims of the papers behind Normscope, now: which hold, are loose, are false, and what is true instead.
 

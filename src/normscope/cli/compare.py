@@ -15,6 +15,20 @@ import typer
 from normscope.cli.analyze import REPORT, Request, findings_of, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import (
+    DataName,
+    DataRoot,
+    Device,
+    InputShape,
+    Limit,
+    Mode,
+    NoReport,
+    Normalize,
+    Quiet,
+    ReportFile,
+    Seed,
+    Split,
+)
 from normscope.cli.specification import checked_file, checked_folder, parse_shape
 
 if TYPE_CHECKING:
@@ -49,27 +63,21 @@ class Given:
 def compare(
     items: Annotated[list[str], typer.Argument(help=_ITEMS, show_default=False)],
     model: Annotated[str | None, typer.Option(help="The model that the checkpoints are weights of.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
-    split: Annotated[str, typer.Option(help="test or train.")] = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
-    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
-    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
-    mode: Annotated[
-        str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")
-    ] = "running",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+    split: Split = "test",
+    limit: Limit = None,
+    normalize: Normalize = None,
+    input: InputShape = None,
+    mode: Mode = "running",
+    seed: Seed = 0,
+    device: Device = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
     out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
-    report: Annotated[
-        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{REPORT} in --out")
-    ] = None,
-    no_report: Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")] = False,
+    report: ReportFile = None,
+    no_report: NoReport = False,
     json: Annotated[bool, typer.Option("--json", help="Print the JSON comparison alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
     everything: Annotated[bool, typer.Option("--all", help="Show every row, also what did not change.")] = False,
 ) -> None:
     """Put models, checkpoints or earlier results side by side: what changed, layer by layer, and what is new.

@@ -13,6 +13,7 @@ import typer
 
 from normscope.cli.analyze import Request, run
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ def complexity(
     signal: Annotated[float, typer.Option(help="Bound on the norm of what reaches a layer.")] = 1.0,
     loss: Annotated[str, typer.Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
     data: Annotated[str | None, typer.Option(help="Data for a model, as analyze takes it.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
-    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
+    data_root: DataRoot = None,
+    limit: Limit = None,
+    input: InputShape = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show how many iterations each layer of MODEL is said to need, with and without its normalizers.

@@ -14,6 +14,7 @@ import typer
 
 from normscope.cli.analyze import FILE, REPORT, Inputs, write, write_page
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import Quiet, Seed
 from normscope.cli.specification import checked_folder
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ EPOCHS = 20
 @guarded
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("normscope-demo"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
+    seed: Seed = 0,
     width: Annotated[int, typer.Option(min=2, help="Width of the hidden layers.")] = WIDTH,
     epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = EPOCHS,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the papers' ten-layer network without and with BatchNorm on digits, analyze both, show them side by side.
 

@@ -13,6 +13,7 @@ import typer
 
 from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import guarded
+from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_file
 from normscope.core.errors import InputError
 
@@ -33,7 +34,7 @@ def report(
         Path | None, typer.Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.", show_default="the model's name")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write the HTML report on kept results, side by side if there are several; or take them out of a report again."""
     given = results or []

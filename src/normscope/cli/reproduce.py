@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_folder
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def reproduce(
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.")] = 0,
     no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the networks of a FIGURE, record what it shows, draw it, and say where the paper is borne out.
 

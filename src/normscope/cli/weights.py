@@ -11,43 +11,49 @@ import typer
 
 from normscope.cli.analyze import Request, checked_numbers, measured, write
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.options import (
+    MODEL,
+    DataName,
+    DataRoot,
+    Device,
+    Everything,
+    InputShape,
+    Json,
+    Mode,
+    Normalize,
+    Quiet,
+    Seed,
+    Split,
+    Tolerance,
+    WeightsFile,
+)
 from normscope.cli.specification import checked_folder, parse_shape
 
 FILE = "weights.json"
-_MODEL = (
-    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
-    "'zoo:relu10[norm=bn]'."
-)
 
 
 @guarded
 def weights(
-    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
-    weights: Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
-    split: Annotated[str, typer.Option(help="test or train.")] = "test",
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    weights: WeightsFile = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+    split: Split = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.", show_default="64")] = None,
-    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
-    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
-    mode: Annotated[
-        str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")
-    ] = "running",
+    normalize: Normalize = None,
+    input: InputShape = None,
+    mode: Mode = "running",
     points: Annotated[int | None, typer.Option(min=1, help="Points at which Jacobians are measured.")] = None,
-    tolerance: Annotated[
-        float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
+    tolerance: Tolerance = None,
+    seed: Seed = 0,
+    device: Device = None,
     stacked: Annotated[
         bool | None, typer.Option("--stacked/--no-stacked", help="Also take a batch as one input.")
     ] = None,
     out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
-    json: Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show every row of every table.")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    everything: Everything = False,
 ) -> None:
     """Bound what a change of each weight of MODEL does to its output, and write weights.json.
 

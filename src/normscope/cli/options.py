@@ -1,0 +1,35 @@
+"""Options that several verbs take, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+#: How a model is named.
+MODEL = (
+    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
+    "'zoo:relu10[norm=bn]'"
+)
+
+WeightsFile = Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")]
+DataName = Annotated[
+    str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
+]
+DataRoot = Annotated[Path | None, typer.Option(help="Folder of named data sets.")]
+Split = Annotated[str, typer.Option(help="test or train.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")]
+Normalize = Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")]
+InputShape = Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")]
+Mode = Annotated[str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")]
+Tolerance = Annotated[
+    float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
+ReportFile = Annotated[Path | None, typer.Option(help="File for the HTML report.", show_default="report.html in --out")]
+NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the JSON result alone.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Everything = Annotated[bool, typer.Option("--all", help="Show every row of every table.")]
