@@ -17,7 +17,14 @@ from normscope.report.rows import GLOSSARY
 from normscope.report.wording import page_float, plural, power_text
 
 STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
-SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/theme.js", "page/watch_charts.js", "page/watch.js")
+SCRIPTS = (
+    "vendor/uPlot.iife.min.js",
+    "page/charts.js",
+    "page/theme.js",
+    "page/watch_lines.js",
+    "page/watch_charts.js",
+    "page/watch.js",
+)
 #: Lines of a chart that are all drawn in colour; of more, the largest are.
 FEW = 8
 
