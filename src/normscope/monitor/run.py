@@ -50,6 +50,7 @@ class Run:
         self.path, self.config = path, config
         self.generation = 0
         self._points: list[Point] = []
+        self._columns: dict[str, tuple[list[int], list[float], list[float]]] = {}
         self._offset = 0
         self._file: int | None = None
 
@@ -94,6 +95,11 @@ class Run:
             point = from_line(line)
             if point is not None:
                 new.append(point)
+                for name, value in point.metrics.items():
+                    steps, times, values = self._columns.setdefault(name, ([], [], []))
+                    steps.append(point.step)
+                    times.append(point.time)
+                    values.append(value)
         self._points += new
         return new
 
@@ -102,7 +108,7 @@ class Run:
         status = os.fstat(file.fileno())
         moved = self._file is not None and status.st_ino != self._file
         if moved or status.st_size < self._offset:
-            self._points, self._offset = [], 0
+            self._points, self._columns, self._offset = [], {}, 0
             self.generation += 1
             self.config = json.loads((self.path / CONFIG).read_text())
         self._file = status.st_ino
@@ -117,7 +123,7 @@ class Run:
     @property
     def names(self) -> list[str]:
         """Return the names of all metrics, in the order of their first appearance."""
-        return list(dict.fromkeys(name for point in self._points for name in point.metrics))
+        return list(self._columns)
 
     @property
     def notes(self) -> list[str]:
@@ -138,10 +144,9 @@ class Run:
         Raises:
             InputError: if no point has it.
         """
-        found = [(p.step, p.time, p.metrics[name]) for p in self._points if name in p.metrics]
-        if not found:
+        if name not in self._columns:
             raise InputError(f"the run has no metric {name!r}; it has {listed(self.names) or 'none yet'}")
-        steps, times, values = zip(*found, strict=True)
+        steps, times, values = self._columns[name]
         return Series(np.array(steps, dtype=np.int64), np.array(times), np.array(values, dtype=np.float64))
 
     def group(self, prefix: str) -> dict[str, Series]:
