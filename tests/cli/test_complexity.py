@@ -30,11 +30,29 @@ def test_model_and_result_agree(run: Run) -> None:
     assert first["layers"][-1]["with_normalizers"] is None
 
 
+def test_any_model_has_counts_on_its_real_graph(run: Run) -> None:
+    """A network with skips is no chain, and its weights still have certified constants."""
+    shown = run("complexity", "zoo:preact_resnet18[width=4]", "--json", "--input", "3,8,8")
+    assert shown.exit_code == 0, shown.stderr
+    body = json.loads(shown.stdout)
+    assert not body["plain_chain"]
+    assert len(body["weights"]) > 20
+    assert {w["lipschitz"]["kind"] for w in body["weights"]} == {"certified"}
+    assert all(isinstance(w["goldstein"]["log10"], float) for w in body["weights"])
+
+
 def test_text(run: Run) -> None:
     """Printed and true side by side, and what is assumed."""
     shown = run("complexity", MODEL, "--loss", "l1", "--alpha", 0.01)
     assert shown.exit_code == 0
-    for words in ("without normalizers", "with normalizers", "printed 18", "Goldstein", "a plain chain of layers"):
+    for words in (
+        "without normalizers",
+        "with normalizers",
+        "printed 18",
+        "Goldstein",
+        "a plain chain of layers",
+        "on the real graph",
+    ):
         assert words in shown.stdout
     assert "loss l1" in shown.stdout
 

@@ -5,23 +5,27 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import sys
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.analyze import Request, run
+from normscope.cli.analyze import Request, measured, run
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
 
 if TYPE_CHECKING:
-    from normscope.complexity import LayerComplexity, Setting
+    from normscope.complexity import LayerComplexity, Setting, WeightComplexity
     from normscope.core.result import Result
     from normscope.core.value import Value
+    from normscope.lipschitz.weights.result import WeightResult
 
-NO_CHAIN = "NOT a plain chain: its proved constant exceeds the product of its layers, so these numbers are not about it"
+NO_CHAIN = (
+    "NOT a plain chain: its proved constant exceeds the product of its layers, so the chain's numbers are not about it"
+)
 _MODEL = "A result.json of analyze, or a model as analyze takes it, e.g. 'zoo:relu10[norm=bn]'."
 
 
@@ -42,25 +46,27 @@ def complexity(
 ) -> None:
     """Show how many iterations each layer of MODEL is said to need, with and without its normalizers.
 
-    Corollaries 18 and 19 as printed, and what the theorems they cite really say of the same constants. The network is
-    taken as a plain chain, normalizer k after layer k.
+    Corollaries 18 and 19 as printed, and what the theorems they cite really say: once of the network as a plain chain,
+    normalizer k after layer k, as the corollaries have it, and for a model once of its real graph.
     """
-    from normscope.complexity import Setting, of_result
+    from normscope.complexity import Setting, of_result, of_weights
     from normscope.lipschitz.loss import loss_constant
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # a name that is none is said before any work
+    found: WeightResult | None = None
     if Path(model).suffix == ".json":
         result = _read(Path(model))
     else:
-        result = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
+        result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
     outputs = result.layers[-1].shape[0] if result.layers else 1
     constant = loss_constant(loss, outputs)
     rows = of_result(result, constant, setting)
+    weights = () if found is None else of_weights(found, constant, setting)
     if json:
-        print(json_module.dumps(_document(result, loss, constant, setting, rows), indent=1, allow_nan=False))
+        print(json_module.dumps(_document(result, loss, constant, setting, rows, weights), indent=1, allow_nan=False))
         return
-    show(_sections(result, loss, constant, setting, rows))
+    show([*_sections(result, loss, constant, setting, rows), *_graph_sections(result, weights)])
 
 
 def _read(path: Path) -> Result:
@@ -82,8 +88,9 @@ def _read(path: Path) -> Result:
 
 def _analyzed(
     model: str, data: str | None, root: Path | None, limit: int | None, shape: tuple[int, ...] | None, *, quiet: bool
-) -> Result:
-    """Return the result of a quick analysis: constants, no search for bad inputs."""
+) -> tuple[Result, WeightResult]:
+    """Return the results of quick analyses, in the input and in the weights: constants, no search for bad inputs."""
+    from normscope.analysis.weights import weight_lipschitz
     from normscope.core.errors import InputError
     from normscope.core.result import Result
 
@@ -91,9 +98,11 @@ def _analyzed(
     request = Request(model, None, data, root, "test", limit, None, shape, None, options)
     with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages:
         result, _ = run(request, stages)
-    if not isinstance(result, Result):
-        raise InputError(f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model")
-    return result
+        if not isinstance(result, Result):
+            raise InputError(
+                f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model"
+            )
+        return result, measured(request, stages, weight_lipschitz)
 
 
 def _sections(result: Result, loss: str, constant: Value, setting: Setting, rows: tuple[LayerComplexity, ...]) -> Any:
@@ -131,13 +140,36 @@ def _sections(result: Result, loss: str, constant: Value, setting: Setting, rows
     return [*sections, Section("assumed", tuple(assumed))]
 
 
+def _graph_sections(result: Result, weights: Sequence[WeightComplexity]) -> list[Any]:
+    """Return the counts on the real graph, where it was looked at."""
+    from normscope.report.numbers import kind_text, value_text
+    from normscope.report.table import Section, Table, shortened
+
+    if not weights:
+        return []
+    columns = ("weight", "L", "Goldstein", "convex", "kind of L", "domain")
+    cells = tuple(
+        (w.name, *map(value_text, (w.lipschitz, w.goldstein, w.convex)), kind_text(w.lipschitz), w.lipschitz.domain)
+        for w in weights
+    )
+    table, said = shortened(
+        Table(columns, cells, frozenset(("weight", "kind of L", "domain"))), result.blocks, everything=False
+    )
+    return [Section("on the real graph, with its normalizers", table=table, after=said)]
+
+
 def _assumed(counts: Any) -> tuple[str, ...]:
     """Return what the numbers of one layer assume."""
     return tuple(a for f in fields(counts) for a in getattr(counts, f.name).assumptions)
 
 
 def _document(
-    result: Result, loss: str, constant: Value, setting: Setting, rows: tuple[LayerComplexity, ...]
+    result: Result,
+    loss: str,
+    constant: Value,
+    setting: Setting,
+    rows: tuple[LayerComplexity, ...],
+    weights: Sequence[WeightComplexity],
 ) -> dict[str, Any]:
     """Return the JSON form."""
     from normscope.complexity import seen_as_chain
@@ -160,5 +192,9 @@ def _document(
                 "with_normalizers": counts(row.normalized),
             }
             for row in rows
+        ],
+        "weights": [
+            {"name": w.name} | {key: getattr(w, key).to_dict() for key in ("lipschitz", "goldstein", "convex")}
+            for w in weights
         ],
     }

@@ -21,5 +21,7 @@ __getattr__, __dir__, __all__ = lazy_names(
         "layer_complexities": "layers",
         "of_result": "layers",
         "seen_as_chain": "layers",
+        "WeightComplexity": "weights",
+        "of_weights": "weights",
     },
 )
