@@ -128,17 +128,9 @@ def check(
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
     with untouched(model):
         subject = examine(
-            model,
-            data,
-            optimizer=optimizer,
-            input_shape=input_shape,
-            batch_size=batch_size,
-            dtype=dtype,
-            limit=limit,
-            device=device,
-            seed=seed,
-            progress=progress,
-        )
+            model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype, limit=limit,
+            device=device, seed=seed, progress=progress,
+        )  # fmt: skip
         found, ran, skipped = run_rules(subject, settings, say)
     kept = [f for f in found if not settings.hides(f) and f.key not in known]
     title = name or type(model).__name__

@@ -198,9 +198,7 @@ def examine(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
-    for number, what in ((limit, "limit is the largest number of samples to use"), (batch_size, "a batch has a size")):
-        if number is not None and number < 1:
-            raise InputError(f"{what}, at least one; it is {number}")
+    _checked_counts(limit, batch_size)
     inner = uncompiled(model)
     subject = Subject(inner, optimizer=optimizer, dtype=dtype)
     subject.batch_size, subject.samples = _batches_of(data, batch_size)
@@ -224,6 +222,13 @@ def examine(
             raise
         subject.failure = str(error)
     return subject
+
+
+def _checked_counts(limit: int | None, batch_size: int | None) -> None:
+    """Raise if a number of samples is not positive."""
+    for number, what in ((limit, "limit is the largest number of samples to use"), (batch_size, "a batch has a size")):
+        if number is not None and number < 1:
+            raise InputError(f"{what}, at least one; it is {number}")
 
 
 def _fill(

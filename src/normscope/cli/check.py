@@ -121,14 +121,12 @@ def check(
         from normscope.checks.settings import baseline_text
 
         _write(write_baseline, baseline_text(result.findings), "--write-baseline")
-        if not quiet:
-            print(f"written: {write_baseline} ({len(result.findings)} findings)")
-        return
+        text, out = ("" if quiet else f"written: {write_baseline} ({len(result.findings)} findings)"), None
     if out is not None:
         _write(out, text + "\n", "--out")
     elif not quiet and text:
         print(text)
-    if result.failed:
+    if result.failed and write_baseline is None:
         raise typer.Exit(FAILED)
 
 
