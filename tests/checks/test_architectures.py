@@ -17,20 +17,16 @@ EXPECTED: dict[str, set[str]] = {
     "sn_cnn": {"NS505"},  # its 3x3 convolutions have a norm above one
     "resnet20": set(),
     "resnet18": set(),
-    "preact_resnet18": set(),
     "vgg11": {"NS101"},  # convolutions with bias before BatchNorm, as in the original
     "densenet": set(),
     "unet": set(),
-    "regnet": set(),
     "nfnet": set(),
     "vit": set(),
     "mixer": {"NS101"},  # the token-mixing bias is the same for all channels of a token: LayerNorm subtracts it
     "gpt": set(),
     "llama_like": set(),
     "lstm": set(),
-    "gru_cell": set(),
     "nn.Transformer post": {"NS102", "NS503"},  # a final norm after a post-norm layer; raw input to attention
-    "nn.Transformer pre": set(),
     "BERT": set(),
     "GPT-2": set(),
     "Llama": set(),

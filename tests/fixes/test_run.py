@@ -41,7 +41,6 @@ NETWORKS = {
     "resnet20": ({"blocks": 1, "width": 4}, (3, 32, 32), {"fold", "unit-norm"}),
     "cnn": ({"norm": "bn", "image_size": 8, "width": 4}, (3, 8, 8), {"drop-bias", "fold", "unit-norm"}),
     "mlp": ({"hidden": (12, 8), "in_features": 16}, (1, 4, 4), {"balance"}),
-    "densenet": ({"image_size": 8, "blocks": (2, 2), "growth": 4}, (3, 8, 8), {"fold", "unit-norm"}),
 }
 
 
