@@ -35,6 +35,19 @@ def test_nothing_attained_exceeds_a_bound(start: int) -> None:
         assert checked.violations == [], f"seed {seed}: {checked.violations[:5]}\n{network}"
 
 
+@pytest.mark.parametrize("start", range(0, COUNT, 5 * CHUNK))
+def test_the_whole_analysis_has_an_answer(start: int) -> None:
+    """``analyze`` ends with a result, its upper bounds above what it attained itself; one network in five."""
+    for seed in range(start, min(start + 5 * CHUNK, COUNT), 5):
+        network, inputs = random_network(seed)
+        data = inputs if len(inputs) > 1 else inputs[0]
+        values = normscope.analyze(network, data, points=1, ascent=1, without_normalizers=False).end_to_end
+        for upper, lower in (("global", "lower_everywhere"), ("variance_floor", "lower")):
+            below, above = values[lower], values[upper]
+            assert above is not None
+            assert below is None or below.log <= above.log, f"seed {seed}: {lower} above {upper}\n{network}"
+
+
 def test_most_random_networks_have_finite_bounds() -> None:
     """The networks would prove nothing if their bounds were infinite: most are finite on the data's range."""
     finite = 0

@@ -30,6 +30,17 @@ def test_nan_and_infinity_are_counted_by_name() -> None:
         check_model(model)
 
 
+def test_masks_may_hide_with_minus_infinity() -> None:
+    """A buffer of an attention; but no parameter, no plus infinity, no NaN."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.tensor([[0.0, float("-inf")], [0.0, 0.0]]))
+    check_model(model)
+    for value in ("inf", "nan"):
+        model.mask[1, 0] = float(value)
+        with pytest.raises(NonFiniteError, match="mask has"):
+            check_model(model)
+
+
 def test_formats_of_one_byte_are_checked_too() -> None:
     """float8 knows NaN, and torch has no test for it there."""
     values = torch.tensor([1.0, float("nan")]).to(torch.float8_e4m3fn)

@@ -70,6 +70,11 @@ def test_low_precision_is_summed_in_float64() -> None:
     assert float(moments.variance) == 0.0
 
 
+def test_a_number_is_one_channel() -> None:
+    """Seen once a batch."""
+    assert channel_rows(torch.tensor(3.0), 0).tolist() == [[3.0]]
+
+
 def test_channels_along_any_axis() -> None:
     """Observations are all other axes together."""
     x = points(2, 3, 4, 5)

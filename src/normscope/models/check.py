@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -15,6 +16,10 @@ def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield every parameter and buffer with its name."""
     yield from model.named_parameters()
     yield from model.named_buffers()
+
+
+#: Endings of buffers that are statistics: they must be finite, while a mask may hold minus infinity.
+STATISTICS = ("running_mean", "running_var")
 
 
 def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
@@ -40,7 +45,8 @@ def check_model(model: nn.Module) -> None:
 
     Raises:
         WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized or sparse.
-        NonFiniteError: if a weight holds NaN or infinity; the message says which and how many.
+        NonFiniteError: if a weight holds NaN or infinity; the message says which and how many. A buffer that is no
+            statistic may hold minus infinity: attention masks do.
 
     >>> check_model(nn.Linear(2, 2))
     >>> broken = nn.Linear(2, 2)
@@ -49,6 +55,8 @@ def check_model(model: nn.Module) -> None:
     Traceback (most recent call last):
     normscope.core.errors.NonFiniteError: weights must be finite; bias has 2 NaN of 2; train or load the model again
     """
+    # An additive mask of attention is a buffer with minus infinity where nothing may be seen.
+    masks = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
     absent: list[str] = []
     unusable: list[str] = []
     broken: list[str] = []
@@ -60,6 +68,8 @@ def check_model(model: nn.Module) -> None:
             unusable.append(f"{name} ({str(kind).removeprefix('torch.')})")
         else:
             nan, infinite = count_non_finite(tensor)
+            if infinite and name in masks and not bool((tensor == math.inf).any()):
+                infinite = 0
             counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
             if counts:
                 broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")

@@ -58,5 +58,11 @@ class Moments:
 
 
 def channel_rows(x: Tensor, axis: int) -> Tensor:
-    """Return a tensor as (observations, channels), the channels along ``axis``."""
+    """Return a tensor as (observations, channels), the channels along ``axis``; a number is one channel seen once.
+
+    >>> channel_rows(torch.ones(2, 3, 4), 1).shape, channel_rows(torch.tensor(1.0), 0).shape
+    (torch.Size([8, 3]), torch.Size([1, 1]))
+    """
+    if x.ndim == 0:
+        return x.reshape(1, 1)
     return x.movedim(axis, -1).reshape(-1, x.shape[axis])

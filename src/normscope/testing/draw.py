@@ -74,12 +74,12 @@ class Draw:
 
 
 class Function(nn.Module):
-    """A function of the module itself and its inputs, with named tensors: floating ones are parameters.
+    """A function of the module itself and its inputs, with named tensors: finite floating ones are parameters.
 
     Args:
         name: shown when the module is printed.
         function: called as ``function(self, *inputs)``.
-        **tensors: kept as parameters (floating) or buffers, modules as submodules.
+        **tensors: kept as parameters (floating, finite) or buffers (masks too), modules as submodules.
 
     >>> Function("shift", lambda m, x: x + m.b, b=torch.ones(2))(torch.zeros(1, 2)).tolist()
     [[1.0, 1.0]]
@@ -91,7 +91,7 @@ class Function(nn.Module):
         for key, value in tensors.items():
             if isinstance(value, nn.Module):
                 self.add_module(key, value)
-            elif isinstance(value, Tensor) and value.is_floating_point():
+            elif isinstance(value, Tensor) and value.is_floating_point() and bool(value.isfinite().all()):
                 self.register_parameter(key, nn.Parameter(value))
             else:
                 self.register_buffer(key, value)

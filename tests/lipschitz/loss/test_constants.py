@@ -93,7 +93,9 @@ BOUNDED: list[tuple[nn.Module, Draw, int, float]] = [
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("loss", "draw", "inputs", "share"), BOUNDED, ids=lambda x: str(x)[:60])
+@pytest.mark.parametrize(
+    ("loss", "draw", "inputs", "share"), BOUNDED, ids=lambda x: getattr(x, "__name__", str(x)[:60])
+)
 def test_above_every_gradient_and_nearly_attained(
     loss: nn.Module, draw: Draw, inputs: int, share: float, reduction: str
 ) -> None:

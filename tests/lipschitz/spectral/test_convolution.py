@@ -133,6 +133,19 @@ def test_channel_factors_are_folded_in(transposed: bool, groups: int) -> None:
     assert_exact(bounds, dense_norm(Scaled(), 4, (5, 6)))
 
 
+@pytest.mark.parametrize("size", [8, 32])
+def test_a_filter_of_zeros_among_others(size: int) -> None:
+    """Pruned channels have norm zero and say nothing about the others."""
+    weight = torch.randn(4, 1, 3, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weight[1] = 0.0
+    kept = convolution_norm(weight[[0, 2, 3]], [size, size], padding=1, groups=3)
+    bounds = convolution_norm(weight, [size, size], padding=1, groups=4)
+    assert bounds.lower <= kept.upper
+    assert kept.lower <= bounds.upper
+    assert bounds.upper == pytest.approx(kept.upper, rel=1e-3)
+    assert convolution_norm(torch.zeros(2, 1, 3, 3), [size, size], padding=1, groups=2).upper == 0.0
+
+
 def test_depthwise_is_the_largest_channel() -> None:
     """The norm of a depthwise convolution is that of its largest channel."""
     layer = random_layer(nn.Conv2d(16, 16, 7, padding=3, groups=16, bias=False), seed=5)

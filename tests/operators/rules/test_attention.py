@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from networks import points, seeded, spectral_norm
+from networks import Lambda, points, seeded, spectral_norm
+from normscope import analyze
 from normscope.operators.rules.attention import attention_constants
 from normscope.testing.upper_bound import check_upper_bound
 from operators.rules.refute import Case, nonlinear, program, refuted, without_constant
@@ -106,3 +107,13 @@ def test_a_transformer_layer(first: bool) -> None:
     assert checked.violations == []
     assert (checked.upper["floors"] < math.inf) is first
     assert checked.upper["floors and range"] < math.inf
+
+
+def test_one_query_for_a_whole_batch_is_broadcast() -> None:
+    """A learned query of batch one over keys and values of a batch: no head is repeated, none is lost."""
+    query = torch.randn(1, 3, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    model = Lambda(lambda s, x: F.scaled_dot_product_attention(query, x.tanh(), x.tanh()))
+    x = points(5, 3, 4)
+    result = analyze(model, x)
+    assert result.end_to_end["variance_floor"].log >= result.end_to_end["lower"].log
+    assert result.end_to_end["variance_floor"].log < math.inf

@@ -348,6 +348,8 @@ def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tenso
 def certificate_log(square: float, log_factor: float, block: Block) -> float:
     """Return the logarithm of the certificate from its square on the torus, entry errors and roundings included."""
     upper = math.sqrt(square) + block.entry_error * block.absolute_norm
+    if upper == 0.0:  # a filter of zeros
+        return -math.inf
     return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)
 
 

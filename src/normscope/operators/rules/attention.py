@@ -155,8 +155,8 @@ def attention(call: Call) -> Any:
         return call.with_rest(call.opaque("attention over nothing"), "unused")
     scale = call.arguments.get("scale")
     scale = 1.0 / math.sqrt(q.shape[-1]) * (1 + 1e-15) if scale is None else float(scale)
-    if len(q.shape) > 2:
-        k, v = (repeats_heads(call, t, q.shape[-3]) if t.shape[-3] != q.shape[-3] else t for t in (k, v))
+    if len(q.shape) > 2:  # grouped queries: fewer heads of keys; one of either is broadcast as any batch axis is
+        k, v = (repeats_heads(call, t, q.shape[-3]) if 1 < t.shape[-3] < q.shape[-3] else t for t in (k, v))
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     q, k, v = (broadcast(t, (*batch, *t.shape[-2:]), call) for t in (q, k, v))
     # A causal mask always shows the first key; one that is given may show none.
