@@ -93,7 +93,7 @@ def weight_norm_evidence(run: Run, network: str) -> list[Evidence]:
             bool((last > first).mean() > 0.5),
         ),
         Evidence(
-            f"the product of norms becomes astronomically large (1e{PRODUCT_OF_NORMS:.0f} for ResNet-18)",
+            f"the product of norms reaches 1e{PRODUCT_OF_NORMS:.0f}" if network == "resnet18" else "the product of norms grows",
             network,
             {"log10, first": product[0], "log10": product[-1]},
             bool(product.max() >= PRODUCT_OF_NORMS) if network == "resnet18" else bool(product[-1] > product[0]),
