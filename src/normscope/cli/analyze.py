@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
     DataName,
@@ -31,14 +32,11 @@ from normscope.cli.options import (
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape, split_arguments
+from normscope.cli.specification import checked_file, checked_folder, parse_shape
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from normscope.core.finding import Finding
     from normscope.core.result import Result
-    from normscope.data.source import Data
     from normscope.lipschitz.checkpoint import CheckpointResult
     from normscope.lipschitz.weights.result import WeightResult
     from normscope.report.table import Section
@@ -54,42 +52,16 @@ _MODEL = (
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a user asks of ``analyze``.
+class Request(Named):
+    """What a user asks of ``analyze``, of a named model on named data.
 
     Attributes:
-        model: the model's specification, arguments included.
-        weights: a state dict for it.
-        data: name or file of the data, and where and what of it.
-        root: where named data lies.
-        split: of named data.
-        limit: how many samples.
-        normalize: preset that brings stored numbers to the network's units.
-        shape: of one input, without batch axis.
         device: where to compute.
         options: fields of ``normscope.Options``.
     """
 
-    model: str
-    weights: Path | None
-    data: str | None
-    root: Path | None
-    split: str
-    limit: int | None
-    normalize: str | None
-    shape: tuple[int, ...] | None
     device: str | None
     options: dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The inputs of a data set without its labels, to be iterated as often as wanted."""
-
-    data: Data
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return self.data.inputs()
 
 
 @guarded
@@ -203,30 +175,21 @@ def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) ->
         NormscopeError: a subclass that says what is wrong.
     """
     from normscope.analysis import Options
-    from normscope.data.load import load_data
-    from normscope.models.load import load_model
 
-    _checked_device(request.device)
-    spec, arguments = split_arguments(request.model)
-    stages("loading the model")
+    checked_device(request.device)
     seed = request.options["seed"]
-    model, origin = load_model(spec, request.weights, seed=seed, **arguments)
-    shape, data = request.shape, None
-    if request.data is not None:
-        stages("loading the data")
-        data = load_data(request.data, request.root, request.split, request.limit, normalize=request.normalize)
-    elif shape is None and origin.kind == "zoo":
-        shape = tuple(getattr(model, "input_shape", ())) or None
+    loaded = load(request, seed, stages)
     result: Any = twin(
-        model,
-        None if data is None else Inputs(data),
-        input_shape=shape,
+        loaded.model,
+        loaded.inputs,
+        input_shape=loaded.shape,
         name=request.model,
         options=Options(**request.options),
         progress=stages,
         limit=request.limit,
         device=request.device,
     )
+    origin, data = loaded.origin, loaded.data
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
         notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
@@ -308,7 +271,7 @@ def checked_numbers(tolerance: float | None, delta: float) -> None:
         raise typer.BadParameter(f"a probability is between 0 and 1; got {delta}", param_hint="--delta")
 
 
-def _checked_device(device: str | None) -> None:
+def checked_device(device: str | None) -> None:
     """Raise if torch cannot compute on a device."""
     if device is None:
         return

@@ -13,6 +13,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.console import Stages, guarded
+from normscope.cli.loading import Named, load
+from normscope.cli.options import (
+    MODEL,
+    DataName,
+    DataRoot,
+    Device,
+    InputShape,
+    Limit,
+    Normalize,
+    Quiet,
+    Seed,
+    Split,
+    WeightsFile,
+)
 from normscope.cli.specification import parse_shape, split_arguments
 
 if TYPE_CHECKING:
@@ -25,25 +39,13 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "sarif", "github", "html")
 #: Exit code of a check that fails.
 FAILED = 1
-_MODEL = (
-    "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
-    "'zoo:relu10[norm=bn]'."
-)
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a user asks of ``check``.
+class Request(Named):
+    """What a user asks of ``check``, of a named model on named data.
 
     Attributes:
-        model: the model's specification, arguments included.
-        weights: a state dict for it.
-        data: name or file of the data.
-        root: where named data lies.
-        split: of named data.
-        limit: how many samples.
-        normalize: preset that brings stored numbers to the network's units.
-        shape: of one input, without batch axis.
         optimizer: ``FILE.py:factory`` of a function from the model to its optimizer.
         batch_size: of training.
         dtype: the precision the model will be run in.
@@ -51,14 +53,6 @@ class Request:
         seed: of everything random.
     """
 
-    model: str
-    weights: Path | None
-    data: str | None
-    root: Path | None
-    split: str
-    limit: int | None
-    normalize: str | None
-    shape: tuple[int, ...] | None
     optimizer: str | None
     batch_size: int | None
     dtype: str | None
@@ -68,16 +62,14 @@ class Request:
 
 @guarded
 def check(
-    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
-    weights: Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
-    ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Folder of named data sets.")] = None,
-    split: Annotated[str, typer.Option(help="test or train.")] = "test",
-    limit: Annotated[int | None, typer.Option(min=1, help="Use at most this many samples.")] = None,
-    normalize: Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")] = None,
-    input: Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")] = None,
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    weights: WeightsFile = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+    split: Split = "test",
+    limit: Limit = None,
+    normalize: Normalize = None,
+    input: InputShape = None,
     optimizer: Annotated[
         str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
     ] = None,
@@ -94,9 +86,9 @@ def check(
     format: Annotated[str, typer.Option("--format", help="text, json, sarif, github or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Write the report to this file instead of stdout.")] = None,
     isolated: Annotated[bool, typer.Option("--isolated", help="Do not read pyproject.toml.")] = False,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, ...")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of everything random.")] = 0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    device: Device = None,
+    seed: Seed = 0,
+    quiet: Quiet = False,
 ) -> None:
     """Look for what is wrong with the normalization of MODEL: findings with codes, places, evidence and fixes.
 
@@ -143,28 +135,18 @@ def run(
     """
     from normscope.analysis import analyze
     from normscope.checks import check as doctor
-    from normscope.cli.analyze import Inputs, _checked_device
-    from normscope.data.load import load_data
-    from normscope.models.load import load_model
+    from normscope.cli.analyze import checked_device
 
-    _checked_device(request.device)
+    checked_device(request.device)
     precision = _dtype(request.dtype)
-    spec, arguments = split_arguments(request.model)
-    stages("loading the model")
-    model, origin = load_model(spec, request.weights, seed=request.seed, **arguments)
-    shape, data = request.shape, None
-    if request.data is not None:
-        stages("loading the data")
-        data = load_data(request.data, request.root, request.split, request.limit, normalize=request.normalize)
-    elif shape is None and origin.kind == "zoo":
-        shape = tuple(getattr(model, "input_shape", ())) or None
+    loaded = load(request, request.seed, stages)
     result = doctor(
-        model,
-        None if data is None else Inputs(data),
-        None if request.optimizer is None else optimizer_of(request.optimizer, model, request.seed),
+        loaded.model,
+        loaded.inputs,
+        None if request.optimizer is None else optimizer_of(request.optimizer, loaded.model, request.seed),
         settings=settings,
         name=request.model,
-        input_shape=shape,
+        input_shape=loaded.shape,
         batch_size=request.batch_size,
         dtype=precision,
         limit=request.limit,
@@ -174,12 +156,17 @@ def run(
     )
 
     def capacity() -> Result:
-        given = None if data is None else Inputs(data)
         return analyze(
-            model, given, input_shape=shape, name=request.model, limit=request.limit, progress=stages, seed=request.seed
+            loaded.model,
+            loaded.inputs,
+            input_shape=loaded.shape,
+            name=request.model,
+            limit=request.limit,
+            progress=stages,
+            seed=request.seed,
         )
 
-    return result, source_of(spec), capacity
+    return result, source_of(split_arguments(request.model)[0]), capacity
 
 
 def rendered(result: CheckResult, format: str, source: Source | None, capacity: Callable[[], Result]) -> str:

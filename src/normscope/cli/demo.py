@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.analyze import FILE, REPORT, Inputs, write, write_page
+from normscope.cli.analyze import FILE, REPORT, write, write_page
 from normscope.cli.console import Stages, guarded, show
+from normscope.cli.loading import Inputs
 from normscope.cli.options import Quiet, Seed
 from normscope.cli.specification import checked_folder
 

@@ -1,0 +1,99 @@
+"""What every verb about a model starts from: the model that was named, and its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from normscope.cli.specification import split_arguments
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from normscope.data.source import Data
+    from normscope.models.load import ModelOrigin
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model and data as a user names them.
+
+    Attributes:
+        model: the model's specification, arguments included.
+        weights: a state dict for it.
+        data: name or file of the data.
+        root: where named data lies.
+        split: of named data.
+        limit: how many samples.
+        normalize: preset that brings stored numbers to the network's units.
+        shape: of one input, without batch axis.
+    """
+
+    model: str
+    weights: Path | None
+    data: str | None
+    root: Path | None
+    split: str
+    limit: int | None
+    normalize: str | None
+    shape: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The inputs of a data set without its labels, to be iterated as often as wanted."""
+
+    data: Data
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return self.data.inputs()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model and data that were loaded.
+
+    Attributes:
+        model: the network.
+        origin: where it comes from.
+        data: its data, if some were named.
+        shape: of one input: as named, or as a network of the zoo says.
+    """
+
+    model: nn.Module
+    origin: ModelOrigin
+    data: Data | None
+    shape: tuple[int, ...] | None
+
+    @property
+    def inputs(self) -> Inputs | None:
+        """Return the inputs of the data."""
+        return None if self.data is None else Inputs(self.data)
+
+
+def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
+    """Load what a user names.
+
+    Args:
+        named: model and data.
+        seed: of weights that are not loaded.
+        say: called with a line of text at each step.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
+    from normscope.data.load import load_data
+    from normscope.models.load import load_model
+
+    spec, arguments = split_arguments(named.model)
+    say("loading the model")
+    model, origin = load_model(spec, named.weights, seed=seed, **arguments)
+    shape, data = named.shape, None
+    if named.data is not None:
+        say("loading the data")
+        data = load_data(named.data, named.root, named.split, named.limit, normalize=named.normalize)
+    elif shape is None and origin.kind == "zoo":
+        shape = tuple(getattr(model, "input_shape", ())) or None
+    return Loaded(model, origin, data, shape)
