@@ -20,7 +20,7 @@ demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, 
 	$(BIN)/normscope demo --out normscope-demo
 
 test: $(STAMP) lint ## set up, lint, type-check and run every test
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -58,7 +58,7 @@ class Settings:
     known: tuple[str, ...] = ()
 
 
-QUICK = Settings(SMALL_NETWORKS, most_layers=2, truth_steps=30, patience=1.0, least_seconds=1.0)
+QUICK = Settings(SMALL_NETWORKS, most_layers=2, truth_steps=30, patience=1.0, least_seconds=20.0)
 
 
 def target(layer: Layer) -> float:

@@ -21,7 +21,14 @@ Run = Callable[..., Any]
 
 def _start(*arguments: object) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "normscope", "watch", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A background job of a shell inherits an ignored SIGINT; a user's terminal does not.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def test_it_serves_until_it_is_stopped_and_frees_its_port(tmp_path: Path) -> None:
