@@ -60,7 +60,7 @@ class Stages:
     """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
 
     On a terminal, after two seconds, a line with the current step and the time. Elsewhere one plain line for each
-    step that takes more than two seconds. Steps are told apart by their text before the colon.
+    step that takes more than two seconds. Steps are told apart by their text before a colon and a blank.
 
     Args:
         quiet: show nothing.
@@ -112,8 +112,12 @@ class Stages:
 
 
 def _step(text: str) -> str:
-    """Return the part of a progress line that names the step."""
-    return text.partition(":")[0]
+    """Return the part of a progress line that names the step; a model's name may hold a colon, too.
+
+    >>> _step("net.py:build, training: step 3 of 9")
+    'net.py:build, training'
+    """
+    return text.partition(": ")[0]
 
 
 def _status(text: str) -> Any:

@@ -55,10 +55,11 @@ def record(
         InputError: if the data are absent, or the folder holds a run of another setting.
     """
     say = progress or (lambda text: None)
-    _keep_setting(setting, folder)
+    _refuse_another(setting, folder)
     if is_finished(setting, folder, certify=certify):
         return Run.open(folder)
     images, labels = training_data(setting, root)
+    write_text(folder / SETTING, json.dumps(setting.to_dict(), indent=1) + "\n")
     model = zoo.build(setting.network, seed=setting.seed, **setting.arguments)
     he_normal_(model, torch.Generator().manual_seed(setting.seed))
     steps = setting.epochs * max(1, len(images) // setting.batch)
@@ -107,11 +108,10 @@ def is_finished(setting: Setting, folder: Path, *, certify: bool) -> bool:
     return whole and (not certify or (folder / "end.json").exists())
 
 
-def _keep_setting(setting: Setting, folder: Path) -> None:
-    """Write the setting beside the run, or check that it is the one already there."""
+def _refuse_another(setting: Setting, folder: Path) -> None:
+    """Raise if a folder holds a run of another setting."""
     file, plain = folder / SETTING, json.loads(json.dumps(setting.to_dict()))
     if not file.exists():
-        write_text(file, json.dumps(plain, indent=1) + "\n")
         return
     known = json.loads(file.read_text())
     differing = sorted(key for key in plain if known.get(key) != plain[key])
