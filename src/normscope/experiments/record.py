@@ -55,6 +55,7 @@ def record(
         InputError: if the data are absent, or the folder holds a run of another setting.
     """
     say = progress or (lambda text: None)
+    certify = certify and setting.certified
     _refuse_another(setting, folder)
     if is_finished(setting, folder, certify=certify):
         return Run.open(folder)
