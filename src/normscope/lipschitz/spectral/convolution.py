@@ -134,7 +134,9 @@ def _grouped_norm(
         return largest_norm(solve(b) for b in blocks)
     tori = relaxed.tori if relaxed.form.side == 1 else relaxed.smallest_tori
     squares = torch.stack([torus_bound(relaxed.form, torus) for torus in tori]).amin(0)
-    logs = [certificate_log(float(s), relaxed.log_factor, b) for s, b in zip(squares, blocks, strict=True)]
+    logs = [
+        certificate_log(s, relaxed.log_factor, b.entry_slack) for s, b in zip(squares.tolist(), blocks, strict=True)
+    ]
     known = [NormBounds.certified(-math.inf, log, "torus") for log in logs]
     queue = [(-log, i, False) for i, log in enumerate(logs)]
     heapq.heapify(queue)

@@ -1,10 +1,11 @@
-"""The norm of one channel group of a convolution: dense, torus and Lanczos, whichever the size allows."""
+"""The norm of one channel group of a convolution: dense, torus, inertia or Lanczos, whichever the size allows."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.contest import least_norm, with_noise
 from normscope.lipschitz.spectral.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
 from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm
+from normscope.lipschitz.spectral.embedding import zero_padding_embedding
 from normscope.lipschitz.spectral.geometry import (
     Axis,
     dimensions,
@@ -21,6 +23,7 @@ from normscope.lipschitz.spectral.geometry import (
     extension_multiplicity,
     padded_map,
 )
+from normscope.lipschitz.spectral.inertia import GAP_WITHIN, inertia_bound
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.spectral.sparse import convolution_matrix, sparse_gram
@@ -127,18 +130,32 @@ class Block:
         """Return the dimension of the smaller space."""
         return min(dimensions(self.weight, self.axes))
 
-    @property
+    @cached_property
+    def relaxation(self) -> Relaxation:
+        """Return the tori that bound this group."""
+        return relaxation(self.weight, self.axes, 1, self.padding_mode)
+
+    @cached_property
     def absolute_norm(self) -> float:
         """Return an upper bound on the norm of the same convolution with the absolute values of the weights."""
-        relaxed = relaxation(self.weight, self.axes, 1, self.padding_mode)
-        return math.sqrt(float(relaxed.form.absolute_sum)) * math.exp(relaxed.log_factor) * (1.0 + 1e-9)
+        per_tap = torch.linalg.vector_norm(self.weight.flatten(2), dim=(0, 1))
+        return float(per_tap.sum()) * math.sqrt(self.copies) * (1.0 + 1e-9)
+
+    @property
+    def copies(self) -> int:
+        """Return how often the padding copies one input, at most."""
+        return math.prod(extension_multiplicity(a, self.padding_mode) for a in self.axes)
+
+    @property
+    def entry_slack(self) -> float:
+        """Return by how much the errors of the entries may change the norm."""
+        return self.entry_error * self.absolute_norm if self.entry_error else 0.0
 
     @property
     def apply_error(self) -> float:
         """Return a bound on the error of one application or one adjoint to a unit vector, entry errors included."""
         taps = math.prod(self.weight.shape[2:])
-        copies = math.prod(extension_multiplicity(a, self.padding_mode) for a in self.axes)
-        terms = max(self.weight.shape[:2]) * taps + copies + 4
+        terms = max(self.weight.shape[:2]) * taps + self.copies + 4
         return (gamma(terms) + self.entry_error) * self.absolute_norm
 
 
@@ -180,8 +197,12 @@ def block_norm(
     goal = _krylov_goal(tolerance, probable_tolerance)
     cylinders = _cylinders(block) if log_upper is None else []
     if loose and not cylinders:
-        bounds, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
-        return bounds.with_upper(_torus_log_upper(block, bounds.lower, 0.0, vector), "torus+lanczos")
+        lower, _ = _attained(block, seed, None, math.inf)
+        bounds = NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, goal, seed), "inertia")
+        if bounds.width <= goal:
+            return bounds
+        run, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
+        return run.with_upper(_torus_log_upper(block, run.lower, 0.0, vector), "torus+lanczos")
     within = min(goal, max(tolerance, CYLINDER_WIDTH)) if loose else tolerance
     bounds = _relaxed_bounds(block, cylinders, within, seed, log_upper)
     if bounds.width <= tolerance:
@@ -190,6 +211,9 @@ def block_norm(
         return exact
     if bounds.width <= goal:
         return bounds
+    inertia = bounds.with_upper(_inertia_log_upper(block, bounds.lower, goal, seed), "inertia")
+    if inertia.width <= goal:
+        return inertia
     run, _ = _krylov_bounds(block, goal, delta, seed, max_steps)
     bounds = bounds.with_lower(run.log_lower)
     return bounds.with_probable(run.log_probable, run.delta, f"{bounds.method}+lanczos")
@@ -323,15 +347,27 @@ def _cylinder_log_upper(
     estimate, best = least_norm(contestants, enough=enough)
     # A factorisation that fails costs more than the little room above the estimate.
     square = cylinder_bound(cylinders[best], max(estimate * (1.0 + 3 * ABOVE_ESTIMATE), enough) ** 2)
-    return certificate_log(square, 0.0, block) if square < math.inf else math.inf
+    return certificate_log(square, 0.0, block.entry_slack) if square < math.inf else math.inf
+
+
+def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> float:
+    """Return a certificate at the given width above an attained value, or infinity: more directions than eigenvalues.
+
+    Where the zero padding matters most, on small maps, this is the one that is close enough.
+    """
+    embedding = zero_padding_embedding(block.weight, block.axes) if block.padding_mode == "zeros" else None
+    if embedding is None:
+        return math.inf
+    upper = inertia_bound(embedding, lower * (1.0 + width) * (1.0 - 2 * GAP_WITHIN), seed=seed)
+    return certificate_log(upper**2, 0.0, block.entry_slack) if upper < math.inf else math.inf
 
 
 def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tensor) -> float:
     """Return the certificate of the best torus; the choice rests on estimates, the bound does not."""
-    relaxed = relaxation(block.weight, block.axes, 1, block.padding_mode)
+    relaxed = block.relaxation
     if relaxed.form.side <= SMALL_SIDE:
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
-        return certificate_log(min(squares), relaxed.log_factor, block)
+        return certificate_log(min(squares), relaxed.log_factor, block.entry_slack)
     enough = lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
     tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
     laid = vector.reshape(block.map().domain_shape)
@@ -342,12 +378,12 @@ def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tenso
     estimate, winner = least_norm(contestants, enough=enough, max_steps=steps)
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
     guess = torch.tensor([(estimate * (1.0 + above)) ** 2], dtype=torch.float64)
-    return certificate_log(float(torus_bound(relaxed.form, tori[winner], guess)), relaxed.log_factor, block)
+    return certificate_log(float(torus_bound(relaxed.form, tori[winner], guess)), relaxed.log_factor, block.entry_slack)
 
 
-def certificate_log(square: float, log_factor: float, block: Block) -> float:
+def certificate_log(square: float, log_factor: float, slack: float) -> float:
     """Return the logarithm of the certificate from its square on the torus, entry errors and roundings included."""
-    upper = math.sqrt(square) + block.entry_error * block.absolute_norm
+    upper = math.sqrt(square) + slack
     if upper == 0.0:  # a filter of zeros
         return -math.inf
     return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)

@@ -30,6 +30,7 @@ from normscope.lipschitz.spectral.torus import (
     frequencies,
     polyphase,
     symbol_angles,
+    symbols,
     wrapped,
     zero_padding_tori,
 )
@@ -147,10 +148,8 @@ def line_blocks(cylinder: Cylinder, numerators: np.ndarray) -> dict[Pairs, Tenso
         numerators: one frequency, a row of :meth:`Torus.numerators`.
     """
     form = cylinder.form
-    phase = torch.as_tensor(symbol_angles(cylinder.torus, numerators[None], form.offsets), device=form.taps.device)
-    flat = form.taps.flatten(1)
-    symbols = torch.complex(phase.real @ flat, phase.imag @ flat).reshape(form.taps.shape[1:])
-    left = symbols if cylinder.of_outputs else symbols.mH
+    (symbol,) = symbols(form.taps, form.offsets, cylinder.torus, numerators[None])
+    left = symbol if cylinder.of_outputs else symbol.mH
     products: dict[tuple[int, int], Tensor] = {}
 
     def product(k: int, h: int) -> Tensor:

@@ -64,11 +64,13 @@ class Polyphase:
 
     Attributes:
         offsets: the tap positions ``(T, axes)``.
-        taps: the tap matrices ``(T, groups, rows, columns)``.
+        taps: the tap matrices ``(T, groups, rows, columns)``; the columns are phase by phase.
+        phases: the phases, a number below the stride per axis, in the order of the columns.
     """
 
     offsets: np.ndarray
     taps: Tensor
+    phases: tuple[tuple[int, ...], ...] = ()
 
     @property
     def absolute_sum(self) -> Tensor:
@@ -105,7 +107,7 @@ def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int, *, sublattices:
     for t, blocks in enumerate(found.values()):
         for phase, block in blocks.items():
             taps[t, :, :, phases[phase]] = block
-    return Polyphase(np.array(list(found), dtype=np.int64), taps.flatten(-2))
+    return Polyphase(np.array(list(found), dtype=np.int64), taps.flatten(-2), tuple(phases))
 
 
 def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
@@ -149,6 +151,26 @@ def symbol_angles(torus: Torus, numerators: np.ndarray, offsets: np.ndarray) -> 
     return phase
 
 
+def symbols(taps: Tensor, offsets: np.ndarray, torus: Torus, numerators: np.ndarray) -> Tensor:
+    r"""Return the symbol :math:`\hat K(\theta) = \sum_a W_a e^{i \theta a}` at some frequencies of a torus.
+
+    Args:
+        taps: the matrices, one per offset along the first axis, in float64.
+        offsets: where they stand ``(T, axes)``.
+        torus: the torus.
+        numerators: rows of :meth:`Torus.numerators`.
+
+    Returns:
+        A complex tensor, one entry per frequency along the first axis.
+
+    >>> symbols(torch.ones(2, 1, 1).double(), np.array([[0], [1]]), Torus((4,), (0,)), np.array([[2]])).tolist()
+    [[[(1+1j)]]]
+    """
+    phase = torch.as_tensor(symbol_angles(torus, numerators, offsets), device=taps.device)
+    flat = taps.reshape(len(offsets), -1)
+    return torch.complex(phase.real @ flat, phase.imag @ flat).reshape(len(numerators), *taps.shape[1:])
+
+
 def symbol_grams(form: Polyphase, torus: Torus) -> Iterator[Tensor]:
     """Yield the Gram matrices of the symbol, ``(frequencies, groups, side, side)``, chunk by chunk."""
     groups, rows, columns = form.taps.shape[1:]
@@ -167,9 +189,7 @@ def symbol_grams(form: Polyphase, torus: Torus) -> Iterator[Tensor]:
             real, imaginary = phase.real @ even, phase.imag @ odd
             yield torch.complex(real, imaginary).reshape(len(part), groups, side, side)
         else:
-            phase = torch.as_tensor(symbol_angles(torus, part, form.offsets), device=taps.device)
-            flat = taps.reshape(len(form.offsets), -1)
-            symbol = torch.complex(phase.real @ flat, phase.imag @ flat).reshape(len(part), *taps.shape[1:])
+            symbol = symbols(taps, form.offsets, torus, part)
             yield symbol @ symbol.mH
 
 
