@@ -86,7 +86,7 @@ def test_a_run_that_has_not_begun(tmp_path: Path) -> None:
         store.open()
     assert not store.poll()
     assert store.status()["state"] == "waiting"
-    written(tmp_path / "later", {3: {"norm/a": 1.0}})
+    begin(tmp_path / "later").log({"norm/a": 1.0}, step=3)
     assert store.poll()
     assert store.status()["state"] == "live"
 
@@ -127,6 +127,21 @@ def test_status(tmp_path: Path) -> None:
     assert (status["share"], status["step"], status["points"], status["state"]) == (0.02, 9, 10, "live")
     later = os.stat(tmp_path / "metrics.jsonl").st_mtime + 100
     assert store.status(now=lambda: later) == status | {"state": "quiet", "age": 100.0}
+
+
+def test_a_run_that_was_closed_has_ended_until_it_is_resumed(tmp_path: Path) -> None:
+    """One that was closed says so, and the page is told; one that goes on is live again."""
+    run = begin(tmp_path)
+    run.log({"norm/a": 1.0}, step=3)
+    store = _opened(tmp_path)
+    assert store.status()["state"] == "live"
+    run.close()
+    assert store.poll()
+    assert store.status()["state"] == "ended"
+    assert _opened(tmp_path).status()["state"] == "ended"
+    begin(tmp_path).log({"norm/a": 2.0}, step=4)
+    assert store.poll()
+    assert (store.status()["state"], store.count) == ("live", 2)
 
 
 def test_only_the_newest_points_are_kept_to_be_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

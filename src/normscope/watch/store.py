@@ -148,6 +148,7 @@ class RunStore:
 
     def _follow(self, run: _Tail) -> bool:
         """Read on; everything anew if points that were read are gone."""
+        news = False
         stamp = self._config_stamp()
         if stamp != self._stamp:  # resumed, or another run in the same place: its file may have got the same number
             started = self.config.get("started")
@@ -158,6 +159,7 @@ class RunStore:
                 self.open()
                 return True
             run.config = self.config = config
+            news = True
         before = run.generation
         new = run.take()
         self.trouble = ""
@@ -165,7 +167,7 @@ class RunStore:
             self._restart()
             self.config = run.config
         self._take(new)
-        return bool(new) or run.generation != before
+        return bool(new) or news or run.generation != before
 
     def _restart(self) -> None:
         """Begin a new generation."""
@@ -216,7 +218,8 @@ class RunStore:
     def status(self, now: Callable[[], float] = time.time) -> dict[str, Any]:
         """Return how the run is doing.
 
-        Nothing in a run says that it has ended, so a run that does not grow is called quiet, with the time since.
+        A run that was closed says that it has ended. One that was killed, or waits, cannot: where nothing came for
+        long it is called quiet, with the time since.
         """
         share = self.tracks["clock/share"].last if "clock/share" in self.tracks else None
         status: dict[str, Any] = {
@@ -230,8 +233,12 @@ class RunStore:
         if self._run is None:
             return status | {"state": "waiting", "age": None}
         try:
-            age = max(0.0, now() - (self.path / METRICS).stat().st_mtime)
+            age: float | None = max(0.0, now() - (self.path / METRICS).stat().st_mtime)
         except OSError:
+            age = None
+        if self.config.get("ended"):
+            return status | {"state": "ended", "age": None if age is None else round(age, 1)}
+        if age is None:
             return status | {"state": "quiet" if self.count else "live", "age": None}
         times = [t for _, t in self._clock]
         gaps = [b - a for a, b in itertools.pairwise(times)]

@@ -31,6 +31,17 @@ def test_the_configuration_is_written_at_the_start(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "deep" / "run" / CONFIG).read_text())["model"] == "net"
 
 
+def test_the_end_is_marked_until_the_run_goes_on(tmp_path: Path) -> None:
+    _filled(tmp_path)
+    assert Run.open(tmp_path).config["ended"] == {"step": 4}
+    again = RunFolder(tmp_path)
+    again.begin(FACTS, None)
+    assert "ended" not in Run.open(tmp_path).config
+    (tmp_path / CONFIG).unlink()  # someone cleans up: closing has nothing to mark, and nothing to complain about
+    again.close()
+    assert not (tmp_path / CONFIG).exists()
+
+
 def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     _filled(tmp_path)
     with (tmp_path / METRICS).open("ab") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -43,6 +44,7 @@ class RunFolder:
         self.resumed = False
         self._begun = False
         self._start = 0.0
+        self._last_step = 0
 
     def begin(self, config: Mapping[str, Any], step: int | None) -> int:
         """Start a run, or continue the one in the folder.
@@ -83,12 +85,13 @@ class RunFolder:
                 )
             self.resumed = True
             resumed = {"step": at, "started": config.get("started", "")}
-            self._write_config({**known, "resumed": [*known.get("resumed", ()), resumed]})
+            goes_on = {key: value for key, value in known.items() if key != "ended"}
+            self._write_config({**goes_on, "resumed": [*known.get("resumed", ()), resumed]})
         self._start = time.time() - seconds
         file = self.path / METRICS
         if not file.exists() or file.read_bytes() != kept:
             _replace(file, kept)
-        self._begun = True
+        self._begun, self._last_step = True, at
         return at
 
     def _known(self) -> dict[str, Any] | None:
@@ -128,10 +131,17 @@ class RunFolder:
         line = to_line(Point(step, time.time() - self._start, dict(metrics), note))
         with (self.path / METRICS).open("ab", buffering=0) as file:
             file.write(line)
+        self._last_step = step
 
     def close(self) -> None:
-        """End the run."""
-        self._begun = False
+        """End the run: its configuration says so until it is continued."""
+        if self._begun:
+            self._begun = False
+            # Without the mark the run is whole all the same; an error on its way must not be hidden by this one.
+            with contextlib.suppress(OSError, InputError):
+                known = self._known()
+                if known is not None:
+                    self._write_config({**known, "ended": {"step": self._last_step}})
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -127,7 +127,7 @@
     const { state: doing, step, points, rate, share, trouble } = run.status;
     const mark = item.querySelector(".state");
     mark.className = `state ${doing}`;
-    mark.textContent = doing === "waiting" ? "waiting for the run to begin" : doing === "quiet" ? "quiet: ended or paused" : doing;
+    mark.textContent = doing === "waiting" ? "waiting for the run to begin" : doing === "quiet" ? "quiet: stopped or paused" : doing;
     item.querySelector(".age").textContent = age(run.status.age);
     item.querySelector(".trouble").textContent = trouble;
     const parts = [[`step ${step.toLocaleString("en")}`], [`${points.toLocaleString("en")} points`]];
