@@ -64,7 +64,7 @@ def test_directions_do_what_they_promise() -> None:
     excess = count_above(found, level, 0)
     assert excess is not None
     assert excess.count > 0
-    directions = negative_directions(excess)
+    directions = negative_directions(excess, 200)
     assert directions is not None
     assert directions[0].shape[-1] == excess.count
     left = remainder(excess, *directions)

@@ -11,6 +11,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -113,7 +114,8 @@ def zero_padding_cylinders(weight: Tensor, axes: Sequence[Axis]) -> list[Cylinde
     return found
 
 
-def line_pairs(line: Axis, *, of_outputs: bool) -> dict[tuple[int, int], Pairs]:
+@lru_cache(maxsize=64)  # the same for every frequency
+def line_pairs(line: Axis, *, of_outputs: bool) -> Mapping[tuple[int, int], Pairs]:
     r"""Return for two places ``i >= j`` of one side the pairs of taps that join them over a place of the other.
 
     On the outputs, :math:`(A A^H)_{ij} = \sum W_k W_h^H` over taps with :math:`s i + d k = s j + d h` at an input that

@@ -24,8 +24,9 @@ from normscope.lipschitz.spectral.torus import PHASE_ERROR, gram_error, symbol_g
 
 #: The most complex numbers the symbols may hold, and the most the directions may (each a quarter of a GiB).
 MOST_NUMBERS = 2**24
-#: Modes tried for every direction that is needed, and in addition: those just below the level must be kept out of it.
-TRIALS, MORE_TRIALS = 3, 48
+#: Modes tried for every direction that is needed, and in addition, at first and then: those just below the level must
+#: be kept out of the directions.
+TRIALS = ((2, 64), (4, 128))
 #: Eigenvectors sought per frequency.
 BREADTH = 12
 #: Eigenvalues below this part of the squared level are damped when eigenvectors are sought.
@@ -101,10 +102,11 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
     rounding = symbol_error(embedding)
     if excess.count == 0:
         return (excess.level + rounding) * (1.0 + 4 * UNIT_ROUNDOFF)
-    directions = negative_directions(excess)
-    if directions is None:
-        return math.inf
-    return (excess.level + remainder(excess, *directions) + rounding) * (1.0 + 8 * UNIT_ROUNDOFF)
+    for each, more in TRIALS:
+        directions = negative_directions(excess, each * excess.count + more)
+        if directions is not None:
+            return (excess.level + remainder(excess, *directions) + rounding) * (1.0 + 8 * UNIT_ROUNDOFF)
+    return math.inf
 
 
 def symbol_error(embedding: Embedding) -> float:
@@ -198,19 +200,22 @@ def _in_a_gap(values: Tensor, square: float) -> float:
     return float(edges[best] + 0.5 * widths[best])
 
 
-def negative_directions(excess: Excess) -> tuple[Tensor, Tensor] | None:
+def negative_directions(excess: Excess, trials: int) -> tuple[Tensor, Tensor] | None:
     r"""Return k directions on which H is negative and which it maps out of the window, as far as single precision goes.
 
     The modes around the level, cut to what lies outside the window, span a space Y; on it
     :math:`Y^* H^{-1} Y` has as many negative eigenvalues as are needed, or the search has failed.
 
+    Args:
+        excess: the level and what is known about it.
+        trials: how many modes to cut, about.
+
     Returns:
         The Fourier modes of :math:`Z = H^{-1} Y`, on the rows and on the columns, ``(frequencies, channels, k)``.
     """
     embedding = excess.embedding
-    frequency, rows, columns = _trial_modes(excess)
-    trials = 2 * len(frequency)
-    numbers = len(embedding.numerators) * (rows.shape[1] + columns.shape[1]) * trials
+    frequency, rows, columns = _trial_modes(excess, trials)
+    numbers = len(embedding.numerators) * (rows.shape[1] + columns.shape[1]) * 2 * len(frequency)
     if numbers > MOST_NUMBERS:
         return None
     origins = embedding.numerators[frequency]
@@ -236,12 +241,12 @@ def negative_directions(excess: Excess) -> tuple[Tensor, Tensor] | None:
     return directions[0], directions[1]
 
 
-def _trial_modes(excess: Excess) -> tuple[np.ndarray, Tensor, Tensor]:
+def _trial_modes(excess: Excess, trials: int) -> tuple[np.ndarray, Tensor, Tensor]:
     """Return the largest singular triples of the torus: frequency, and both vectors in single precision."""
     weights = torch.as_tensor(excess.embedding.multiplicities).unsqueeze(1).expand(excess.values.shape)
     order = excess.values.cpu().flatten().argsort(descending=True)
     reached = weights.flatten()[order].cumsum(0)
-    wanted = int((reached < TRIALS * excess.count + MORE_TRIALS).sum()) + 1
+    wanted = int((reached < trials).sum()) + 1
     chosen = order[:wanted].to(excess.values.device)
     frequency, place = chosen // excess.values.shape[1], chosen % excess.values.shape[1]
     left = excess.vectors[frequency, :, place]
