@@ -62,7 +62,8 @@ def _earlier(out: Path | None) -> dict:
 def _merged(earlier: dict, found: dict) -> dict:
     """Return a section with the rows measured before and not again."""
     again = {row["name"] for row in found["rows"]}
-    return found | {"rows": [row for row in earlier.get("rows", ()) if row["name"] not in again] + found["rows"]}
+    kept = [row for row in earlier.get("rows", ()) if row["name"] not in again]
+    return found | {"rows": kept + found["rows"], "several_runs": bool(kept)}
 
 
 if __name__ == "__main__":

@@ -236,18 +236,17 @@ def totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def missed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the layers wider than their target; on maps of 8 and less the probable width counts."""
-    out = []
-    for row in rows:
-        width = row["normscope"]["probable_width" if row["map"] <= 8 else "width"]
-        if width > row["target"]:
-            out.append({"layer": row["name"], "width": width, "target": row["target"]} | _probable(row))
-    return out
-
-
-def _probable(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the probable width of a row."""
-    return {"probable_width": row["normscope"]["probable_width"]}
+    """Return the layers whose certificate is wider than their target."""
+    return [
+        {
+            "layer": row["name"],
+            "width": row["normscope"]["width"],
+            "target": row["target"],
+            "probable_width": row["normscope"]["probable_width"],
+        }
+        for row in rows
+        if row["normscope"]["width"] > row["target"]
+    ]
 
 
 def faster(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

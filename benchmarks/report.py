@@ -20,8 +20,7 @@ HEAD = """# Benchmarks
     python -m benchmarks
 
 Weights are random: He-normal by seed for the convolutions, the zoo's own initial weights for whole analyses and growth.
-Timings use one thread and a process of their own. The load average in each section is that at its last measurement;
-rows may come from several runs."""
+Timings use one thread and a process of their own. The load average in each section is that at its last measurement."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -63,7 +62,7 @@ def _where(section: Section) -> str:
     return (
         f"{e['processor']}, {e['cores']} cores, {e['threads']} thread used, load average {e['load_average']}; "
         f"Python {e['python']}, torch {e['torch']}, numpy {e['numpy']}, scipy {e['scipy']}, "
-        f"normscope {e['normscope']}."
+        f"normscope {e['normscope']}." + (" Rows come from several runs." if section.get("several_runs") else "")
     )
 
 
