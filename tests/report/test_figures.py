@@ -10,7 +10,7 @@ from normscope.core.errors import InputError
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.report.evidence import evidence_section
-from normscope.report.figures import PANELS, SHOWN, draw
+from normscope.report.figures import PANELS, draw
 
 
 @pytest.fixture
@@ -31,14 +31,17 @@ def run(tmp_path: Path) -> Run:
 def test_each_figure_has_its_panels_for_each_network(run: Run, figure: str, tmp_path: Path) -> None:
     """One row per network; it can be written."""
     drawn = draw(figure, {"relu10": run, "resnet18": run})
-    assert len(drawn.axes) == 2 * len(PANELS[figure])
+    scales = [ax for ax in drawn.axes if ax.get_ylabel() == "layer"]
+    assert len(drawn.axes) - len(scales) == 2 * len(PANELS[figure])
+    assert len(scales) == {"fig1": 2, "fig2": 2, "fig3": 4}[figure]
+    assert all(scale.get_ylim() == (1, 14) for scale in scales)
     drawn.savefig(tmp_path / "figure.svg")
 
 
 def test_lines_are_the_series(run: Run) -> None:
-    """The first eleven layers, and the product with its folded form."""
-    norms, product, accuracy = draw("fig1", {"relu10": run}).axes
-    assert len(norms.get_lines()) == SHOWN
+    """Every layer, in colours of its own, and the product with its folded form."""
+    norms, _scale, product, accuracy = draw("fig1", {"relu10": run}).axes
+    assert len(norms.get_lines()) == len({line.get_color() for line in norms.get_lines()}) == 14
     assert list(norms.get_lines()[1].get_ydata()) == [2.0, 3.0, 4.0]
     assert [list(line.get_ydata()) for line in product.get_lines()] == [[3.0, 4.0, 5.0], [2.0, 2.0, 2.0]]
     assert list(accuracy.get_lines()[0].get_ydata()) == pytest.approx([0.0, 0.1, 0.2])

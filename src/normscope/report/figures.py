@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Layers drawn of a deep network, as in the paper.
-SHOWN = 11
 TITLES = {"relu10": "ReLU network, 10 layers", "resnet18": "ResNet-18", "efficientnet_b3": "EfficientNet-B3"}
 
 
@@ -51,7 +49,7 @@ def draw(figure: str, runs: Mapping[str, Run]) -> Figure:
 
 
 def norms_panel(run: Run, ax: Axes) -> None:
-    """Draw the norm of the first layers over time, early layers dark."""
+    """Draw the norm of every layer over time."""
     _layers(ax, {name: (s.steps, s.values) for name, s in run.group("norm").items()})
     ax.set_ylabel("norm of the layer")
 
@@ -64,7 +62,7 @@ def product_panel(run: Run, ax: Axes) -> None:
         folded = run.series("product/folded_log10")
         ax.plot(folded.steps, folded.values, color="#009E73", label="prod ||diag(gamma/sigma) W||")
     ax.set_ylabel("log10 of the product")
-    ax.legend(frameon=False, fontsize="x-small")
+    _legend(ax)
 
 
 def accuracy_panel(run: Run, ax: Axes) -> None:
@@ -76,7 +74,7 @@ def accuracy_panel(run: Run, ax: Axes) -> None:
 
 
 def variances_panel(run: Run, ax: Axes) -> None:
-    """Draw the variance before the first normalizers or activations, and the line at one."""
+    """Draw the variance before every normalizer or activation, and the line at one."""
     _layers(ax, {name: (s.steps, s.values) for name, s in variances(run).items()})
     ax.axhline(1.0, color="0.5", linestyle="--", linewidth=0.8)
     ax.set_yscale("log")
@@ -96,16 +94,30 @@ def variance_product_panel(run: Run, ax: Axes) -> None:
             ax.plot(other.steps, other.values, color=colour, label=words)
     ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     ax.set_ylabel("log10 of the product")
-    ax.legend(frameon=False, fontsize="x-small")
+    _legend(ax)
 
 
 def _layers(ax: Axes, series: Mapping[str, tuple[Any, Any]]) -> None:
-    """Draw one line per layer, the first ones only, from dark to light."""
-    names = list(series)[:SHOWN]
-    for i, name in enumerate(names):
-        shade = 0.1 + 0.75 * i / max(1, len(names) - 1)
-        ax.plot(*series[name], color=(shade * 0.9, shade * 0.95, 0.45 + 0.5 * shade), linewidth=1.0, label=name)
-    ax.legend(frameon=False, fontsize=5, ncols=2)
+    """Draw one line per layer, coloured by its place from input to output."""
+    from matplotlib import colormaps
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
+    from matplotlib.ticker import MaxNLocator
+
+    last = max(2, len(series))
+    places, colours = Normalize(1 - 0.15 * last, last), colormaps["viridis_r"]  # its lightest part is hardly seen
+    for place, values in enumerate(series.values(), start=1):
+        ax.plot(*values, color=colours(places(place)), linewidth=1.0 if len(series) < 40 else 0.6)
+    scale = ax.figure.colorbar(ScalarMappable(places, colours), ax=ax, pad=0.02, aspect=30)
+    scale.ax.set_ylim(1, last)
+    scale.ax.yaxis.set_major_locator(MaxNLocator(6, integer=True))
+    scale.ax.tick_params(labelsize="small")
+    scale.set_label("layer", fontsize="small")
+
+
+def _legend(ax: Axes) -> None:
+    """Name the lines above the axes, where they cover nothing."""
+    ax.legend(frameon=False, fontsize="x-small", loc="lower left", bbox_to_anchor=(0, 1), borderaxespad=0, ncols=2)
 
 
 PANELS: dict[str, tuple[Callable[[Run, Any], None], ...]] = {
