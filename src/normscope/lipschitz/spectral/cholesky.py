@@ -16,8 +16,8 @@ def cholesky_margin(dimension: int, trace: float, *, complex_arithmetic: bool = 
 
     :math:`c = \frac{\gamma_{n+1}}{1 - \gamma_{n+1}} \operatorname{tr} A`: the computed factor satisfies
     :math:`R^H R = A + E`, :math:`|E_{ij}| \le \gamma_{n+1} (1-\gamma_{n+1})^{-1} \sqrt{a_{ii} a_{jj}}`, and
-    :math:`\|E\|_2 \le` that factor times :math:`\operatorname{tr} A`. The count is doubled for complex arithmetic, and
-    for both kinds the rounding of the shifted diagonal is included.
+    :math:`\|E\|_2 \le` that factor times :math:`\operatorname{tr} A`. The count is three times as high in complex
+    arithmetic, and for both kinds the rounding of the shifted diagonal is included.
 
     Args:
         dimension: the side ``n`` of the matrix.
@@ -30,7 +30,7 @@ def cholesky_margin(dimension: int, trace: float, *, complex_arithmetic: bool = 
     >>> 0 < cholesky_margin(10, 10.0) < 1e-13
     True
     """
-    count = 2 * dimension + 8 if complex_arithmetic else dimension + 3
+    count = 3 * dimension + 12 if complex_arithmetic else dimension + 3
     factor = gamma(count)
     return factor / (1.0 - factor) * trace
 

@@ -72,7 +72,7 @@ def convolution_norm(
         delta: the probability with which a probabilistic bound may fail.
         seed: the seed of all start vectors.
         probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
-            by default 0.75 %, or ``tolerance`` where that is larger.
+            by default 0.9 %, or ``tolerance`` where that is larger.
 
     Returns:
         The bounds.
@@ -135,7 +135,8 @@ def _grouped_norm(
     tori = relaxed.tori if relaxed.form.side == 1 else relaxed.smallest_tori
     squares = torch.stack([torus_bound(relaxed.form, torus) for torus in tori]).amin(0)
     logs = [
-        certificate_log(s, relaxed.log_factor, b.entry_slack) for s, b in zip(squares.tolist(), blocks, strict=True)
+        certificate_log(s, relaxed.log_factor, b.entry_slack)
+        for s, b in zip(squares.sqrt().tolist(), blocks, strict=True)
     ]
     known = [NormBounds.certified(-math.inf, log, "torus") for log in logs]
     queue = [(-log, i, False) for i, log in enumerate(logs)]

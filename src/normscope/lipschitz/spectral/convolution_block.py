@@ -52,8 +52,8 @@ LOOSE_TORUS = 1e-2
 ABOVE_ESTIMATE = 1e-4
 #: The width that is enough of a cylinder where the tolerance is out of its reach.
 CYLINDER_WIDTH = 5e-3
-#: The width beyond which a probabilistic bound is sought, and which it always reaches.
-PROBABLE_WIDTH = 7.5e-3
+#: The width to which small maps are certified by inertia; beyond it a probabilistic bound is sought, which reaches it.
+PROBABLE_WIDTH = 9e-3
 #: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
 SPARSE_UP_TO = 128
 #: Symbols up to this side are solved by eigenvalues; larger ones are estimated first on the torus itself.
@@ -197,11 +197,11 @@ def block_norm(
     goal = _krylov_goal(tolerance, probable_tolerance)
     cylinders = _cylinders(block) if log_upper is None else []
     if loose and not cylinders:
-        lower, _ = _attained(block, seed, None, math.inf)
-        bounds = NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, goal, seed), "inertia")
+        bounds = _inertia_bounds(block, goal, seed)
         if bounds.width <= goal:
             return bounds
         run, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
+        run = run.with_lower(bounds.log_lower).with_upper(bounds.log_upper, "inertia+lanczos")
         return run.with_upper(_torus_log_upper(block, run.lower, 0.0, vector), "torus+lanczos")
     within = min(goal, max(tolerance, CYLINDER_WIDTH)) if loose else tolerance
     bounds = _relaxed_bounds(block, cylinders, within, seed, log_upper)
@@ -347,7 +347,15 @@ def _cylinder_log_upper(
     estimate, best = least_norm(contestants, enough=enough)
     # A factorisation that fails costs more than the little room above the estimate.
     square = cylinder_bound(cylinders[best], max(estimate * (1.0 + 3 * ABOVE_ESTIMATE), enough) ** 2)
-    return certificate_log(square, 0.0, block.entry_slack) if square < math.inf else math.inf
+    return certificate_log(math.sqrt(square), 0.0, block.entry_slack) if square < math.inf else math.inf
+
+
+def _inertia_bounds(block: Block, width: float, seed: int) -> NormBounds:
+    """Return an attained value and the certificate by inertia, where there is one."""
+    if block.padding_mode != "zeros":
+        return NormBounds.certified(-math.inf, math.inf, "none")
+    lower, _ = _attained(block, seed, None, math.inf)
+    return NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
 
 
 def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> float:
@@ -356,10 +364,10 @@ def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> f
     Where the zero padding matters most, on small maps, this is the one that is close enough.
     """
     embedding = zero_padding_embedding(block.weight, block.axes) if block.padding_mode == "zeros" else None
-    if embedding is None:
+    if embedding is None or width <= 2 * GAP_WITHIN:
         return math.inf
     upper = inertia_bound(embedding, lower * (1.0 + width) * (1.0 - 2 * GAP_WITHIN), seed=seed)
-    return certificate_log(upper**2, 0.0, block.entry_slack) if upper < math.inf else math.inf
+    return certificate_log(upper, 0.0, block.entry_slack) if upper < math.inf else math.inf
 
 
 def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tensor) -> float:
@@ -367,7 +375,7 @@ def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tenso
     relaxed = block.relaxation
     if relaxed.form.side <= SMALL_SIDE:
         squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
-        return certificate_log(min(squares), relaxed.log_factor, block.entry_slack)
+        return certificate_log(math.sqrt(min(squares)), relaxed.log_factor, block.entry_slack)
     enough = lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
     tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
     laid = vector.reshape(block.map().domain_shape)
@@ -378,12 +386,13 @@ def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tenso
     estimate, winner = least_norm(contestants, enough=enough, max_steps=steps)
     # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
     guess = torch.tensor([(estimate * (1.0 + above)) ** 2], dtype=torch.float64)
-    return certificate_log(float(torus_bound(relaxed.form, tori[winner], guess)), relaxed.log_factor, block.entry_slack)
+    square = float(torus_bound(relaxed.form, tori[winner], guess))
+    return certificate_log(math.sqrt(square), relaxed.log_factor, block.entry_slack)
 
 
-def certificate_log(square: float, log_factor: float, slack: float) -> float:
-    """Return the logarithm of the certificate from its square on the torus, entry errors and roundings included."""
-    upper = math.sqrt(square) + slack
+def certificate_log(norm: float, log_factor: float, slack: float) -> float:
+    """Return the logarithm of a certificate, entry errors and roundings included."""
+    upper = norm + slack
     if upper == 0.0:  # a filter of zeros
         return -math.inf
     return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)

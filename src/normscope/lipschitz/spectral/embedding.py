@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -46,6 +46,10 @@ class Embedding:
     def multiplicities(self) -> np.ndarray:
         """Return how many frequencies each of them stands for: two, or one where it is its own conjugate."""
         return np.where(((2 * self.numerators) % (2 * np.array(self.torus.sizes)) == 0).all(1), 1, 2)
+
+    def scaled(self, factor: float) -> Embedding:
+        """Return the embedding of the convolution times a factor."""
+        return replace(self, form=replace(self.form, taps=self.form.taps * factor))
 
     def outside(self, window: Window, origins: np.ndarray) -> np.ndarray:
         r"""Return what the Fourier modes at some frequencies have in common outside a window.

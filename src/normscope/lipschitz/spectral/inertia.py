@@ -26,9 +26,9 @@ from normscope.lipschitz.spectral.torus import PHASE_ERROR, gram_error, symbol_g
 MOST_NUMBERS = 2**24
 #: Modes tried for every direction that is needed, and in addition, at first and then: those just below the level must
 #: be kept out of the directions.
-TRIALS = ((2, 64), (4, 128))
-#: Eigenvectors sought per frequency.
-BREADTH = 12
+TRIALS = ((2, 40), (4, 128))
+#: Eigenvectors sought per frequency, at first and then.
+BREADTHS = (8, 24)
 #: Eigenvalues below this part of the squared level are damped when eigenvectors are sought.
 DAMPED_UP_TO = 0.88
 #: Rounds of the filter that finds them, and its degree.
@@ -82,7 +82,7 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
         seed: of the random vectors from which eigenvectors are sought.
 
     Returns:
-        The bound; infinity where too few directions were found, which is certain where the level is below the norm.
+        The bound, never a number below the norm; infinity where too few directions were found.
 
     >>> from normscope.lipschitz.spectral.embedding import zero_padding_embedding
     >>> from normscope.lipschitz.spectral.geometry import Axis
@@ -94,8 +94,21 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
     (True, inf)
     """
     numbers = len(embedding.numerators) * math.prod(embedding.form.taps.shape[-2:])
-    if not level > 0.0 or numbers > MOST_NUMBERS:
+    if not 0.0 < level < math.inf or numbers > MOST_NUMBERS:
         return math.inf
+    # The search is in single precision: a power of two, exact, brings every kernel to the size it is made for.
+    exponent = math.frexp(level)[1]
+    if not -900 < exponent < 900:
+        return math.inf
+    try:
+        found = _unit_bound(embedding.scaled(2.0**-exponent), level * 2.0**-exponent, seed)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]  # nothing has been claimed yet
+        return math.inf
+    return found * 2.0**exponent
+
+
+def _unit_bound(embedding: Embedding, level: float, seed: int) -> float:
+    """Return the bound for a level about one."""
     excess = count_above(embedding, level, seed)
     if excess is None:
         return math.inf
@@ -104,8 +117,9 @@ def inertia_bound(embedding: Embedding, level: float, *, seed: int = 0) -> float
         return (excess.level + rounding) * (1.0 + 4 * UNIT_ROUNDOFF)
     for each, more in TRIALS:
         directions = negative_directions(excess, each * excess.count + more)
-        if directions is not None:
-            return (excess.level + remainder(excess, *directions) + rounding) * (1.0 + 8 * UNIT_ROUNDOFF)
+        left = math.inf if directions is None else remainder(excess, *directions)
+        if left < math.inf:
+            return (excess.level + left + rounding) * (1.0 + 8 * UNIT_ROUNDOFF)
     return math.inf
 
 
@@ -132,20 +146,22 @@ def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
     own = torch.as_tensor(embedding.multiplicities == 1)
     for tensor in (symbol, grams):  # real there, up to the error of the phases
         tensor[own] = tensor[own].real.to(tensor.dtype)
-    values, vectors = leading_eigenpairs(grams, own, level**2, seed)
-    square = _in_a_gap(values, level**2)
-    above = values > square
-    if bool(above.all(1).any()) and above.shape[1] < grams.shape[-1]:
+    side = grams.shape[-1]
+    for breadth in BREADTHS:
+        values, vectors = leading_eigenpairs(grams, own, level**2, min(breadth, side), seed)
+        square = _in_a_gap(values, level**2)
+        above = values > square
+        if breadth >= side or not bool(above.all(1).any()):
+            break
+    else:
         return None
     lifts = torch.where(above, values - (1.0 - 0.1) * square, torch.zeros_like(values))
     deflation = vectors * lifts.sqrt().unsqueeze(1)
-    lifted = deflation @ deflation.mH
-    lifted -= grams
+    lifted = grams.baddbmm_(deflation, deflation.mH, beta=-1)
     lifted.diagonal(dim1=-2, dim2=-1).add_(square)
     factor, info = torch.linalg.cholesky_ex(lifted)
     if bool(info.ne(0).any()) or not bool(factor.diagonal(dim1=-2, dim2=-1).real.isfinite().all()):
         return None
-    side = grams.shape[-1]
     traces = lifted.diagonal(dim1=-2, dim2=-1).real.sum(-1).clamp_min(0.0)
     margin = cholesky_margin(side, float(traces.max()) * (1.0 + 1e-9), complex_arithmetic=True)
     absolute, error = float(form.absolute_sum), symbol_error(embedding)
@@ -153,11 +169,11 @@ def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
     forming = gamma(above.shape[1] + 8, complex_arithmetic=True) * (lifted_square + absolute + square * side)
     grams_error = float(gram_error(form)) + 2.0 * math.sqrt(absolute) * error + error * error
     proved = math.sqrt(square + margin + forming + grams_error) * (1.0 + 4 * UNIT_ROUNDOFF)
-    count = int((above.sum(1) * torch.as_tensor(embedding.multiplicities)).sum())
+    count = int((above.sum(1).cpu() * torch.as_tensor(embedding.multiplicities)).sum())
     return Excess(embedding, symbol, proved, count, values, vectors, factor, deflation)
 
 
-def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, seed: int) -> tuple[Tensor, Tensor]:
+def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, breadth: int, seed: int) -> tuple[Tensor, Tensor]:
     r"""Return estimates of the largest eigenvalues, ascending, and eigenvectors of Hermitian matrices.
 
     A block of vectors per matrix, filtered by Chebyshev polynomials of the matrix that are small on
@@ -167,12 +183,13 @@ def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, seed: int) -> 
         grams: the matrices, one a frequency.
         own: where they are real, and real vectors are wanted.
         square: :math:`\tau^2`.
+        breadth: how many of each.
         seed: of the vectors.
     """
     count, side = grams.shape[:2]
     single = grams.to(torch.complex64)
     generator = torch.Generator().manual_seed(seed)
-    start = torch.randn(count, side, min(BREADTH, side), generator=generator).to(grams.device)
+    start = torch.randn(count, side, breadth, generator=generator).to(grams.device)
     # Real vectors do for complex matrices too, and stay real where the matrix is.
     block = start.to(torch.complex64)
     middle = 0.5 * DAMPED_UP_TO * square
@@ -194,7 +211,7 @@ def _in_a_gap(values: Tensor, square: float) -> float:
     """Return a number at or little above a square, as far as possible from all the values."""
     top = square * (1.0 + 2.0 * GAP_WITHIN)
     near = values[(values > square) & (values < top)].sort().values.cpu()
-    edges = torch.cat([torch.tensor([square]).to(near), near, torch.tensor([top]).to(near)])
+    edges = torch.cat([near.new_tensor([square]), near, near.new_tensor([top])])
     widths = edges.diff()
     best = int(widths.argmax())
     return float(edges[best] + 0.5 * widths[best])
@@ -237,6 +254,8 @@ def negative_directions(excess: Excess, trials: int) -> tuple[Tensor, Tensor] | 
     real = torch.as_tensor(embedding.multiplicities == 1)
     directions = [(modes @ mixed).to(torch.complex128) for modes in (solved_upper, solved_lower)]
     for modes in directions:
+        if not bool(torch.view_as_real(modes).isfinite().all()):
+            return None
         modes[real] = modes[real].real.to(modes.dtype)
     return directions[0], directions[1]
 
@@ -332,7 +351,8 @@ def remainder(excess: Excess, upper: Tensor, lower: Tensor) -> float:
     # Of one application: the matrix of absolute values has norm at most tau plus the Frobenius norm of a symbol.
     absolute = tau + math.sqrt(float(embedding.form.absolute_sum))
     applied = gamma(sum(symbol.shape[1:]) + 8, complex_arithmetic=True) * absolute * length
-    energy_error = gamma(len(directions) + 8) * length * image_length + length * applied
+    # Only one triangle is read: the matrix meant has its errors twice off the diagonal.
+    energy_error = math.sqrt(2.0) * (gamma(len(directions) + 8) * length * image_length + length * applied)
     smallest = smallest_eigenvalue(energy) - energy_error
     if not smallest > 0.0:
         return math.inf

@@ -17,8 +17,8 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
     r"""Return :math:`\gamma_k = k u / (1 - k u)`, the error of ``k`` roundings in a row in float64.
 
     A sum of ``k`` products, in any order and with or without fused multiply-add, has error at most
-    :math:`\gamma_k \sum |x_i| |y_i|`. One complex product costs :math:`\sqrt 2 \gamma_2` instead of ``u``; three more
-    roundings than the real count cover it.
+    :math:`\gamma_k \sum |x_i| |y_i|`. For complex products each part is a sum of twice as many, and both parts together
+    cost :math:`\sqrt 2 \gamma_{2k}`: three times the count covers it.
 
     Args:
         operations: the number ``k`` of roundings.
@@ -33,7 +33,7 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
     >>> gamma(1) > 2.0**-53
     True
     """
-    count = operations + 3 if complex_arithmetic else operations
+    count = 3 * operations + 3 if complex_arithmetic else operations
     product = count * UNIT_ROUNDOFF
     if product >= 0.5:
         raise ValueError(f"rounding analysis needs k u < 1/2; k = {count} came")
