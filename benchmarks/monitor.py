@@ -50,7 +50,7 @@ class Settings:
 
     cases: tuple[Case, ...] = (
         Case("relu10 (width 512), BatchNorm", lambda: relu10("bn"), 128, 64, 4, 2000),
-        Case("ResNet-18 at 32x32", lambda: resnet18(classes=10, image_size=32), 64, 16, 1, 300),
+        Case("ResNet-18 at 32x32", lambda: resnet18(classes=10, image_size=32), 64, 16, 2, 300),
     )
     presets: tuple[str, ...] = ("economy", "standard")
 
