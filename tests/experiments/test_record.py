@@ -21,6 +21,7 @@ from normscope.monitor.run import Run
 SETTING = replace(
     settings_of("fig1", "smoke")[0], arguments={"width": 16, "in_features": 64}, examples=640, epochs=4, probes=4
 )
+NORMALIZED = replace(SETTING, arguments=dict(SETTING.arguments) | {"norm": "bn"}, epochs=2, probes=3)
 PROGRAM = """
 import sys
 from pathlib import Path
@@ -33,6 +34,13 @@ setting = replace(settings_of("fig1", "smoke")[0], arguments={"width": 16, "in_f
                   probes=4)
 record(setting, Path(sys.argv[1]), certify=False)
 """
+
+
+def _measured(run: Run) -> dict[str, list[tuple[int, float]]]:
+    """Return every metric but the clocks, with its steps."""
+    names = [name for name in run.names if not name.startswith("clock/")]
+    return {name: list(zip(map(int, s.steps), map(float, s.values), strict=True)) for name in names
+            for s in [run.series(name)]}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -70,12 +78,46 @@ def test_killed_at_any_moment_it_is_readable_and_goes_on_to_the_same_curve(unbro
     assert list(before) == list(unbroken.series("train/loss").values[: len(before)])
     subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], check=True, capture_output=True)
     whole = Run.open(tmp_path)
-    for name in ("train/loss", "probe/accuracy"):
-        assert list(whole.series(name).values) == list(unbroken.series(name).values)
-        assert list(whole.series(name).steps) == list(unbroken.series(name).steps)
-    assert whole.series("product/norms_log10").values == pytest.approx(
-        unbroken.series("product/norms_log10").values, abs=1e-2
-    )
+    assert _measured(whole) == _measured(unbroken)
+
+
+@pytest.fixture(scope="module")
+def normalized(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Return an unbroken run with BatchNorm, made by this process."""
+    return record(NORMALIZED, tmp_path_factory.mktemp("normalized"), certify=False)
+
+
+@pytest.mark.parametrize("losses", [0, 1, 3, 7])
+def test_stopped_at_any_step_it_records_what_an_unbroken_run_does(
+    normalized: Run, tmp_path: Path, losses: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in the first epoch, of which nothing can be resumed; every metric to the last bit, clocks apart."""
+
+    def stop(text: str) -> None:
+        if f"step {losses} of" in text:
+            raise KeyboardInterrupt
+
+    def never(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if losses == 0:  # between the first measurement and the first update
+            patch.setattr("normscope.experiments.record.train", never)
+        with pytest.raises(KeyboardInterrupt):
+            record(NORMALIZED, tmp_path, certify=False, progress=stop)
+    assert len(Run.open(tmp_path).points) > losses
+    whole = record(NORMALIZED, tmp_path, certify=False)
+    kinds = {name.split("/")[0] for name in whole.names}
+    assert {"norm", "folded", "variance", "constant", "printed", "product", "probe", "train"} <= kinds
+    assert _measured(whole) == _measured(normalized)
+
+
+def test_a_folder_of_something_else_stays_as_it_is(tmp_path: Path) -> None:
+    """A run that no figure made is not begun anew."""
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(InputError, match=r"config\.json"):
+        record(SETTING, tmp_path, certify=False)
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
 
 
 def test_a_finished_run_is_read_not_trained(unbroken: Run) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normscope.monitor.warm import WarmNorms, followed_norm
+from normscope.monitor.warm import ColdNorms, WarmNorms, followed_norm
 from normscope.operators.linear_map import LinearMap
 
 
@@ -44,3 +44,16 @@ def test_zero_and_changed_shapes() -> None:
     norms = WarmNorms()
     assert norms.measure("w", lambda dtype: LinearMap.from_matrix(torch.zeros(3, 3, dtype=dtype))) == 0.0
     assert norms.measure("w", lambda dtype: LinearMap.from_matrix(2 * torch.eye(5, dtype=dtype))) > 1.999
+
+
+def test_cold_norms_depend_on_the_map_alone_and_are_near_the_truth() -> None:
+    """Whatever was measured before; also where the largest singular values are close together."""
+    for seed in range(3):
+        A = _matrix(seed, 300, 400)
+        truth = float(torch.linalg.matrix_norm(A.double(), 2))
+        used, fresh = ColdNorms(), ColdNorms()
+        for B in (_matrix(10, 300, 400), _matrix(11, 300, 400)):
+            used.measure("w", lambda dtype, B=B: LinearMap.from_matrix(B.to(dtype)))
+        found = [norms.measure("w", lambda dtype, A=A: LinearMap.from_matrix(A.to(dtype))) for norms in (used, fresh)]
+        assert found[0] == found[1]
+        assert 0.9999 * truth < found[0] <= truth

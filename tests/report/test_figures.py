@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from normscope.core.errors import InputError
+from normscope.experiments.evidence import Evidence
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.report.evidence import evidence_section
 from normscope.report.figures import PANELS, draw
+from normscope.report.table import plain_text
 
 
 @pytest.fixture
@@ -29,13 +31,26 @@ def run(tmp_path: Path) -> Run:
 
 @pytest.mark.parametrize("figure", PANELS)
 def test_each_figure_has_its_panels_for_each_network(run: Run, figure: str, tmp_path: Path) -> None:
-    """One row per network; it can be written."""
+    """A row for every three of them; it can be written."""
     drawn = draw(figure, {"relu10": run, "resnet18": run})
     scales = [ax for ax in drawn.axes if ax.get_ylabel() == "layer"]
     assert len(drawn.axes) - len(scales) == 2 * len(PANELS[figure])
     assert len(scales) == {"fig1": 2, "fig2": 2, "fig3": 4}[figure]
     assert all(scale.get_ylim() == (1, 14) for scale in scales)
     drawn.savefig(tmp_path / "figure.svg")
+
+
+def test_figure_3_shows_norms_and_variances_with_their_products_and_the_accuracy(run: Run) -> None:
+    """Five panels in two rows."""
+    drawn = draw("fig3", {"efficientnet_b3": run})
+    panels = [ax for ax in drawn.axes if ax.get_ylabel() != "layer"]
+    labels = [ax.get_ylabel() for ax in panels]
+    assert labels[0] == "norm of the layer"
+    assert labels[1] == labels[4] == "log10 of the product"
+    assert labels[2].startswith("accuracy")
+    assert labels[3].startswith("variance")
+    assert [list(line.get_ydata()) for line in panels[1].get_lines()] == [[3.0, 4.0, 5.0], [2.0, 2.0, 2.0]]
+    assert [ax.get_subplotspec().rowspan.start for ax in panels] == [0, 0, 0, 1, 1]
 
 
 def test_lines_are_the_series(run: Run) -> None:
@@ -54,5 +69,6 @@ def test_an_unknown_figure(run: Run) -> None:
 
 
 def test_evidence_is_a_table() -> None:
-    """An empty one too."""
+    """An empty one too; what the paper does not say is told as such."""
     assert evidence_section("fig1", "smoke", []).table is not None
+    assert "not claimed" in plain_text([evidence_section("fig1", "smoke", [Evidence("c", "net", {"x": 1.0}, None)])])

@@ -19,7 +19,7 @@ from normscope.models import zoo
 from normscope.models.train import he_normal_, train
 from normscope.models.training_state import steps_done
 from normscope.monitor.monitor import Monitor
-from normscope.monitor.run import Run
+from normscope.monitor.run import CONFIG, METRICS, Run
 from normscope.monitor.sinks.folder import RunFolder
 
 STATE, SETTING = "state.pt", "setting.json"
@@ -40,6 +40,9 @@ def record(
     certify: bool = True,
 ) -> Run:
     """Train as a setting says, measure along the way, and return the run; one that is there goes on or is kept.
+
+    A run goes on from its last whole epoch, or anew if there is none. Each measurement depends on the weights of its
+    moment alone, so a run that was stopped records what an unbroken one does, its clocks apart.
 
     Args:
         setting: the run.
@@ -71,9 +74,13 @@ def record(
         _certified(model, probe[0], setting.name).save(folder / "start.json")
     points = RunFolder(folder)
     done = steps_done(folder / STATE)
+    if not done:
+        for file in (METRICS, CONFIG):  # of a training of this setting that no state was left of
+            (folder / file).unlink(missing_ok=True)
     with Monitor(
-        model, probe, quantities=QUANTITIES, sinks=[points], budget=1.0, every=steps + 1, step=done, name=setting.name
-    ) as monitor:
+        model, probe, quantities=QUANTITIES, sinks=[points], budget=1.0, every=steps + 1, step=done, remember=False,
+        name=setting.name,
+    ) as monitor:  # fmt: skip
 
         def after_step(step: int, loss: float) -> None:
             points.log({"train/loss": loss}, step=step)
@@ -110,9 +117,12 @@ def is_finished(setting: Setting, folder: Path, *, certify: bool) -> bool:
 
 
 def _refuse_another(setting: Setting, folder: Path) -> None:
-    """Raise if a folder holds a run of another setting."""
+    """Raise if a folder holds a run of another setting, or one that is not of a figure."""
     file, plain = folder / SETTING, json.loads(json.dumps(setting.to_dict()))
     if not file.exists():
+        others = [name for name in (CONFIG, METRICS, STATE) if (folder / name).exists()]
+        if others:
+            raise InputError(f"{folder} holds {', '.join(others)} of something else; name another folder")
         return
     known = json.loads(file.read_text())
     differing = sorted(key for key in plain if known.get(key) != plain[key])

@@ -29,7 +29,7 @@ from normscope.monitor.sinks.tensorboard import TensorBoard
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.unwrap import is_first_process, unwrapped
 from normscope.monitor.view import View
-from normscope.monitor.warm import WarmNorms
+from normscope.monitor.warm import ColdNorms, WarmNorms
 
 #: Failures in a row after which a quantity or sink is given up.
 PATIENCE = 3
@@ -62,6 +62,7 @@ class Monitor:
         budget: share of the wall time in the place of the preset's; infinity for no limit.
         every: least number of steps between probes in the place of the preset's.
         step: the step training goes on from, for a resumed run.
+        remember: follow norms from probe to probe, which is faster; without, each probe depends on its moment alone.
         name: how the run calls the model.
 
     Raises:
@@ -89,6 +90,7 @@ class Monitor:
         budget: float | None = None,
         every: int | None = None,
         step: int | None = None,
+        remember: bool = True,
         name: str = "",
     ) -> None:
         self.preset, chosen = preset, preset_of(preset)
@@ -112,7 +114,7 @@ class Monitor:
         self._step, self._resumed = step or 0, step
         self._last = self._step
         self._view: View | None = None
-        self._norms = WarmNorms()
+        self._norms = WarmNorms() if remember else ColdNorms()
         self._previous: dict[str, Tensor] | None = None
         self._rate: float | None = None
         self._pending: dict[str, Any] = {}

@@ -10,6 +10,8 @@ from normscope.monitor.view import MapOf
 
 #: Lanczos steps the first time, and from a remembered vector.
 COLD, WARM = 24, 2
+#: Lanczos steps of a norm that is measured for itself each time.
+ALONE = 48
 #: Length of the random part added to a remembered unit vector: where the largest direction changes, it is found again.
 JITTER = 0.05
 
@@ -76,3 +78,24 @@ class WarmNorms:
         if bool(torch.isfinite(vector).all()):
             self._vectors[name] = vector
         return norm
+
+
+class ColdNorms(WarmNorms):
+    """Norms that depend on the map of the moment alone: a run that was stopped and goes on measures the same.
+
+    >>> from normscope.operators.linear_map import LinearMap
+    >>> A = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
+    >>> norms = ColdNorms()
+    >>> first, _, again = (norms.measure("w", lambda d, B=B: LinearMap.from_matrix(B.to(d))) for B in (A, A.mT + A, A))
+    >>> first == again
+    True
+    """
+
+    def measure(self, name: str, map_of: MapOf) -> float:
+        """Return an attained value of the norm of a map, from the same random start each time.
+
+        Args:
+            name: of the map; nothing is remembered by it.
+            map_of: the map as it is now.
+        """
+        return followed_norm(map_of, steps=ALONE)[0]

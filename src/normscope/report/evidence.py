@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from normscope.experiments.evidence import Evidence
-from normscope.report.numbers import NOTHING, digits
+from normscope.report.numbers import digits
 from normscope.report.table import Section, Table
 
-_WORDS = {True: "agrees", False: "does not", None: NOTHING}
+_WORDS = {True: "agrees", False: "does not", None: "not claimed"}
 
 
 def evidence_section(figure: str, scale: str, evidence: Sequence[Evidence]) -> Section:

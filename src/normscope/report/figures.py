@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+#: Panels side by side.
+COLUMNS = 3
 TITLES = {"relu10": "ReLU network, 10 layers", "resnet18": "ResNet-18", "efficientnet_b3": "EfficientNet-B3"}
 
 
 def draw(figure: str, runs: Mapping[str, Run]) -> Figure:
-    """Draw a figure of the paper from runs, one row per network.
+    """Draw a figure of the paper from runs, three panels a row at most, each network from a new row on.
 
     Args:
-        figure: ``fig1`` (norms, their product, accuracy), ``fig2`` (variances, their product) or ``fig3`` (norms and
-            variances).
+        figure: ``fig1`` (norms, their product, accuracy), ``fig2`` (variances, their product) or ``fig3`` (both).
         runs: recorded runs by the name of their network.
 
     Returns:
@@ -35,10 +36,12 @@ def draw(figure: str, runs: Mapping[str, Run]) -> Figure:
     if figure not in PANELS:
         raise InputError(f"figures are {', '.join(PANELS)}; got {figure!r}")
     panels = PANELS[figure]
-    drawn: Figure = figure_class()(figsize=(4.0 * len(panels), 2.9 * len(runs)), layout="constrained")
+    columns = min(len(panels), COLUMNS)
+    rows = -(-len(panels) // columns)
+    drawn: Figure = figure_class()(figsize=(4.0 * columns, 2.9 * rows * len(runs)), layout="constrained")
     for i, (network, run) in enumerate(runs.items()):
         for j, panel in enumerate(panels):
-            ax = drawn.add_subplot(len(runs), len(panels), i * len(panels) + j + 1)
+            ax = drawn.add_subplot(rows * len(runs), columns, i * rows * columns + j + 1)
             panel(run, ax)
             ax.set_xlabel("update")
             if j == 0:
@@ -87,6 +90,7 @@ def variance_product_panel(run: Run, ax: Axes) -> None:
     ax.plot(series.steps, series.values, color="#D55E00", label="prod sigma^2")
     for name, colour, words in (
         ("product/inverse_sigma_printed_log10", "#CC79A7", "prod ||1/sigma||, printed"),
+        ("product/inverse_sigma_slides_log10", "#E69F00", "prod ||gamma/sigma||, printed"),
         ("product/inverse_sigma_proved_log10", "#009E73", "prod max |gamma|/sigma"),
     ):
         if name in run.names:
@@ -123,5 +127,5 @@ def _legend(ax: Axes) -> None:
 PANELS: dict[str, tuple[Callable[[Run, Any], None], ...]] = {
     "fig1": (norms_panel, product_panel, accuracy_panel),
     "fig2": (variances_panel, variance_product_panel),
-    "fig3": (norms_panel, variances_panel, variance_product_panel),
+    "fig3": (norms_panel, product_panel, accuracy_panel, variances_panel, variance_product_panel),
 }

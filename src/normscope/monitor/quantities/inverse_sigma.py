@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from normscope.core.value import Kind, Value, product
-from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.lipschitz.normalizers import OF_WEIGHTS, site_constants
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
+from normscope.operators.site import Site
 
 #: With fixed statistics this is no restriction.
 ABOVE_PROBE = "inputs whose normalizer stds stay above those on the probe"
@@ -41,25 +44,49 @@ class InverseSigma(Quantity):
             log10=True,
             domain=ABOVE_PROBE,
         ),
+        Description(
+            "product/inverse_sigma_slides_log10",
+            Kind.PRINTED,
+            "product of the constants as the slides print them, scale included",
+            "than2025slides BN",
+            log10=True,
+        ),
+        Description(
+            "product/inverse_sigma_unscaled_log10",
+            Kind.CERTIFIED,
+            "product of the proved constants of the normalizers without their scales",
+            "normscope F1",
+            log10=True,
+            domain=ABOVE_PROBE,
+        ),
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the constants of each normalizer and their products."""
+        """Return the constants of each normalizer and their products; that of the slides only if all have one."""
         found: dict[str, float] = {}
-        printed: list[Value] = []
-        proved: list[Value] = []
-        kinds = {n.name: n.site.kind for n in moment.normalizers}
-        for name, constants in moment.constants.items():
-            if kinds[name] in OF_WEIGHTS:
+        values: dict[str, list[Value | None]] = {"printed": [], "proved": [], "slides": [], "unscaled": []}
+        for name, site in {n.name: n.site for n in moment.normalizers}.items():
+            if site.kind in OF_WEIGHTS:
                 continue
-            value = constants.on_floor or constants.proved
-            found[f"constant/{name}"] = value.value
-            proved.append(value)
+            constants = moment.constants[name]
+            proved = constants.on_floor or constants.proved
+            found[f"constant/{name}"] = proved.value
             if constants.printed is not None:
                 found[f"printed/{name}"] = constants.printed.value
-                printed.append(constants.printed)
-        if printed:
-            found["product/inverse_sigma_printed_log10"] = product(printed).log10
-        if proved:
-            found["product/inverse_sigma_proved_log10"] = product(proved).log10
+                values["printed"].append(constants.printed)
+            floor = moment.look.floors.get(name)
+            plain = site_constants(_unscaled(site), None if floor is None else floor.cpu(), "running")
+            values["proved"].append(proved)
+            values["slides"].append(constants.slides)
+            values["unscaled"].append(plain.on_floor or plain.proved)
+        for key, each in values.items():
+            known = [v for v in each if v is not None]
+            if known and len(known) == len(each):
+                found[f"product/inverse_sigma_{key}_log10"] = product(known).log10
         return found
+
+
+def _unscaled(site: Site) -> Site:
+    """Return a normalizer without its scale, on the CPU, where constants are computed."""
+    running = None if site.running is None else (site.running[0].cpu(), site.running[1].cpu())
+    return replace(site, gamma=None, running=running)
