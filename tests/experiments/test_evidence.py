@@ -162,5 +162,8 @@ def test_the_facts_are_enough_to_repeat_it(tmp_path: Path) -> None:
     text = json.loads(json.dumps(body, allow_nan=False))
     assert text["command"] == "normscope reproduce fig1 --scale smoke --seed 4"
     assert text["versions"]["torch"] == torch.__version__
+    assert text["threads"] == torch.get_num_threads()
+    fewer = facts("fig1", "laptop", settings_of("fig1", "laptop"), evidence, certify=False, located=True)
+    assert fewer["command"] == "normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR"
     assert len(text["evidence"]) == len(evidence) == 5
     assert text["settings"][0]["network"] == "relu10"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ import typer
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_folder
+from normscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from normscope.experiments.evidence import Evidence
@@ -36,7 +38,8 @@ def reproduce(
     Stop it at any time: the same command goes on where it stopped. Figures of one scale share their runs.
     """
     folder = checked_folder(out)
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+    progress = Stages(quiet=quiet, lines=not json)
+    with contextlib.redirect_stdout(sys.stderr), _told_for_the_command_line(), progress as stages:
         body, evidence, written = run(figure, scale, folder, stages, root=data_root, seed=seed, certify=not no_certify)
     if json:
         print(json_module.dumps(body, indent=1, allow_nan=False))
@@ -47,6 +50,18 @@ def reproduce(
         print("\nopen:")
         for path in written:
             print(f"  {path}")
+
+
+@contextlib.contextmanager
+def _told_for_the_command_line() -> Iterator[None]:
+    """Name the option where a message speaks of an argument, and say that stopping loses little."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(str(error).replace("name its folder as the root", "name its folder by --data-root")) from None
+    except KeyboardInterrupt:
+        print("normscope: whole epochs are kept; the same command goes on from there", file=sys.stderr)
+        raise
 
 
 def run(
@@ -80,7 +95,7 @@ def run(
     place = folder / f"{scale}-{seed}"
     runs = {s.name: record(s, place / s.name, root=root, progress=stages, certify=certify) for s in settings}
     evidence = evidence_of(figure, runs, place)
-    body = facts(figure, scale, settings, evidence)
+    body = facts(figure, scale, settings, evidence, certify=certify, located=root is not None)
     stages("drawing")
     drawn = draw(figure, runs)
     written = [place / f"{figure}.{ending}" for ending in ("png", "svg")]

@@ -16,6 +16,7 @@ from normscope.data.load import load_data
 from normscope.experiments.setting import Setting
 from normscope.experiments.unit_ball import enlarged, into_unit_ball
 from normscope.models import zoo
+from normscope.models.spatial import check_instance_norms
 from normscope.models.train import he_normal_, train
 from normscope.models.training_state import steps_done
 from normscope.monitor.monitor import Monitor
@@ -55,7 +56,7 @@ def record(
         The run, to read series from.
 
     Raises:
-        InputError: if the data are absent, or the folder holds a run of another setting.
+        InputError: if the data are absent or too small for the network, or the folder holds a run of another setting.
     """
     say = progress or (lambda text: None)
     certify = certify and setting.certified
@@ -63,9 +64,10 @@ def record(
     if is_finished(setting, folder, certify=certify):
         return Run.open(folder)
     images, labels = training_data(setting, root)
-    write_text(folder / SETTING, json.dumps(setting.to_dict(), indent=1) + "\n")
     model = zoo.build(setting.network, seed=setting.seed, **setting.arguments)
+    check_instance_norms(model, images.shape[1:])
     he_normal_(model, torch.Generator().manual_seed(setting.seed))
+    write_text(folder / SETTING, json.dumps(setting.to_dict(), indent=1) + "\n")
     steps = setting.epochs * max(1, len(images) // setting.batch)
     at = {max(1, round(k * steps / setting.probes)) for k in range(1, setting.probes + 1)}
     probe = (images[:PROBE], labels[:PROBE])

@@ -39,7 +39,32 @@ def evidence_of(figure: str, runs: Mapping[str, Run], folder: Path) -> list[Evid
     return found
 
 
-def facts(figure: str, scale: str, settings: Sequence[Setting], evidence: Sequence[Evidence]) -> dict[str, Any]:
+def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, located: bool = False) -> str:
+    """Return the command that reproduces a figure; the folder of its data is the reader's own.
+
+    Args:
+        figure: which.
+        scale: how large.
+        seed: of everything random.
+        certify: whether networks are bounded.
+        located: whether a folder of the data was named.
+
+    >>> command_of("fig1", "laptop", 0, certify=False, located=True)
+    'normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR'
+    """
+    parts = [f"normscope reproduce {figure} --scale {scale} --seed {seed}"]
+    return " ".join(parts + ["--no-certify"] * (not certify) + ["--data-root DIR"] * located)
+
+
+def facts(
+    figure: str,
+    scale: str,
+    settings: Sequence[Setting],
+    evidence: Sequence[Evidence],
+    *,
+    certify: bool = True,
+    located: bool = False,
+) -> dict[str, Any]:
     """Return the JSON form of a reproduction: what was run, with what, and what came of it.
 
     Args:
@@ -47,12 +72,14 @@ def facts(figure: str, scale: str, settings: Sequence[Setting], evidence: Sequen
         scale: how large.
         settings: of its runs.
         evidence: what they show.
+        certify: whether networks are bounded.
+        located: whether a folder of the data was named.
     """
     return {
         "kind": "reproduction",
         "figure": figure,
         "scale": scale,
-        "command": f"normscope reproduce {figure} --scale {scale} --seed {settings[0].seed}",
+        "command": command_of(figure, scale, settings[0].seed, certify=certify, located=located),
         "settings": [s.to_dict() for s in settings],
         "versions": {
             "normscope": __version__,
@@ -60,5 +87,6 @@ def facts(figure: str, scale: str, settings: Sequence[Setting], evidence: Sequen
             "numpy": numpy.__version__,
             "python": platform.python_version(),
         },
+        "threads": torch.get_num_threads(),
         "evidence": [e.to_dict() for e in evidence],
     }

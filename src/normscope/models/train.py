@@ -17,6 +17,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.models.randomness import seeded
+from normscope.models.spatial import check_instance_norms
 from normscope.models.training_state import Progress, restore_state, save_state
 
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -130,7 +131,8 @@ def train(
         What happened.
 
     Raises:
-        InputError: for data or settings that make no sense, or a state of other settings.
+        InputError: for data or settings that make no sense, images too small for an InstanceNorm of the model, or a
+            state of other settings.
         NonFiniteError: if the loss becomes NaN or infinite.
 
     >>> x = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
@@ -139,6 +141,7 @@ def train(
     True
     """
     _checked(images, labels, seconds, epochs, batch)
+    check_instance_norms(model, images.shape[1:])
     order = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.Adam(model.parameters(), lr=lr, weight_decay=weight_decay)
     settings = {"lr": lr, "batch": batch, "weight_decay": weight_decay, "seed": seed, "examples": len(images)}

@@ -144,11 +144,13 @@ def build(name: str, *, seed: int = 0, **kwargs: Any) -> nn.Module:
     Raises:
         ModelNotFoundError: if the zoo has no such network.
         FactoryError: if an argument is unknown or out of range.
+        InputError: if the images are so small that an InstanceNorm gets maps of one pixel.
 
     >>> build("relu10", norm="bn", width=8, in_features=64).input_shape
     (1, 8, 8)
     """
     from normscope.models.randomness import seeded
+    from normscope.models.spatial import check_instance_norms
 
     factory = entry(name).build
     function = factory.resolve()
@@ -158,9 +160,11 @@ def build(name: str, *, seed: int = 0, **kwargs: Any) -> nn.Module:
         raise FactoryError(f"{name} takes {', '.join(known)}; got {', '.join(unknown)}; leave the latter out")
     with seeded(seed):
         try:
-            return factory(**kwargs)
+            network: Any = factory(**kwargs)
         except (ValueError, TypeError) as error:
             raise FactoryError(f"{name} could not be built: {error}; change that argument") from error
+    check_instance_norms(network, network.input_shape)
+    return network
 
 
 def example_input(name: str, batch_size: int = 2, *, seed: int = 0, **kwargs: Any) -> torch.Tensor:
