@@ -78,6 +78,23 @@ def mixed(model: nn.Module, mon: Monitor | None) -> list[float]:
     return _train(model, optimizer, mon, accumulate=1, autocast=True)
 
 
+def scaled(model: nn.Module, mon: Monitor | None) -> list[float]:
+    """Mixed precision with a scaled loss, as for float16."""
+    optimizer, scaler = torch.optim.Adam(model.parameters(), 1e-2), torch.amp.GradScaler("cpu")
+    losses = []
+    for x, y in batches():
+        with torch.autocast("cpu", torch.float16):
+            loss = F.cross_entropy(model(x).float(), y)
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(float(loss.detach()))
+        if mon is not None:
+            mon.step(loss=loss)
+    return losses
+
+
 def _train(
     model: nn.Module, optimizer: torch.optim.Optimizer, mon: Monitor | None, *, accumulate: int, autocast: bool
 ) -> list[float]:
@@ -112,7 +129,7 @@ def run(loop: Loop, *, monitored: bool, model: nn.Module | None = None) -> tuple
         return model, losses
 
 
-@pytest.mark.parametrize("loop", [plain, accumulated, mixed])
+@pytest.mark.parametrize("loop", [plain, accumulated, mixed, scaled])
 def test_weights_and_losses_are_the_same(loop: Loop) -> None:
     one, first = run(loop, monitored=False)
     two, second = run(loop, monitored=True)
@@ -136,13 +153,30 @@ def test_a_compiled_model_is_trained_alike() -> None:
     assert all(same_bits(a, b) for a, b in zip(results[0][1], results[1][1], strict=True))
 
 
-def test_modules_are_looked_at_without_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+def spectral() -> nn.Module:
+    """Return the network with its head spectrally normalized: reading that weight in training mode changes buffers."""
+    model = net()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(6)
+        nn.utils.parametrizations.spectral_norm(model.head)
+    return model
+
+
+def test_spectral_normalization_is_trained_alike() -> None:
+    one, first = run(plain, monitored=False, model=spectral())
+    two, second = run(plain, monitored=True, model=spectral())
+    assert first == second
+    _same(one, two)
+
+
+@pytest.mark.parametrize("build", [net, spectral])
+def test_modules_are_looked_at_without_a_trace(build: Callable[[], nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: object) -> None:
         raise CaptureError("no graph today")
 
-    one, first = run(plain, monitored=False)
+    one, first = run(plain, monitored=False, model=build())
     monkeypatch.setattr(probing, "GraphView", refuse)
-    two, second = run(plain, monitored=True)
+    two, second = run(plain, monitored=True, model=build())
     assert first == second
     _same(one, two)
 

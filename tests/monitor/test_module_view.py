@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrizations import spectral_norm
 
 from monitor.moments import batch, small
 from normscope.monitor.graph_view import GraphView
-from normscope.monitor.module_view import ModuleView
+from normscope.monitor.module_view import ModuleView, weight_of
 from normscope.monitor.probing import probe_inputs
 from normscope.testing.state import fingerprint
 
@@ -68,3 +69,20 @@ def test_every_normalizer_class_is_described() -> None:
         assert one.site.spread.size == two.site.spread.size
     for name, floor in graph.look().floors.items():
         assert torch.allclose(floor.flatten(), modules.look().floors[name].flatten(), rtol=1e-5), name
+
+
+def test_weights_are_read_as_in_evaluation_and_without_a_trace() -> None:
+    """Reading a spectrally normalized weight in training mode would move its singular vectors."""
+    model = nn.Sequential(spectral_norm(nn.Conv2d(2, 4, 3)), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(64, 3))
+    spectral_norm(model[3])
+    graph, modules = _views(model.train())
+    before = fingerprint(model)
+    found = [(x.name, x.map(torch.float64).matrix()) for x in modules.layers()]
+    modules.normalizers()
+    assert fingerprint(model) == before
+    for layer, (name, matrix) in zip(graph.layers(), found, strict=True):
+        assert layer.name == name
+        assert torch.allclose(layer.map(torch.float64).matrix(), matrix, atol=1e-6)
+    truth = model.eval()[3].weight.detach().double()
+    assert torch.allclose(found[1][1], truth, atol=1e-12)
+    assert weight_of(nn.ReLU()) is None

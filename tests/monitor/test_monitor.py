@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -19,9 +20,12 @@ from monitor.moments import batch, small
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.monitor import Run
-from normscope.monitor.monitor import Monitor, MonitorWarning
+from normscope.monitor.failures import MonitorWarning
+from normscope.monitor.monitor import Monitor
 from normscope.monitor.quantities import descriptions
 from normscope.monitor.quantities.loss import ProbeLoss
+from normscope.monitor.sinks.tensorboard import TensorBoard
+from normscope.monitor.view import View
 
 
 class Kept:
@@ -308,3 +312,148 @@ def test_a_network_with_own_statistics_and_convolutions() -> None:
     with mon:
         found = mon.probe()
     assert {"norm/conv1", "folded/conv1", "variance/bn1", "variance/ln", "gradient/ratio/head"} <= found.keys()
+
+
+def test_a_run_killed_before_its_first_point_measures_its_start(tmp_path: Path) -> None:
+    mon, _ = monitored(run=tmp_path, every=1)
+    mon._measured = _interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        mon.begin()
+    assert Run.open(tmp_path).points == ()
+    again, _ = monitored(run=tmp_path, every=1)  # while the first monitor is still known
+    with again:
+        again.step()
+    assert Run.open(tmp_path).series("norm/0").steps.tolist() == [0, 1]
+
+
+def _interrupted(*, clock: bool) -> dict[str, float]:
+    raise KeyboardInterrupt
+
+
+def test_after_the_end_it_goes_on_from_its_last_step(tmp_path: Path) -> None:
+    mon, kept = monitored(run=tmp_path, step=10, every=100)
+    with mon:
+        for _ in range(5):
+            mon.step(loss=1.0)
+    before = Run.open(tmp_path).points
+    count = len(kept.points)
+    mon.probe()
+    assert [step for step, _ in kept.points[count:]] == [15]
+    mon.step(loss=2.0)
+    mon.close()
+    run = Run.open(tmp_path)
+    assert run.points[: len(before)] == before
+    assert run.series("train/loss").steps.tolist() == [11, 12, 13, 14, 15, 16]
+    mon.certify()
+    mon.close()
+    assert Run.open(tmp_path).series("certified/global_log10").steps.tolist() == [16]
+    assert Run.open(tmp_path).points[: len(before)] == before
+
+
+def test_a_failing_quantity_and_a_folder_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mon, kept = monitored(every=1, run=tmp_path / "run")
+    mon.begin()
+    shutil.rmtree(tmp_path / "run")
+    monkeypatch.setattr(ProbeLoss, "measure", lambda self, moment: 1 / 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            mon.step(loss=1.0)
+        mon.close()
+    told = [str(w.message) for w in caught if w.category is MonitorWarning]
+    assert [next(p for p in ("quantity loss", "sink RunFolder") if p in text) for text in told] == [
+        "quantity loss",
+        "sink RunFolder",
+    ]
+    assert "norm/0" in kept.points[-1][1]
+
+
+class Guarded(nn.Module):
+    """Raises on its own when it meets what is no number, and so cannot be exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        y = self.fc(x)
+        if not bool(torch.isfinite(y).all()):
+            raise FloatingPointError("nan in activations")
+        return y
+
+
+def test_a_model_that_raises_is_survived_and_measured_again(tmp_path: Path) -> None:
+    model = Guarded()
+    mon, _ = monitored(model, every=1, run=tmp_path)
+    with mon, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        weight = model.fc.weight.detach().clone()
+        with torch.no_grad():
+            model.fc.weight.fill_(math.nan)
+        for _ in range(4):
+            mon.step(loss=1.0)
+        with torch.no_grad():
+            model.fc.weight.copy_(weight)
+        mon.step(loss=1.0)
+    told = [str(w.message) for w in caught if w.category is MonitorWarning]
+    assert len([text for text in told if "probing" in text]) == 1
+    run = Run.open(tmp_path)
+    assert "nan in activations" in run.notes[-1]
+    assert run.series("train/loss").steps.tolist() == [1, 2, 3, 4, 5]
+    assert run.series("norm/fc").steps.tolist() == [0, 5]
+
+
+def test_weights_that_cannot_be_kept_are_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    mon, kept = monitored(every=1)
+    mon.begin()
+    view = mon._view
+    assert view is not None
+    layers, calls = view.layers, [0]
+
+    def full(self: View | None = None) -> Any:
+        calls[0] += 1
+        if calls[0] <= 6:
+            raise MemoryError("no room")
+        return layers()
+
+    mon._previous = None
+    monkeypatch.setattr(view, "layers", full)
+    with pytest.warns(MonitorWarning, match="keeping weights.*no room"):
+        mon.step()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MonitorWarning)
+        for _ in range(8):
+            mon.step()
+    assert "angle" not in [q.name for q in mon.quantities]  # the others do not wait for it for ever
+    assert "variance/1" in kept.points[-1][1]
+    assert kept.points[-1][0] == 9
+
+
+def test_bad_numbers_are_refused_at_the_step_they_are_given() -> None:
+    mon, _ = monitored(budget=1e-9)  # nothing is written, so nothing is read
+    with mon:
+        mon.step(loss=1.0)
+        with pytest.raises(InputError, match="take its mean"):
+            mon.step(loss=torch.zeros(3))
+
+
+def test_labels_that_do_not_fit_are_refused_at_the_start() -> None:
+    x = probe()[0]
+    for labels, words in ((torch.zeros(5).long(), "labels are"), (torch.full((8,), 7), "hold 7")):
+        with pytest.raises(InputError, match=words):
+            Monitor(plain(), (x, labels)).begin()
+
+
+def test_tensorboard_leaves_out_what_a_resumed_run_repeats(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for start, steps in ((None, 4), (2, 1), (None, 1)):
+        sinks = [TensorBoard(tmp_path / "board")]
+        mon, _ = monitored(run=tmp_path / "run", sinks=sinks, step=start, quantities=["loss"])
+        with mon:
+            for _ in range(steps):
+                mon.step(loss=1.0)
+    events = EventAccumulator(str(tmp_path / "board")).Reload()
+    assert [e.step for e in events.Scalars("train/loss")] == [1, 2, 3, 4]
+    assert Run.open(tmp_path / "run").series("train/loss").steps.tolist() == [1, 2, 3, 4]

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.monitor.objective import class_scores, on_accelerator, one_number, prediction, probe_loss
+from normscope.monitor.objective import class_scores, on_accelerator, one_number, prediction, probe_loss, waiting
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
@@ -43,7 +43,6 @@ def test_the_models_own_loss_and_the_users_come_first() -> None:
 
 def test_nothing_is_made_up() -> None:
     assert probe_loss({"output": X}, None) is None
-    assert probe_loss({"output": X}, torch.zeros(7)) is None
     assert class_scores({"output": X}, torch.zeros(4)) is None
     assert class_scores({"output": X}, None) is None
     assert class_scores({"loss": torch.tensor(0.0), "logits": X.reshape(2, 2, 3)}, torch.zeros(2, 2).long()) is None
@@ -64,3 +63,27 @@ def test_metrics_are_single_numbers() -> None:
         one_number(torch.zeros(2))
     with pytest.raises(InputError, match="one number"):
         one_number("a lot")
+
+
+@pytest.mark.parametrize("labels", [torch.zeros(2).long(), torch.zeros(7), torch.zeros(4, 3).long()])
+def test_labels_that_fit_no_loss_are_refused(labels: torch.Tensor) -> None:
+    with pytest.raises(InputError, match=r"output has shape \(4, 3\) and the labels are"):
+        probe_loss({"output": X}, labels)
+    assert probe_loss({"output": X}, labels, lambda out, given: out.sum() + given.sum()) is not None
+
+
+@pytest.mark.parametrize("wrong", [3, -1])
+def test_class_numbers_without_a_score_are_refused(wrong: int) -> None:
+    with pytest.raises(InputError, match=f"3 classes, numbered from 0, and the labels of the probe hold {wrong}"):
+        probe_loss({"output": X}, torch.tensor([0, wrong, 1, -100]))
+    with pytest.raises(InputError, match=f"hold {wrong}"):
+        probe_loss({"output": X.reshape(2, 2, 3).movedim(-1, 1)}, torch.tensor([[0, wrong], [1, 1]]))
+
+
+def test_numbers_that_wait_are_checked_at_once() -> None:
+    kept = waiting(torch.tensor([1.5], requires_grad=True))
+    assert isinstance(kept, torch.Tensor)
+    assert not kept.requires_grad
+    for value in (torch.zeros(2), "a lot"):
+        with pytest.raises(InputError, match="one number"):
+            waiting(value)

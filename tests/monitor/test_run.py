@@ -84,3 +84,12 @@ def test_other_folders_are_refused(tmp_path: Path) -> None:
 def test_reading_loads_no_torch() -> None:
     code = "import sys; from normscope import Run; assert Run.open; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_what_is_no_run_folder_is_refused_with_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(InputError, match="give the folder that the monitor was given"):
+        Run.open(tmp_path / "file")
+    (tmp_path / "odd" / "config.json").mkdir(parents=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        Run.open(tmp_path / "odd")

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from normscope.core.errors import CaptureError
 from normscope.core.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
@@ -158,8 +160,7 @@ def _site(name: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
     """Describe a normalizer module."""
     norm: Any = module
     rank = len(shape)
-    gamma = getattr(norm, "weight", None)
-    gamma = None if gamma is None else gamma.detach()
+    gamma = weight_of(module)
     if isinstance(module, nn.LayerNorm | nn.RMSNorm):
         centered = isinstance(module, nn.LayerNorm)
         eps = norm.eps if centered else rms_norm_eps(norm.eps, torch.float32 if gamma is None else gamma.dtype)
@@ -184,13 +185,35 @@ def _count(sizes: tuple[int, ...]) -> int:
     return int(torch.Size(sizes).numel())
 
 
+def weight_of(module: nn.Module) -> Tensor | None:
+    """Return the weight of a module as it is in evaluation, detached, or ``None`` if it has none.
+
+    Reading a parametrized weight runs its parametrization, which may write: in training mode spectral normalization
+    makes a step of its power iteration. What it moves is put back.
+
+    >>> layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
+    >>> before = layer.parametrizations.weight[0]._u.clone()
+    >>> weight_of(layer).shape, torch.equal(layer.parametrizations.weight[0]._u, before)
+    (torch.Size([2, 3]), True)
+    """
+    if not is_parametrized(module, "weight"):
+        weight: Tensor | None = getattr(module, "weight", None)
+        return None if weight is None else weight.detach()
+    with untouched(module), torch.no_grad():
+        module.eval()
+        found: Any = module.weight
+        return torch.clone(found)
+
+
 def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
     """Return the linear map of a layer on one sample of the shape it met."""
     layer: Any = module
 
     def build(dtype: torch.dtype) -> LinearMap:
-        with torch.no_grad():
-            weight = layer.weight.detach().to(dtype)
+        weight = weight_of(module)
+        if weight is None:
+            raise CaptureError(f"a {type(module).__name__} without a weight is no linear map")
+        weight = weight.to(dtype)
         if isinstance(module, nn.Linear):
             return LinearMap.from_matrix(weight)
         size = shape[-(weight.ndim - 1) :]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-import warnings
-from collections import Counter
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,12 +17,14 @@ from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.monitor.budget import Budget
 from normscope.monitor.facts import run_facts
-from normscope.monitor.objective import LossFunction, on_accelerator, one_number
+from normscope.monitor.failures import Failures
+from normscope.monitor.objective import LossFunction, on_accelerator, one_number, waiting
 from normscope.monitor.presets import preset_of
 from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
 from normscope.monitor.quantities import QUANTITIES, descriptions
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
+from normscope.monitor.rates import learning_rates
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.monitor.sinks.tensorboard import TensorBoard
 from normscope.monitor.snapshot import Snapshot
@@ -31,14 +32,8 @@ from normscope.monitor.unwrap import is_first_process, unwrapped
 from normscope.monitor.view import View
 from normscope.monitor.warm import ColdNorms, WarmNorms
 
-#: Failures in a row after which a quantity or sink is given up.
-PATIENCE = 3
 #: The part of the budget that writing the user's own metrics at every step may use.
 SCALARS = 0.25
-
-
-class MonitorWarning(UserWarning):
-    """Something could not be measured or written; training is not disturbed."""
 
 
 class Monitor:
@@ -47,7 +42,8 @@ class Monitor:
     At chosen steps a fixed probe batch is run through the model's captured graph with the weights of that moment. No
     hook is left in the model and nothing of it is changed, so training with and without the monitor is the same bit
     for bit, compiled, in mixed precision, with gradient accumulation or in several processes. It times itself and
-    probes as often as its share of the wall time allows.
+    probes as often as its share of the wall time allows. What fails while it measures or writes is told by a warning
+    and a note in the run, and never reaches the training loop.
 
     Args:
         model: the model as it is trained; ``torch.compile`` and ``DistributedDataParallel`` are looked through.
@@ -66,7 +62,8 @@ class Monitor:
         name: how the run calls the model.
 
     Raises:
-        InputError: if a setting is unknown or the model does not run on the probe.
+        InputError: if a setting is unknown; when it begins, if the model does not run on the probe, the labels do not
+            fit its outputs, or the run folder cannot be written.
 
     >>> model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     >>> with Monitor(model, probe=(torch.eye(3), torch.tensor([0, 1, 1]))) as mon:
@@ -118,24 +115,31 @@ class Monitor:
         self._previous: dict[str, Tensor] | None = None
         self._rate: float | None = None
         self._pending: dict[str, Any] = {}
-        self._failures: Counter[str] = Counter()
+        self._ended = False
+        self._failures = Failures(self._note)
         self._active = is_first_process()
 
     def begin(self) -> Monitor:
-        """Capture the model, measure it once, and start the clock; ``with`` does this by itself."""
+        """Capture the model, measure it once, and start the clock; ``with`` does this by itself.
+
+        After the end it goes on from the last step, with every point kept.
+        """
         if not self._active or self._view is not None:
             return self
         start = time.perf_counter()
         with aside(self._device()):
             view = view_of(self.model, self._probe, self._loss, self.mode)
             config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
-        resumed = self._begin_sinks(config)
-        self._view = view
-        self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
-        self.probes = 0
-        first = self._measured(clock=False)
-        if self._certify_every:
-            first |= self._certified()
+        try:
+            resumed = self._begin_sinks(config)
+            self._view = view
+            self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
+            self.probes = 0
+            first = self._measured(clock=False) | (self._certified() if self._certify_every else {})
+        except BaseException:  # refused, or interrupted: others may write to what was opened
+            self._view = None
+            self._close_sinks()
+            raise
         self.latest |= first
         if not resumed:
             self._log(first | {"clock/setup_seconds": time.perf_counter() - start})
@@ -169,7 +173,7 @@ class Monitor:
         with self.budget.spending():
             self._step = self._step + 1 if step is None else int(step)
             self._rate = lr if lr is None else float(lr)
-            self._pending = {key: value for key, value in metrics.items() if value is not None}
+            self._pending = {key: waiting(value) for key, value in metrics.items() if value is not None}
             found = self._probed() if self._due() else {}
             cheap = self.budget.allows(SCALARS, cost=0.0) and not any(map(on_accelerator, self._pending.values()))
             if found or (self._pending and cheap):
@@ -232,20 +236,28 @@ class Monitor:
             raise InputError(f"{name!r} is not a metric of the monitor's own")
         return described.value(self.latest[name])
 
-    def close(self) -> None:
-        """Measure once more if the budget allows, and close run folders and TensorBoard files."""
-        if self._active and self._view is not None and self._step > self._last and self.budget.allows():
-            self.probe()
-        self._end()
+    def close(self, *, measure: bool = True) -> None:
+        """Write what waits, and close run folders and TensorBoard files; a tracker is closed by whom it belongs to.
 
-    def _end(self) -> None:
-        """Write what waits, and close the sinks that are ours; a tracker is closed by whom it belongs to."""
-        if self._view is not None and self._pending:
+        Args:
+            measure: first measure once more, if the budget allows; not while an error is on its way.
+        """
+        if self._view is None:
+            return
+        if measure and self._step > self._last and self.budget.allows():
+            self.probe()
+        if self._pending:
             self._log(self._own())
-        for sink in self.sinks if self._view is not None else ():
+        self._close_sinks()
+        self._view, self._previous = None, None
+        self._ended, self._resumed = True, None  # from now on it goes on after the last point, not from ``step=``
+
+    def _close_sinks(self) -> None:
+        """Close the sinks that are ours."""
+        for sink in self.sinks:
             if isinstance(sink, RunFolder | TensorBoard):
-                sink.close()
-        self._view = None
+                with self._failures.survived(f"sink {type(sink).__name__}", self._step):
+                    sink.close()
 
     def __enter__(self) -> Monitor:
         return self.begin()
@@ -253,22 +265,22 @@ class Monitor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.close()
-        else:  # no more measuring while an error is on its way
-            self._end()
+        self.close(measure=kind is None)
 
     def _device(self) -> torch.device:
         """Return where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
     def _begin_sinks(self, config: Mapping[str, Any]) -> bool:
-        """Start the run folders, and tell whether one of them goes on with an earlier run."""
-        resumed = False
+        """Start the run folders, and tell whether one of them, or this monitor, goes on with an earlier run."""
+        resumed = self._ended
         for sink in self.sinks:
             if isinstance(sink, RunFolder):
                 at = sink.begin(config, self._resumed)
                 resumed, self._step = resumed or sink.resumed, max(self._step, at)
+        for sink in self.sinks:
+            if isinstance(sink, TensorBoard) and (resumed or self._resumed):
+                sink.resume(self._step)
         return resumed
 
     def _due(self) -> bool:
@@ -280,9 +292,15 @@ class Monitor:
     def _keep_weights(self) -> None:
         """Keep the weights if the next step will be probed, so that the turn of that one update is seen."""
         soon = self._step + 1 - self._last >= self.every and any(q.previous for q in self.quantities)
-        if self._view is not None and self._previous is None and soon and self.budget.allows():
+        if self._view is None or self._previous is not None or not soon or not self.budget.allows():
+            return
+        with self._failures.survived("keeping weights", self._step, give_up=self._give_up_previous):
             wanted = {layer.parameter for layer in self._view.layers()}
             self._previous = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
+
+    def _give_up_previous(self) -> None:
+        """Do without the quantities that need the weights of one update before: the others need not wait for them."""
+        self.quantities = [q for q in self.quantities if not q.previous]
 
     def _probed(self) -> dict[str, float]:
         """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
@@ -294,18 +312,19 @@ class Monitor:
         return found
 
     def _measured(self, *, clock: bool) -> dict[str, float]:
-        """Return the metrics of this moment."""
+        """Return the metrics of this moment; without those that fail, or with none if the model does not run."""
         if self._view is None:
             return {}
-        if torch.accelerator.is_available():
-            torch.accelerator.synchronize()  # what training left to do is not the probe's time
         begin = time.perf_counter()
         found: dict[str, float] = {}
-        with aside(self._device()):
+        with self._failures.survived("probing", self._step), aside(self._device()):
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()  # what training left to do is not the probe's time
+            begin = time.perf_counter()
             moment = Snapshot(
                 self._view,
                 self._step,
-                rates=self._rates(),
+                rates=learning_rates(self.model, self.optimizer, self._rate),
                 previous=self._previous,
                 gradient=any(q.gradient for q in self.quantities),
                 norms=self._norms,
@@ -318,41 +337,18 @@ class Monitor:
         return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used(cost)} if clock else {})
 
     def _of(self, quantity: Quantity, moment: Snapshot) -> dict[str, float]:
-        """Return what a quantity measures; a failure is told once and never reaches the training loop."""
-        try:
+        """Return what a quantity measures, nothing if it fails."""
+        found: dict[str, float] = {}
+        give_up = partial(self.quantities.remove, quantity)
+        with self._failures.survived(f"quantity {quantity.name}", self._step, give_up):
             found = quantity.measure(moment)
-        except Exception as error:  # e.g. weights that are no longer numbers: training is not ours to stop
-            if self._failed(f"quantity {quantity.name}", error):
-                self.quantities.remove(quantity)
-            return {}
-        self._failures.pop(f"quantity {quantity.name}", None)
         return found
 
-    def _failed(self, what: str, error: Exception) -> bool:
-        """Count a failure, warn at the first of several in a row, and tell whether to give up."""
-        self._failures[what] += 1
-        if self._failures[what] == 1:
-            message = f"{what} of the monitor failed at step {self._step}: {type(error).__name__}: {error}"
-            warnings.warn(message, MonitorWarning, stacklevel=2)
-            for sink in self.sinks:
-                if isinstance(sink, RunFolder) and not what.startswith("sink"):
-                    sink.log({}, step=self._step, note=message)
-        return self._failures[what] >= PATIENCE
-
-    def _rates(self) -> dict[str, float]:
-        """Return the learning rate of every parameter by name."""
-        names: dict[int, list[str]] = {}
-        for name, parameter in self.model.named_parameters(remove_duplicate=False):
-            names.setdefault(id(parameter), []).append(name)
-        if self._rate is not None:
-            return {name: self._rate for each in names.values() for name in each}
-        groups = getattr(self.optimizer, "param_groups", ())
-        return {
-            name: float(group["lr"])
-            for group in groups
-            for parameter in group["params"]
-            for name in names.get(id(parameter), ())
-        }
+    def _note(self, message: str, step: int) -> None:
+        """Write a message to the run folders."""
+        for sink in self.sinks:
+            if isinstance(sink, RunFolder):
+                sink.log({}, step=step, note=message)
 
     def _analyzed(self, **settings: Any) -> Result:
         """Analyze the model as it is now."""
@@ -363,25 +359,22 @@ class Monitor:
             return analyze(self.model, without_labels(inputs), name=self.name, **{"stacked": False, **settings})
 
     def _certified(self) -> dict[str, float]:
-        """Return certified metrics; a failure is told once and never reaches the training loop."""
-        try:
-            return certified_metrics(self._analyzed())
-        except Exception as error:  # e.g. weights that are no longer numbers
-            if self._failed("certification", error):
-                self._certify_every = 0
-            return {}
+        """Return certified metrics, nothing if the analysis fails."""
+        found: dict[str, float] = {}
+        with self._failures.survived("certification", self._step, self._give_up_certifying):
+            found = certified_metrics(self._analyzed())
+        return found
+
+    def _give_up_certifying(self) -> None:
+        """Do without certified metrics."""
+        self._certify_every = 0
 
     def _log(self, metrics: Mapping[str, float]) -> None:
-        """Hand metrics to every sink; a failure is told once and never reaches the training loop."""
+        """Hand metrics to every sink."""
         for sink in tuple(self.sinks):
-            what = f"sink {type(sink).__name__}"
-            try:
+            give_up = partial(self.sinks.remove, sink)
+            with self._failures.survived(f"sink {type(sink).__name__}", self._step, give_up):
                 sink.log(dict(metrics), step=self._step)
-            except Exception as error:  # a full disk, a lost connection
-                if self._failed(what, error):
-                    self.sinks.remove(sink)
-            else:
-                self._failures.pop(what, None)
 
 
 def _sinks(run: str | Path | None, sinks: Iterable[Any]) -> list[Any]:

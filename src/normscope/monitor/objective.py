@@ -11,6 +11,8 @@ from torch.nn import functional as F
 from normscope.core.errors import InputError
 
 Outputs = Mapping[str, Tensor]
+#: The class number that marks a place without a label, as in torch.
+IGNORED = -100
 #: A loss of the outputs (the tensor, if there is one, otherwise a dictionary) and the labels.
 LossFunction = Callable[..., Tensor]
 
@@ -27,7 +29,7 @@ def prediction(outputs: Outputs) -> Tensor:
 
 
 def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction | None = None) -> Tensor | None:
-    """Return the loss on the probe batch, a scalar, or ``None`` if there are no labels to tell it from.
+    """Return the loss on the probe batch, a scalar, or ``None`` if there is nothing to tell it from.
 
     Args:
         outputs: what the model gave, by name.
@@ -37,7 +39,7 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
             of classes, the second) axis; for numbers of the output's shape the mean squared error.
 
     Raises:
-        InputError: if the loss is not a scalar.
+        InputError: if the loss is not a scalar, or the labels fit none of these losses.
 
     >>> round(float(probe_loss({"output": torch.zeros(2, 4)}, torch.tensor([0, 3]))), 4)
     1.3863
@@ -56,12 +58,32 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
     found = prediction(outputs)
     if not labels.is_floating_point() and found.ndim == labels.ndim + 1:
         if found.shape[:-1] == labels.shape:
-            return F.cross_entropy(found.reshape(-1, found.shape[-1]).float(), labels.reshape(-1).long())
+            return _cross_entropy(found.reshape(-1, found.shape[-1]), labels.reshape(-1))
         if (found.shape[0], *found.shape[2:]) == tuple(labels.shape):
-            return F.cross_entropy(found.float(), labels.long())
+            return _cross_entropy(found, labels)
     if labels.is_floating_point() and labels.numel() == found.numel():
         return F.mse_loss(found.float().reshape(labels.shape), labels.float())
-    return None
+    raise InputError(
+        "labels on the probe are a class number for each vector of scores, or numbers of the output's shape; "
+        f"the output has shape {tuple(found.shape)} and the labels are {labels.dtype} of shape {tuple(labels.shape)}: "
+        "give labels that fit, loss=f(outputs, labels), or a probe without labels"
+    )
+
+
+def _cross_entropy(scores: Tensor, classes: Tensor) -> Tensor:
+    """Return the cross-entropy of scores with classes along axis 1.
+
+    Raises:
+        InputError: if a class number has no score; torch's own error would end a process on some accelerators.
+    """
+    count = scores.shape[1]
+    wrong = classes[((classes < 0) | (classes >= count)) & (classes != IGNORED)]
+    if wrong.numel():
+        raise InputError(
+            f"the output has scores of {count} classes, numbered from 0, and the labels of the probe hold "
+            f"{int(wrong[0])}: give numbers below {count} ({IGNORED} for none), or loss=f(outputs, labels)"
+        )
+    return F.cross_entropy(scores.float(), classes.long())
 
 
 def class_scores(outputs: Outputs, labels: Tensor | None) -> tuple[Tensor, Tensor] | None:
@@ -99,6 +121,18 @@ def one_number(value: object) -> float:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise InputError(f"a metric is one number, not {type(value).__name__}") from None
+
+
+def waiting(value: object) -> Tensor | float:
+    """Return a scalar that is read later: of a tensor the tensor, so that nothing waits for an accelerator now.
+
+    Raises:
+        InputError: if it holds more than one number, or none.
+
+    >>> waiting(3), waiting(torch.tensor([2.0]))
+    (3.0, tensor([2.]))
+    """
+    return value.detach() if isinstance(value, Tensor) and value.numel() == 1 else one_number(value)
 
 
 def on_accelerator(value: object) -> bool:

@@ -67,10 +67,14 @@ class Run:
         folder = Path(path)
         try:
             config = json.loads((folder / CONFIG).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise InputError(
                 f"a run folder holds {CONFIG} and {METRICS}; there is no {CONFIG} in {folder}: "
                 "give the folder that the monitor was given"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"{folder / CONFIG} cannot be read ({error.strerror}): give a run folder that you may read"
             ) from None
         except ValueError as error:
             raise InputError(

@@ -41,15 +41,14 @@ def probe(size: int = 6) -> dict[str, Tensor]:
     return {key: torch.stack([row[key] for row in rows]) for key in rows[0]}
 
 
-def train(net: Any, path: Path, callbacks: list[Any], **settings: Any) -> None:
+def train(net: Any, path: Path, callbacks: list[Any], resume: str | None = None, **settings: Any) -> None:
     arguments = transformers.TrainingArguments(
         output_dir=str(path / "trainer"), max_steps=6, per_device_train_batch_size=4, learning_rate=1e-3, seed=3,
-        report_to=[], logging_steps=2, save_strategy="no", use_cpu=True, disable_tqdm=True,
-        **settings,
+        report_to=[], logging_steps=2, use_cpu=True, disable_tqdm=True, **{"save_strategy": "no", **settings},
     )  # fmt: skip
     with warnings.catch_warnings(), seeded(0):  # the trainer seeds every generator itself
         warnings.simplefilter("ignore")
-        transformers.Trainer(net, arguments, train_dataset=data(), callbacks=callbacks).train()
+        transformers.Trainer(net, arguments, train_dataset=data(), callbacks=callbacks).train(resume)
 
 
 def callback(path: Path, **settings: Any) -> HuggingFaceMonitor:
@@ -82,3 +81,31 @@ def test_the_loss_on_the_probe_is_the_models_own(tmp_path: Path) -> None:
 def test_accumulated_batches_are_one_update(tmp_path: Path) -> None:
     train(model(), tmp_path, [callback(tmp_path)], gradient_accumulation_steps=2)
     assert Run.open(tmp_path / "run").series("norm/classifier").steps.tolist() == [0, 2, 4, 6]
+
+
+class Stop(transformers.TrainerCallback):  # type: ignore[misc]
+    """Fails in the middle of training."""
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Fail before the sixth update."""
+        if state.global_step == 5:
+            raise RuntimeError("stop here")
+
+
+def test_a_training_that_failed_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
+    """The run goes on in the same process, though the trainer told the callback of no end, and has each point once."""
+    saving = {"save_strategy": "steps", "save_steps": 3}
+    mon = callback(tmp_path)
+    with pytest.raises(RuntimeError, match="stop here"):
+        train(model(), tmp_path, [mon, Stop()], **saving)
+    assert Run.open(tmp_path / "run").last_step == 4
+    checkpoint = str(tmp_path / "trainer" / "checkpoint-3")
+    train(model(), tmp_path, [mon], resume=checkpoint, **saving)
+    run = Run.open(tmp_path / "run")
+    assert run.series("norm/classifier").steps.tolist() == [0, 2, 5, 6]
+    assert run.series("train/loss").steps.tolist() == [2, 4, 6]
+    assert [part["step"] for part in run.config["resumed"]] == [3]
+    assert run.config["ended"] == {"step": 6}
+    unbroken = model()
+    train(unbroken, tmp_path / "other", [])
+    assert all(same_bits(a, b) for a, b in zip(unbroken.parameters(), mon.monitor.model.parameters(), strict=True))

@@ -106,10 +106,13 @@ def test_a_fit_that_fails_closes_the_run(tmp_path: Path) -> None:
                 raise RuntimeError("stop here")
             return super().training_step(batch, index)
 
-    mon = callback(run=tmp_path / "run")
+    mon = callback(run=tmp_path / "run", every=100)
     with pytest.raises(RuntimeError, match="stop here"):
         fit(Failing(), tmp_path, [mon])
-    assert Run.open(tmp_path / "run").last_step == 3
+    run = Run.open(tmp_path / "run")
+    assert run.last_step == 3
+    assert run.series("norm/net.0").steps.tolist() == [0]  # no last probe while an error is on its way
+    assert run.config["ended"] == {"step": 3}
 
 
 def test_a_resumed_fit_continues_its_run(tmp_path: Path) -> None:

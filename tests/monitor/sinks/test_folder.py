@@ -14,6 +14,7 @@ import pytest
 from normscope.core.errors import InputError
 from normscope.monitor.run import CONFIG, METRICS, Run
 from normscope.monitor.sinks.folder import RunFolder
+from normscope.monitor.sinks.lock import FolderLock
 
 FACTS = {"model": "net", "parameters": 3, "probe": [[2, 2]], "started": "today"}
 
@@ -72,7 +73,7 @@ def test_a_run_is_not_begun_over_another(tmp_path: Path) -> None:
     before = (tmp_path / METRICS).read_bytes()
     with pytest.raises(InputError, match="starts at step 0"):
         RunFolder(tmp_path).begin(FACTS, 0)
-    with pytest.raises(InputError, match="another parameters"):
+    with pytest.raises(InputError, match="differs in its parameters"):
         RunFolder(tmp_path).begin(FACTS | {"parameters": 4}, None)
     assert (tmp_path / METRICS).read_bytes() == before
 
@@ -107,3 +108,75 @@ def test_a_killed_process_loses_nothing_it_logged(tmp_path: Path) -> None:
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
     assert Run.open(tmp_path).series("a").values.tolist() == [1.0, 2.0, 3.0]
+    assert RunFolder(tmp_path).begin(FACTS, None) == 3  # and holds no lock
+
+
+def test_a_run_without_a_point_has_not_begun(tmp_path: Path) -> None:
+    """A process killed before its first point: the next one measures the start."""
+    RunFolder(tmp_path).begin(FACTS, None)
+    again = RunFolder(tmp_path)
+    assert again.begin(FACTS | {"started": "later"}, None) == 0
+    assert not again.resumed
+    again.log({}, step=0, note="something failed")  # a note alone is no measurement
+    again.close()
+    once_more = RunFolder(tmp_path)
+    assert once_more.begin(FACTS, None) == 0
+    assert not once_more.resumed
+    once_more.log({"a": 1.0}, step=0)
+    once_more.close()
+    run = Run.open(tmp_path)
+    assert "resumed" not in run.config
+    assert run.notes == ["something failed"]
+    last = RunFolder(tmp_path)
+    last.begin(FACTS, None)
+    assert last.resumed
+
+
+def test_another_structure_is_another_model(tmp_path: Path) -> None:
+    facts = FACTS | {"layers": ["0", "3"], "normalizers": [{"name": "1", "kind": "batch_norm"}]}
+    folder = RunFolder(tmp_path / "run")
+    folder.begin(facts, None)
+    folder.log({"a": 1.0}, step=1)
+    folder.close()
+    for change in ({"layers": ["0", "4"]}, {"normalizers": [{"name": "1", "kind": "layer_norm"}]}):
+        with pytest.raises(InputError, match=f"differs in its {next(iter(change))}"):
+            RunFolder(tmp_path / "run").begin(facts | change, None)
+    with pytest.raises(InputError, match=r"'kind': 'batch_norm'.*now None"):
+        RunFolder(tmp_path / "run").begin(facts | {"normalizers": []}, None)
+    _filled(tmp_path / "old")  # written without them
+    old = RunFolder(tmp_path / "old")
+    assert old.begin(facts, None) == 4
+    assert old.resumed
+
+
+def test_what_is_no_folder_is_refused_with_words(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="a run is written to a folder"):
+            RunFolder(path).begin(FACTS, None)
+    (tmp_path / "odd" / METRICS).mkdir(parents=True)
+    (tmp_path / "odd" / CONFIG).write_text(json.dumps(FACTS | {"format": 1}))
+    odd = RunFolder(tmp_path / "odd")
+    with pytest.raises(InputError, match="a run is written to a folder"):
+        odd.begin(FACTS, None)
+    FolderLock(tmp_path / "odd").acquire()  # the lock was given back
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_a_run_has_one_writer(tmp_path: Path) -> None:
+    one, two = RunFolder(tmp_path), RunFolder(tmp_path)
+    one.begin(FACTS, None)
+    one.log({"a": 1.0}, step=1)
+    with pytest.raises(InputError, match="being written by another monitor"):
+        two.begin(FACTS, None)
+    one.log({"a": 2.0}, step=2)
+    assert Run.open(tmp_path).last_step == 2  # readers need no lock
+    one.close()
+    assert two.begin(FACTS, None) == 2
+
+
+def test_foreign_folders_are_not_locked(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text("{}")
+    with pytest.raises(InputError, match="another folder"):
+        RunFolder(tmp_path).begin(FACTS, None)
+    assert [p.name for p in tmp_path.iterdir()] == [CONFIG]

@@ -31,7 +31,12 @@ class HuggingFaceMonitor(TrainerCallback):
         self._probe, self._preset, self._settings = probe, preset, settings
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Begin: the model is on its device and a checkpoint, if any, is loaded."""
+        """Begin: the model is on its device and a checkpoint, if any, is loaded.
+
+        The trainer does not tell callbacks of errors: a training that failed before this one is ended here.
+        """
+        if self.monitor is not None:
+            self.monitor.close(measure=False)
         probe = dict(self._probe) if hasattr(self._probe, "items") else self._probe
         self.monitor = Monitor(
             kwargs["model"],

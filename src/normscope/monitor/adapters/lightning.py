@@ -78,9 +78,9 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
             self.monitor.close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the run: what was written stays."""
+        """End the run without measuring: what was written stays."""
         if self.monitor is not None:
-            self.monitor.close()
+            self.monitor.close(measure=False)
 
 
 class _Logger:

@@ -7,27 +7,31 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.monitor.lines import Point, from_line, to_line, whole_lines
 from normscope.monitor.run import CONFIG, METRICS
+from normscope.monitor.sinks.lock import FolderLock
 
 #: Version of the format of a run folder.
 FORMAT = 1
-#: What a resumed run must have in common with the one it continues.
-SAME = ("model", "parameters", "probe")
+#: What a resumed run must have in common with the one it continues, as far as that one tells it.
+SAME = ("model", "parameters", "probe", "layers", "normalizers")
 
 
 class RunFolder:
     """Writes a run; what is on disk is a whole run after every line, however the process ends.
 
+    Between :meth:`begin` and :meth:`close` the folder is locked: a second writer is refused.
+
     Args:
         path: the folder; it is made. One that holds a run is continued.
 
     Attributes:
-        resumed: whether an earlier run goes on.
+        resumed: whether points of an earlier run were kept, and go on.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as here:
@@ -45,6 +49,7 @@ class RunFolder:
         self._begun = False
         self._start = 0.0
         self._last_step = 0
+        self._lock = FolderLock(self.path)
 
     def begin(self, config: Mapping[str, Any], step: int | None) -> int:
         """Start a run, or continue the one in the folder.
@@ -61,29 +66,31 @@ class RunFolder:
             The step from which the run goes on, 0 for a new one.
 
         Raises:
-            InputError: if the folder holds something else, or a run of another model or probe.
+            InputError: if the folder cannot be written, is being written by someone else, or holds something else or a
+                run of another model or probe.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        known = self._known()
-        if known is None:
-            if (self.path / METRICS).exists():
-                raise InputError(f"{self.path} holds {METRICS} without {CONFIG}: give the monitor a folder of its own")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._known(config)  # what is not ours is not even locked
+            self._lock.acquire()
+            return self._begin(config, step)
+        except InputError:
+            self._lock.release()
+            raise
+        except OSError as error:
+            self._lock.release()
+            raise InputError(
+                f"a run is written to a folder; {self.path} is none that can be made and written "
+                f"({error.strerror or error}): give the monitor another one, or make room"
+            ) from None
+
+    def _begin(self, config: Mapping[str, Any], step: int | None) -> int:
+        """Write the configuration and the points that are kept, in a folder that is locked."""
+        known = self._known(config)
+        at, kept, seconds, self.resumed = self._kept(step)
+        if known is None or not self.resumed:  # without a point a run has not begun
             self._write_config({"format": FORMAT, **config})
-            at, kept, seconds = step or 0, b"", 0.0
         else:
-            differing = [key for key in SAME if known.get(key) != config.get(key)]
-            if differing:
-                raise InputError(
-                    f"{self.path} holds a run of another {' and '.join(differing)} "
-                    f"({known.get(differing[0])}, now {config.get(differing[0])}): give the monitor a new folder"
-                )
-            at, kept, seconds = self._kept(step)
-            if step == 0 and self._kept(None)[0] > 0:
-                raise InputError(
-                    f"{self.path} holds a run that went further than its start, and training starts at step 0: "
-                    "give the monitor a new folder, or remove that one"
-                )
-            self.resumed = True
             resumed = {"step": at, "started": config.get("started", "")}
             goes_on = {key: value for key, value in known.items() if key != "ended"}
             self._write_config({**goes_on, "resumed": [*known.get("resumed", ()), resumed]})
@@ -94,8 +101,29 @@ class RunFolder:
         self._begun, self._last_step = True, at
         return at
 
-    def _known(self) -> dict[str, Any] | None:
-        """Return the configuration of the run in the folder, if there is one."""
+    def _known(self, config: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the configuration of the run in the folder, if there is one.
+
+        Raises:
+            InputError: if the folder holds something else, or a run that ``config`` does not continue.
+        """
+        known = self._configuration()
+        if known is None:
+            if (self.path / METRICS).exists():
+                raise InputError(f"{self.path} holds {METRICS} without {CONFIG}: give the monitor a folder of its own")
+            return None
+        now = json.loads(json.dumps(dict(config)))
+        differing = [key for key in SAME if key in known and known[key] != now.get(key)]
+        if differing:
+            was, comes = _first_difference(known[differing[0]], now.get(differing[0]))
+            raise InputError(
+                f"{self.path} holds a run that differs in its {' and its '.join(differing)} "
+                f"({was}, now {comes}): give the monitor a new folder"
+            )
+        return known
+
+    def _configuration(self) -> dict[str, Any] | None:
+        """Return what the configuration says, if there is one."""
         try:
             known = json.loads((self.path / CONFIG).read_text())
         except FileNotFoundError:
@@ -108,13 +136,24 @@ class RunFolder:
             )
         return known
 
-    def _kept(self, step: int | None) -> tuple[int, bytes, float]:
-        """Return where the run goes on, the lines that stay, and the seconds it has lasted."""
+    def _kept(self, step: int | None) -> tuple[int, bytes, float, bool]:
+        """Return where the run goes on, the lines that stay, the seconds it has lasted, and whether numbers stay.
+
+        Raises:
+            InputError: if training starts, and the run is past its start.
+        """
         file = self.path / METRICS
         pairs = [(line, from_line(line)) for line in whole_lines(file.read_bytes() if file.exists() else b"")]
-        points = [(line, point) for line, point in pairs if point is not None and (step is None or point.step <= step)]
+        points = [(line, point) for line, point in pairs if point is not None]
+        if step == 0 and points and points[-1][1].step > 0:
+            raise InputError(
+                f"{self.path} holds a run that went further than its start, and training starts at step 0: "
+                "give the monitor a new folder, or remove that one"
+            )
+        points = [(line, point) for line, point in points if step is None or point.step <= step]
         last = points[-1][1] if points else Point(0, 0.0)
-        return (last.step if step is None else step), b"".join(line for line, _ in points), last.time
+        kept = b"".join(line for line, _ in points)
+        return (last.step if step is None else step), kept, last.time, any(point.metrics for _, point in points)
 
     def _write_config(self, config: Mapping[str, Any]) -> None:
         """Write the configuration; readers see the old one or the new one, never a part."""
@@ -139,9 +178,21 @@ class RunFolder:
             self._begun = False
             # Without the mark the run is whole all the same; an error on its way must not be hidden by this one.
             with contextlib.suppress(OSError, InputError):
-                known = self._known()
+                known = self._configuration()
                 if known is not None:
                     self._write_config({**known, "ended": {"step": self._last_step}})
+        self._lock.release()
+
+
+def _first_difference(was: Any, comes: Any) -> tuple[Any, Any]:
+    """Return the first entries in which two values differ: themselves, unless they are lists.
+
+    >>> _first_difference(["a", "b"], ["a", "c"]), _first_difference(["a"], []), _first_difference(3, 4)
+    (('b', 'c'), ('a', None), (3, 4))
+    """
+    if isinstance(was, list) and isinstance(comes, list):
+        return next((a, b) for a, b in zip_longest(was, comes) if a != b)
+    return was, comes
 
 
 def _replace(file: Path, content: bytes) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,24 @@ class TensorBoard:
             raise MissingDependencyError(
                 "writing TensorBoard files needs tensorboard: pip install 'normscope[tensorboard]'"
             ) from error
-        self._writer: Any = SummaryWriter(str(path))
+        self._open: Callable[..., Any] = partial(SummaryWriter, str(path))
+        self._writer: Any = None
+
+    def resume(self, step: int) -> None:
+        """Go on after a step: TensorBoard then leaves out what an earlier run in the folder wrote after it."""
+        self.close()
+        self._writer = self._open(purge_step=step + 1)
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Write one scalar for each metric."""
+        if self._writer is None:
+            self._writer = self._open()
         for name, value in metrics.items():
             self._writer.add_scalar(name, value, step)
         self._writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
-        self._writer.close()
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
