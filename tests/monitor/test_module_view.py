@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from monitor.moments import batch, small
+from monitor.moments import batch, dense, small
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.module_view import ModuleView, weight_of
 from normscope.monitor.probing import probe_inputs
@@ -86,3 +88,27 @@ def test_weights_are_read_as_in_evaluation_and_without_a_trace() -> None:
     truth = model.eval()[3].weight.detach().double()
     assert torch.allclose(found[1][1], truth, atol=1e-12)
     assert weight_of(nn.ReLU()) is None
+
+
+def test_weights_computed_by_a_hook_are_those_of_now() -> None:
+    """Torch's older functions compute the weight in the forward pass; after an update the attribute is the old one."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Flatten(), nn.Linear(64, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that they are old
+        nn.utils.weight_norm(model[0])
+        nn.utils.spectral_norm(model[2])
+    model.train()(batch()[0])
+    inputs, labels = probe_inputs(batch(), model)
+    view = ModuleView(model, inputs, labels, None, "batch")
+    with torch.no_grad():
+        model[0].weight_g.mul_(2.0)
+        model[2].weight_orig.add_(torch.eye(3, 64))
+    before = fingerprint(model)
+    found = {x.name: x.map(torch.float64).matrix() for x in view.layers()}
+    assert [x.parameter for x in view.layers()] == ["0.weight_v", "2.weight_orig"]
+    assert fingerprint(model) == before
+    model.eval()(batch()[0])
+    plain = nn.Conv2d(2, 4, 3, bias=False).double()
+    plain.weight.data = model[0].weight.detach().double()
+    assert torch.allclose(found["0"], dense(plain, (2, 6, 6)), atol=1e-12)
+    assert torch.allclose(found["2"], model[2].weight.detach().double(), atol=1e-12)

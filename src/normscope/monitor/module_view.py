@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from normscope.core.errors import CaptureError
 from normscope.core.guard import untouched
@@ -42,6 +44,8 @@ ACTIVATIONS = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
     nn.Sigmoid, nn.Softplus, nn.Hardswish, nn.Hardtanh,
 )  # fmt: skip
+#: Names of the parameter behind a weight: plain, parametrized by two, or computed by a hook of torch's older functions.
+WEIGHTS = ("weight", "parametrizations.weight.original1", "weight_orig", "weight_v")
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -91,7 +95,7 @@ class ModuleView:
             if shape is None or not isinstance(module, (nn.Linear, *CONVOLUTIONS)):
                 continue
             own = dict(module.named_parameters())
-            weight = next((n for n in own if n in ("weight", "parametrizations.weight.original1")), "")
+            weight = next((n for n in own if n in WEIGHTS), "")
             weight = weight or next((n for n in own if n.startswith("parametrizations.weight.original")), "")
             found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
         return tuple(found)
@@ -189,18 +193,22 @@ def weight_of(module: nn.Module) -> Tensor | None:
     """Return the weight of a module as it is in evaluation, detached, or ``None`` if it has none.
 
     Reading a parametrized weight runs its parametrization, which may write: in training mode spectral normalization
-    makes a step of its power iteration. What it moves is put back.
+    makes a step of its power iteration. What it moves is put back. A weight computed by a hook is that of the last
+    forward pass until the hook is called.
 
     >>> layer = nn.utils.parametrizations.spectral_norm(nn.Linear(3, 2))
     >>> before = layer.parametrizations.weight[0]._u.clone()
     >>> weight_of(layer).shape, torch.equal(layer.parametrizations.weight[0]._u, before)
     (torch.Size([2, 3]), True)
     """
-    if not is_parametrized(module, "weight"):
+    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm | WeightNorm)]
+    if not hooks and not is_parametrized(module, "weight"):
         weight: Tensor | None = getattr(module, "weight", None)
         return None if weight is None else weight.detach()
     with untouched(module), torch.no_grad():
         module.eval()
+        for hook in hooks:
+            hook(module, ())
         found: Any = module.weight
         return torch.clone(found)
 

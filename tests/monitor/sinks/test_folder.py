@@ -180,3 +180,26 @@ def test_foreign_folders_are_not_locked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another folder"):
         RunFolder(tmp_path).begin(FACTS, None)
     assert [p.name for p in tmp_path.iterdir()] == [CONFIG]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no limit of a file's size to set")
+def test_a_disk_that_was_full_for_a_while_leaves_whole_lines(tmp_path: Path) -> None:
+    code = (
+        "import resource\n"
+        "from normscope.monitor.sinks.folder import RunFolder\n"
+        f"folder = RunFolder({str(tmp_path)!r})\n"
+        f"folder.begin({FACTS!r}, None)\n"
+        "folder.log({'a': 1.0}, step=1)\n"
+        f"size = (folder.path / {METRICS!r}).stat().st_size\n"
+        "limits = resource.getrlimit(resource.RLIMIT_FSIZE)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, limits[1]))\n"
+        "try:\n"
+        "    folder.log({'a': 2.0}, step=2)\n"
+        "except OSError:\n"
+        "    print('full')\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, limits)\n"
+        "folder.log({'a': 3.0}, step=3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "full\n"
+    assert Run.open(tmp_path).series("a").values.tolist() == [1.0, 3.0]

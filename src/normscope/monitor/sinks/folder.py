@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import time
@@ -164,12 +165,16 @@ class RunFolder:
 
         Raises:
             InputError: if the run was not begun, or is closed.
+            OSError: if the line could not be written as a whole; then nothing of it stays.
         """
         if not self._begun:
             raise InputError("a run folder is written between begin() and close()")
         line = to_line(Point(step, time.time() - self._start, dict(metrics), note))
         with (self.path / METRICS).open("ab", buffering=0) as file:
-            file.write(line)
+            written = file.write(line)
+            if written != len(line):  # the next line must not end what a full disk cut off
+                file.truncate(file.tell() - written)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._last_step = step
 
     def close(self) -> None:
