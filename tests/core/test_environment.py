@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from normscope.core import environment
-from normscope.core.environment import flags, restore_flags, restore_rng, rng_state
+from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
 
 
 def test_every_setting_is_put_back() -> None:
@@ -78,3 +78,13 @@ def test_an_accelerator_without_many_states(monkeypatch: pytest.MonkeyPatch) -> 
     Device.state = 2
     restore_rng(state)
     assert Device.state == 1
+
+
+def test_a_draw_is_seen() -> None:
+    """From each of the generators."""
+    state = rng_state()
+    for draw in (random.random, np.random.rand, lambda: torch.rand(1)):
+        assert same_rng(state)
+        draw()
+        assert not same_rng(state)
+        restore_rng(state)

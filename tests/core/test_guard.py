@@ -281,3 +281,52 @@ def test_guards_nest() -> None:
             norm(torch.ones(2, 2))
         assert torch.equal(norm.running_mean, inner)
     assert norm.running_mean.tolist() == [0.0, 0.0]
+
+
+def test_the_callers_autograd_and_device_are_left_for_the_block() -> None:
+    """Bounds from below differentiate, wherever the caller stands; afterwards it stands there again."""
+    model = nn.Linear(2, 1)
+    for context in (torch.no_grad(), torch.inference_mode(), torch.device("meta")):
+        with context:
+            before = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_device())
+            with untouched(model):
+                x = torch.ones(1, 2, requires_grad=True)
+                (gradient,) = torch.autograd.grad(model(x).sum(), x)
+                assert torch.equal(gradient, model.weight)
+                assert not gradient.is_inference()
+            assert before == (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_device())
+
+
+def test_what_a_block_changed_is_named() -> None:
+    """Attributes, buffers new and old, containers; random draws apart."""
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 2))
+    model[1].seen = []
+    with untouched(model) as guard:
+        pass
+    assert (guard.moved, guard.drew) == ((), False)
+    with untouched(model) as guard:
+        model[0].running_mean.add_(1.0)
+        model[1].count = 1
+        model[1].seen.append(1)
+        model.register_buffer("table", torch.zeros(1))
+        torch.rand(1)
+    assert (set(guard.moved), guard.drew) == ({"0.running_mean", "1.count", "1.seen", "table"}, True)
+
+
+def test_an_inner_guard_leaves_parameters_to_the_outer_one() -> None:
+    """It costs no copy of them."""
+    model = nn.Linear(2, 2)
+    with pytest.raises(StateChangedError, match="weight"), untouched(model):
+        with untouched(model, parameters=False) as inner, torch.no_grad():
+            model.weight.add_(1.0)
+        assert inner.moved == ()
+
+
+def test_tensors_made_in_inference_mode_are_put_back() -> None:
+    """They may be written there only."""
+    with torch.inference_mode():
+        model = nn.BatchNorm1d(2)
+    before = model.running_mean.clone()
+    with untouched(model), torch.inference_mode():
+        model.running_mean.add_(1.0)
+    assert torch.equal(model.running_mean, before)

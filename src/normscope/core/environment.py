@@ -118,6 +118,26 @@ def restore_rng(state: dict[str, Any]) -> None:
             device.set_rng_state(state["accelerator"][0])
 
 
+def same_rng(state: dict[str, Any]) -> bool:
+    """Tell whether every global random generator is where it was.
+
+    Args:
+        state: what :func:`rng_state` returned.
+
+    >>> state = rng_state()
+    >>> same_rng(state)
+    True
+    """
+    now = rng_state()
+    pairs = zip(state.get("accelerator", ()), now.get("accelerator", ()), strict=False)
+    return (
+        now["python"] == state["python"]
+        and all(np.array_equal(a, b) for a, b in zip(now["numpy"], state["numpy"], strict=True))
+        and torch.equal(now["torch"], state["torch"])
+        and all(torch.equal(a, b) for a, b in pairs)
+    )
+
+
 def _accelerator() -> Any:
     """Return torch's module of the accelerator in use, if there is one (asking must not start it)."""
     if not torch.accelerator.is_available():

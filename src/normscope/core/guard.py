@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Iterator
 from types import TracebackType
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as _module_globals
 from torch.nn.parameter import is_lazy
 
-from normscope.core.environment import flags, restore_flags, restore_rng, rng_state
+from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
 from normscope.core.errors import StateChangedError
 
 #: Parameters up to this many bytes in all are copied, so that even a forward that overwrites them is undone.
@@ -22,12 +23,13 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _CONTAINERS = (dict, list, set, deque)
 
 
-def untouched(model: nn.Module, *tensors: Tensor) -> StateGuard:
+def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
     """Return a context in which ``model`` may be run; afterwards it, ``tensors`` and the process are as before.
 
     Args:
         model: the module that will be run inside the block.
         tensors: further tensors to be protected, such as inputs an in-place activation could overwrite.
+        parameters: also protect the content of the parameters; a guard inside another one need not.
 
     Returns:
         The guard, to be used in a ``with`` statement.
@@ -38,7 +40,25 @@ def untouched(model: nn.Module, *tensors: Tensor) -> StateGuard:
     >>> norm.running_mean.tolist(), int(norm.num_batches_tracked)
     ([0.0, 0.0, 0.0], 0)
     """
-    return StateGuard(model, *tensors)
+    return StateGuard(model, *tensors, parameters=parameters)
+
+
+@contextlib.contextmanager
+def ordinary() -> Iterator[None]:
+    """Compute as if the caller had set nothing: gradients are recorded, and new tensors have values.
+
+    Leaves ``torch.no_grad()``, ``torch.inference_mode()`` and ``torch.device("meta")`` of the caller for the block.
+
+    >>> with torch.inference_mode(), torch.device("meta"), ordinary():
+    ...     print(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.zeros(1).device)
+    True False cpu
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type == "meta":
+            stack.enter_context(torch.device("cpu"))
+        yield
 
 
 class StateGuard:
@@ -46,20 +66,29 @@ class StateGuard:
 
     Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
     attribute of every submodule, hooks, the random states of Python, numpy and torch, and torch's global settings.
-    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's.
+    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
+    the caller set for autograd and for new tensors is left, see :func:`ordinary`.
 
     Args:
         model: the module to protect.
         tensors: further tensors to protect.
+        parameters: also protect the content of the parameters.
+
+    Attributes:
+        moved: after the block, names of the attributes, buffers and other tensors of the model that it had changed.
+        drew: after the block, whether it had moved a random generator.
 
     Raises:
         StateChangedError: on entry if the model has uninitialized (lazy) parameters, which running it would replace;
             on exit if a parameter was overwritten in place. Models up to :data:`COPY_LIMIT` are restored even then.
     """
 
-    def __init__(self, model: nn.Module, *tensors: Tensor) -> None:
+    def __init__(self, model: nn.Module, *tensors: Tensor, parameters: bool = True) -> None:
         self.model = model
         self.tensors = tensors
+        self.parameters = parameters
+        self.moved: tuple[str, ...] = ()
+        self.drew = False
 
     def __enter__(self) -> StateGuard:
         named = dict(state_tensors(self.model))
@@ -69,28 +98,17 @@ class StateGuard:
                 f"running the model would initialize its lazy parameters ({_some(lazy)}): "
                 "run it once on a batch of your own first"
             )
-        self._rng = rng_state()
-        self._flags = flags()
-        self._modules = [_ModuleState(module) for module in self.model.modules()]
-        self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
-        size = sum(t.numel() * t.element_size() for t in named.values() if isinstance(t, nn.Parameter))
-        self._named = [
-            _TensorState(name, tensor, copy=size <= COPY_LIMIT or not isinstance(tensor, nn.Parameter))
-            for name, tensor in named.items()
-        ]
-        self._named += [_TensorState(f"input {i}", tensor, copy=True) for i, tensor in enumerate(self.tensors)]
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ordinary())
+            self._save(named)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for hooks in self._hooks:
-            hooks.restore()
-        for module in self._modules:
-            module.restore()
-        changed = [state for state in self._named if state.restore() and isinstance(state.tensor, nn.Parameter)]
-        restore_flags(self._flags)
-        restore_rng(self._rng)
+        with self._stack:
+            changed = self._restore()
         if not changed:
             return
         lost = [state.name for state in changed if state.copy is None]
@@ -103,6 +121,35 @@ class StateGuard:
         if error is None:
             raise StateChangedError(message)
         error.add_note(message)
+
+    def _save(self, named: dict[str, Tensor]) -> None:
+        """Remember everything."""
+        self._rng = rng_state()
+        self._flags = flags()
+        self._modules = [_ModuleState(path, module) for path, module in self.model.named_modules()]
+        self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
+        size = sum(t.numel() * t.element_size() for t in named.values() if isinstance(t, nn.Parameter))
+        self._named = [
+            _TensorState(name, tensor, copy=size <= COPY_LIMIT or not isinstance(tensor, nn.Parameter))
+            for name, tensor in named.items()
+            if self.parameters or not isinstance(tensor, nn.Parameter)
+        ]
+        self._named += [_TensorState(f"input {i}", tensor, copy=True) for i, tensor in enumerate(self.tensors)]
+
+    def _restore(self) -> list[_TensorState]:
+        """Put everything back, and return the parameters whose content had changed."""
+        for hooks in self._hooks:
+            hooks.restore()
+        names = [name for module in self._modules for name in module.restore()]
+        written = [state for state in self._named if state.restore()]
+        changed = [state for state in written if isinstance(state.tensor, nn.Parameter)]
+        inputs = {id(tensor) for tensor in self.tensors}
+        names += [state.name for state in written if id(state.tensor) not in inputs]
+        self.moved = tuple(dict.fromkeys(names))
+        self.drew = not same_rng(self._rng)
+        restore_flags(self._flags)
+        restore_rng(self._rng)
+        return changed
 
 
 def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -213,6 +260,10 @@ class _TensorState:
 def _write(tensor: Tensor, content: Tensor) -> None:
     """Copy content into a tensor: through ``.data``, so that the version counter autograd relies on does not move."""
     target = tensor.data
+    if target.is_inference():  # may be written where it was made only
+        with torch.inference_mode():
+            target.copy_(content)
+        return
     for axis, stride in enumerate(target.stride() if target.layout is torch.strided else ()):
         if stride == 0:  # expanded: the entries along this axis are one place in memory
             target, content = target.narrow(axis, 0, 1), content.narrow(axis, 0, 1)
@@ -247,36 +298,43 @@ class _ContainerState:
             return [(key, id(value)) for key, value in content]
         return [id(item) for item in content]
 
-    def restore(self) -> None:
-        """Put the content back if any of it is another object, or stands elsewhere."""
-        if self._identity(self._read()) == self._identity(self.content):
-            return
+    def restore(self) -> list[str]:
+        """Put the content back if any of it is another object, or stands elsewhere; return the keys that differed."""
+        now, then = self._identity(self._read()), self._identity(self.content)
+        if now == then:
+            return []
         self.container.clear()
         getattr(self.container, "update" if isinstance(self.container, dict | set) else "extend")(self.content)
+        if not isinstance(self.container, dict):
+            return [""]
+        return list(dict.fromkeys(str(key) for key, _ in sorted(set(now) ^ set(then), key=str))) or [""]
 
 
 class _ModuleState:
     """The attributes of one module, its class, and the content of its containers."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, path: str, module: nn.Module) -> None:
+        self.path = path
         self.module = module
         self.type = type(module)
         self.training = module.training
         scripted = isinstance(module, torch.jit.ScriptModule)
         self.attributes = None if scripted else _ContainerState(vars(module))
-        held = () if scripted else vars(module).values()
-        self.containers = [_ContainerState(value) for value in held if isinstance(value, _CONTAINERS)]
+        held = {} if scripted else vars(module)
+        self.containers = {k: _ContainerState(value) for k, value in held.items() if isinstance(value, _CONTAINERS)}
 
-    def restore(self) -> None:
-        """Put everything back."""
+    def restore(self) -> list[str]:
+        """Put everything back, and return the names of what was not as it had been."""
         if type(self.module) is not self.type:
             self.module.__class__ = self.type
         if self.attributes is None:
             self.module.training = self.training
-            return
-        self.attributes.restore()
-        for container in self.containers:
-            container.restore()
+            return []
+        names = self.attributes.restore()
+        for key, container in self.containers.items():
+            for inner in container.restore():
+                names.append(inner if key in ("_parameters", "_buffers", "_modules") and inner else key)
+        return [f"{self.path}.{name}" if self.path else name for name in names]
 
 
 def _global_hooks() -> list[dict[Any, Any]]:

@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.core.errors import CaptureError, InputError
+from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.guard import untouched
 from normscope.graph.cache import cached, folder
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
+from normscope.graph.fresh import Fresh, evaluating, refuse_quantized
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph, Node
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.nested import substitute
 
 _PREFIX = "model"
 _RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")
@@ -96,46 +98,55 @@ def uncompiled(model: nn.Module) -> nn.Module:
 def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
     """Capture a model in evaluation mode; nothing of it is changed, and compiled parts run as written.
 
+    Every run starts from the state the model came in: what an earlier run left behind (a counter, a table made on the
+    first call) is put back before the next.
+
     Args:
         model: the model.
         inputs: example arguments, batched along axis 0.
 
     Raises:
         InputError: if the model does not run on these inputs.
-        CaptureError: if it gives no floating tensor, or no front end can record it.
+        CaptureError: if it gives no floating tensor, is no function of its input, or no front end can record it.
+        NonFiniteError: if a buffer it uses holds NaN or infinity (a mask may hold minus infinity).
     """
+    refuse_quantized(model)
     inputs = _without_cache(model, inputs)
     with untouched(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
-        model.eval()
+        evaluating(model)
         flat = _Flat(model, inputs)
         flat.training = False
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
-        if not _eager(flat, example):
+        fresh = Fresh(model, flat)
+        if not _eager(fresh, example):
             raise CaptureError(
                 "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
                 "return the logits or features themselves, not indices, strings or None"
             )
-        graph, tensors, example = _kept_or_fresh(model, inputs, flat, example)
-    return Captured(graph, tensors, example, names)
+        fresh.require_function(example)
+        graph, tensors, example = _kept_or_fresh(inputs, fresh, example)
+        _require_finite_buffers(graph, tensors)
+        tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
+    return Captured(_with_input_names(graph, names), tensors, example, names)
 
 
 def _kept_or_fresh(
-    model: nn.Module, inputs: ModelInputs, flat: _Flat, example: list[Tensor]
+    inputs: ModelInputs, fresh: Fresh, example: list[Tensor]
 ) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
     """Return the graph from the cache if it still reproduces the model, otherwise capture it and keep it."""
 
-    def fresh() -> tuple[Graph, dict[str, Tensor]]:
-        graph, tensors = _first_that_works(flat, example)
-        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(flat.names)))
+    def anew() -> tuple[Graph, dict[str, Tensor]]:
+        graph, tensors = _first_that_works(fresh, example)
+        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(fresh.flat.names)))
         return graph, {_strip(k): v for k, v in tensors.items()}
 
-    graph, tensors = cached(model, (inputs.args, inputs.kwargs), fresh) if folder() is not None else fresh()
+    graph, tensors = cached(fresh.model, (inputs.args, inputs.kwargs), anew) if folder() is not None else anew()
     given = (_doubled(example) or example) if graph.batch == "dynamic" else example
     try:
-        _verify(flat, graph, tensors, given, dynamic=graph.batch == "dynamic")
+        _verify(fresh, graph, tensors, given, dynamic=graph.batch == "dynamic")
     except Exception:  # whatever was kept is not this model: only a fresh capture counts
-        graph, tensors = fresh()
+        graph, tensors = anew()
         given = (_doubled(example) or example) if graph.batch == "dynamic" else example
     return graph, tensors, given
 
@@ -145,11 +156,11 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
 
 
-def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
+def _eager(fresh: Fresh, example: list[Tensor]) -> tuple[Tensor, ...]:
     """Run the model once, with a clear error if it does not accept the input."""
     try:
-        return flat(*_copies(example))
-    except Exception as error:
+        return fresh.run(example)
+    except (Exception, SystemExit) as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
         raise InputError(
             f"the model must run on its input; on {shapes} it raised {type(error).__name__}: {error}. "
@@ -157,42 +168,37 @@ def _eager(flat: _Flat, example: list[Tensor]) -> tuple[Tensor, ...]:
         ) from error
 
 
-def _first_that_works(flat: _Flat, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor]]:
-    """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model."""
+def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor]]:
+    """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
+
+    Tables that a model makes on its first call export cannot make: it is run on one sample before.
+    """
     failures: list[str] = []
     doubled = _doubled(example)
     attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
     if doubled is not None:
         attempts.insert(0, ("dynamic", doubled))
+    if fresh.moved:
+        attempts = [(f"{before}{how}", given) for how, given in attempts for before in ("warm ", "")]
     for how, given in attempts:
+        dynamic = how.endswith("dynamic")
         try:
-            if how == "dispatch":
-                reason = failures[-1] if failures else ""
-                graph, tensors = record_graph(flat, tuple(_copies(given)))
-                graph = replace(graph, notes=(*graph.notes, _note(reason)))
-            else:
-                graph, tensors = export_graph(flat, tuple(given), dynamic=how == "dynamic")
-            _verify(flat, graph, tensors, given, dynamic=how == "dynamic")
+            with fresh.state():
+                if how.startswith("warm"):
+                    fresh.flat(*_copies(_first(given) if dynamic else given))
+                if how.endswith("dispatch"):
+                    reason = failures[-1] if failures else ""
+                    graph, tensors = record_graph(fresh.flat, tuple(_copies(given)))
+                    graph = replace(graph, notes=(*graph.notes, _note(reason)))
+                else:
+                    graph, tensors = export_graph(fresh.flat, tuple(given), dynamic=dynamic)
+            _verify(fresh, graph, tensors, given, dynamic=dynamic)
         except Exception as error:  # any failure of a front end means: try the next one
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
         return graph, tensors
-    _refuse_randomness(flat, example)
+    fresh.refuse_difference(example)
     raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
-
-
-def _refuse_randomness(flat: _Flat, example: list[Tensor]) -> None:
-    """Return if two runs of the model on one input agree.
-
-    Raises:
-        CaptureError: if they do not: then it is no function of its input.
-    """
-    first, second = flat(*_copies(example)), flat(*_copies(example))
-    if any(a.shape != b.shape or not torch.allclose(a, b, equal_nan=True) for a, b in zip(first, second, strict=True)):
-        raise CaptureError(
-            "a network must be a function of its input; two runs of this one on the same input, in evaluation mode, "
-            "differ: take the randomness out (dropout with training=True, sampling, noise), or draw it once and keep it"
-        )
 
 
 def _note(reason: str) -> str:
@@ -211,14 +217,45 @@ def _doubled(example: list[Tensor]) -> list[Tensor] | None:
     return [torch.cat([t, t]) if t.ndim and t.shape[0] == 1 else t for t in example]
 
 
-def _verify(flat: _Flat, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool) -> None:
-    """Check that the graph gives what the model gives, at another batch size too if it claims to."""
-    for inputs in [given] + ([[t[:1] if t.ndim else t for t in given]] if dynamic else []):
-        for ours, theirs in zip(run(graph, tensors, inputs), flat(*_copies(inputs)), strict=True):
+def _first(given: list[Tensor]) -> list[Tensor]:
+    """Return the first sample."""
+    return [t[:1] if t.ndim else t for t in given]
+
+
+def _verify(fresh: Fresh, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool) -> None:
+    """Check that the graph gives what the model gives, at other batch sizes too if it claims to."""
+    tried = [given]
+    if dynamic:
+        tried.append(_first(given))
+        size = next(t.shape[0] for t in given if t.ndim)
+        if any(n.op == "constant" and n.shape and n.shape[:1] == (size,) for n in graph):
+            # The table may have been made for this batch: one more sample shows it.
+            tried.append([torch.cat([t, t[:1]]) if t.ndim else t for t in given])
+    for inputs in tried:
+        for ours, theirs in zip(run(graph, tensors, inputs), fresh.run(inputs), strict=True):
             scale = float(theirs.abs().nan_to_num(0, 0, 0).max()) if theirs.numel() else 0.0
             same = torch.isclose(ours, theirs, rtol=1e-3, atol=1e-4 * max(scale, 1e-30), equal_nan=True)
             if ours.shape != theirs.shape or not bool(same.all()):
                 raise CaptureError("the captured graph does not reproduce the model")
+
+
+def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
+    """Return if every buffer that is used is finite, but for the minus infinity of masks.
+
+    Raises:
+        NonFiniteError: if one is not; a buffer that nothing uses may hold anything.
+    """
+    for node in graph:
+        held = tensors.get(node.target) if node.op == "buffer" else None
+        if held is None or not held.is_floating_point():
+            continue
+        plain = held.detach().float() if held.element_size() == 1 else held.detach()
+        count = int((plain.isnan() | plain.isposinf()).sum())
+        if count:
+            raise NonFiniteError(
+                f"weights must be finite; the buffer {node.target} has {count} NaN or infinite entries of "
+                f"{held.numel()}; train or load the model again"
+            )
 
 
 def _with_stabilizers(graph: Graph) -> Graph:
@@ -243,6 +280,21 @@ def _stabilized(node: Node) -> Node:
 def _renamed(graph: Graph) -> Graph:
     """Remove our wrapper from owner paths and tensor names."""
     return replace(graph, nodes=tuple(replace(n, owner=_strip(n.owner), target=_strip(n.target)) for n in graph.nodes))
+
+
+def _with_input_names(graph: Graph, names: list[str]) -> Graph:
+    """Call the inputs of a graph what the model's forward calls them, where nothing else is called so."""
+    inputs = [node.name for node in graph if node.op == "input"]
+    taken = {node.name for node in graph} - set(inputs)
+    if len(inputs) != len(names) or len(set(names)) != len(names) or taken & set(names):
+        return graph
+    new = dict(zip(inputs, names, strict=True))
+
+    def named(node: Node) -> Node:
+        args, kwargs = substitute((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)))
+        return replace(node, name=new.get(node.name, node.name), args=args, kwargs=kwargs)
+
+    return replace(graph, nodes=tuple(named(node) for node in graph.nodes), _index={})
 
 
 def _strip(name: str) -> str:
