@@ -279,12 +279,13 @@ def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:
     return ACTIVATIONS[name].curve(parameters)
 
 
-@statement("normscope", "Proposition ACT-1", holds="real arithmetic; softplus without its linear branch")
+@statement("normscope", "Proposition ACT-1", holds="real arithmetic; jumps of softplus below rounding left out")
 def slope(name: str, params: Mapping[str, Any] | None = None, low: float = -_INF, high: float = _INF) -> float:
     """Return the Lipschitz constant of an activation on [low, high], ``sup |g'|``, rounded up.
 
     Assumption for ``softplus``: PyTorch returns ``x`` itself beyond ``threshold/beta``, a jump of about ``2e-9/beta``
-    at the default threshold of 20; the constant is that of the smooth function ``log(1 + exp(beta x))/beta``.
+    at the default threshold of 20. A jump below the rounding of float32 at that value is left out: the constant is that
+    of the smooth function ``log(1 + exp(beta x))/beta``. A larger one, as at small thresholds, is a discontinuity.
 
     Args:
         name: the activation.

@@ -15,6 +15,7 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.interpreter import last_uses
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Match, Recogniser, name_of
+from normscope.operators.entrywise import Forms
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.registry import Call, bind, expressions, find_rule
@@ -85,6 +86,7 @@ class Walk:
         self.exprs: dict[str, Any] = {}
         self.discrete: set[str] = set()
         self.names: dict[str, str] = {}
+        self.forms = Forms()
         self.program = Program()
         self.users = graph.users()
         self.recogniser = Recogniser(graph, self._number)
@@ -243,7 +245,7 @@ class Walk:
         rule = find_rule(node.op)
         if rule is None or any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
             return self._opaque(call, value)  # rules speak of real numbers
-        return rule(call)
+        return self.forms.refined(call, rule(call))
 
     def _opaque(self, call: Call, value: Any) -> Any:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""

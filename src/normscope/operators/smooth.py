@@ -82,11 +82,18 @@ def log_sigmoid() -> Curve:
     return Curve((piece,), most=0.0, steepest=1.0)
 
 
-def softplus(beta: float, threshold: float) -> Curve:
-    """Return ``log(1 + exp(beta x))/beta``; the image also covers PyTorch's branch ``x`` beyond ``threshold/beta``.
+#: A jump is taken for rounding where it is at most half a unit of float32 in the last place of the value.
+_HALF_UNIT = 2.0**-24
 
-    >>> softplus(2.0, 20.0).slope()
-    1.0
+
+def softplus(beta: float, threshold: float) -> Curve:
+    """Return ``log(1 + exp(beta x))/beta``, and ``x`` itself where ``beta x > threshold``, as PyTorch does.
+
+    The branches differ by ``log(1 + exp(-threshold))/beta`` where they meet. At the default threshold of 20 that is
+    ``1e-10`` of the value, less than the rounding of float32, and taken for rounding; a larger one is a discontinuity.
+
+    >>> softplus(2.0, 20.0).slope(), softplus(5.0, 1.0).slope(), softplus(5.0, 1.0).slope(-9.0, 0.0) < 0.501
+    (1.0, inf, True)
     """
     if not beta > 0:
         raise InputError(f"softplus needs beta > 0, got {beta}")
@@ -98,8 +105,12 @@ def softplus(beta: float, threshold: float) -> Curve:
         return near(logistic(beta * x), 1.0 + min(abs(beta * x), 745.0))
 
     piece = Piece(-_INF, _INF, value, slope, left=(0.0, 0.0), right=(_INF, 1.0))
-    start = threshold / beta - 4.0 * UNIT * abs(threshold / beta)
-    return Curve((piece, affine(start, _INF, 1.0)), steepest=1.0)
+    switch = threshold / beta
+    start, stop = switch - 4.0 * UNIT * abs(switch), switch + 4.0 * UNIT * abs(switch)
+    jumps: tuple[tuple[float, bool], ...] = ()
+    if not softplus_of(-threshold) <= _HALF_UNIT * threshold:  # the switch itself is known up to rounding only
+        jumps = tuple((where, left) for where in (start, switch, stop) for left in (True, False))
+    return Curve((piece, affine(start, _INF, 1.0)), jumps=jumps, steepest=1.0)
 
 
 def tanh() -> Curve:

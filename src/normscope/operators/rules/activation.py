@@ -58,7 +58,7 @@ def function(call: Call, x: Expr, name: str, parameters: dict[str, Any] | None =
         fixed = slope(name, given)
     except KeyError:
         return call.opaque(f"no rule for the entrywise function {name}", shape=x.shape)
-    if math.isinf(fixed) and name in ("hardshrink", "threshold"):
+    if math.isinf(fixed) and name in ("hardshrink", "threshold", "softplus"):
         return call.opaque(f"{name} jumps", known=True, shape=x.shape)
     low, high = image(name, given, 0.0, 0.0)
     room = _SIXTHS.get(name, 1.0)
