@@ -102,6 +102,40 @@ def test_no_tensor_of_it_leaves_its_bounds(name: str, front_end: str) -> None:
     assert checked.violations == []
 
 
+def _steps_first(m: Any, x: Tensor) -> Tensor:
+    """Return causal attention over the first axis."""
+    q = F.layer_norm(x.unsqueeze(0), (4,), eps=0.1)
+    return F.scaled_dot_product_attention(q, q, q, is_causal=True).squeeze(0)
+
+
+#: Networks on a batch of shape (5, 4) whose samples depend on each other, or on how many there are.
+COUPLED: dict[str, Form] = {
+    "the first sample taken from all": lambda m, x: x - x[:1],
+    "sums from the first on": lambda m, x: x.cumsum(0),
+    "the sample before added": lambda m, x: x + torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
+    "times the number of samples": lambda m, x: x * x.shape[0],
+    "the batch through a network of steps": lambda m, x: torch.rnn_relu(
+        x, torch.zeros_like(x[:1]), [m.w, m.v], False, 1, 0.0, False, False, False
+    )[0],
+    "causal attention with the steps first": _steps_first,
+    "a coupling that begins far from the data": lambda m, x: x + 10 * torch.relu(x.mean(0, keepdim=True) - 5.0),
+}
+
+
+@pytest.mark.parametrize("name", COUPLED)
+def test_samples_that_depend_on_each_other_are_one_input(name: str) -> None:
+    """The certificate is of the whole batch, says so, and holds at the data and far from it."""
+    model = Function(name, COUPLED[name], w=W4, v=V4).eval()
+    x = Draw(6).tensor(5, 4)
+    result = normscope.analyze(model, x, points=1, ascent=0)
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    assert upper.domain == "inputs in stacked batches of 5"
+    for point in (x, x + 8.0, 0.1 * x):
+        jacobian = torch.autograd.functional.jacobian(model, point).reshape(-1, x.numel())
+        assert float(torch.linalg.matrix_norm(jacobian, 2)) <= upper.value * (1 + 1e-12)
+
+
 def test_places_found_by_the_input_are_not_constants() -> None:
     """Gathering one tensor where another is largest jumps: no finite bound."""
     model = Function("gather", lambda m, x: (3.0 * x).gather(1, (x @ m.w).max(1, keepdim=True).indices), w=W4)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
+import normscope
 from normscope.analysis.again import KEPT, Again, repeatable
 
 
@@ -35,3 +39,24 @@ def test_samples_are_counted_in_every_form_of_batch() -> None:
         assert len(list(data)) == 1
     numbers = Again(iter([1.0, 2.0, 3.0]))
     assert list(numbers) == list(numbers) == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("where", ["loader", "sampler", "batch sampler"])
+def test_generators_of_a_loader_are_left_where_they_were(where: str) -> None:
+    """A training run that shuffles by its own generator goes on as if nothing had been analyzed."""
+    generator = torch.Generator().manual_seed(5)
+    data = TensorDataset(torch.randn(10, 4, generator=torch.Generator().manual_seed(1)))
+    sampler = RandomSampler(data, generator=generator)
+    loaders: dict[str, DataLoader[tuple[torch.Tensor, ...]]] = {
+        "loader": DataLoader(data, batch_size=3, shuffle=True, generator=generator),
+        "sampler": DataLoader(data, batch_size=3, sampler=sampler),
+        "batch sampler": DataLoader(data, batch_sampler=BatchSampler(sampler, 3, drop_last=False)),
+    }
+    before = generator.get_state()
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    normscope.analyze(model, loaders[where], points=1, ascent=0)
+    assert torch.equal(generator.get_state(), before)
+    normscope.weight_lipschitz(model, loaders[where], points=1)
+    assert torch.equal(generator.get_state(), before)
+    normscope.check(model, loaders[where])
+    assert torch.equal(generator.get_state(), before)

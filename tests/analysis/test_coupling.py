@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from networks import Lambda, captured_of, points
+from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
 from normscope.analysis.coupling import couples_samples, uses_batch_statistics
 from normscope.operators.program import build_program
 
@@ -22,6 +22,28 @@ COUPLED: dict[str, Callable[[Tensor], object]] = {
     "one coupled output of two": lambda x: (x.relu(), x.sum()),
     "batch statistics": lambda x: (x - x.mean(0)) / (x.var(0, unbiased=False) + 1e-5).sqrt(),
     "cumulative": lambda x: x.flip(0).cumsum(0),
+    "cumulative from the first": lambda x: x.cumsum(0),
+    "from the first": lambda x: x - x[:1],
+    "from the last": lambda x: x - x[-1:],
+    "the one before": lambda x: x + torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
+    "how many there are": lambda x: x * x.shape[0],
+    "only where the mean is large": lambda x: x + 10 * torch.relu(x.mean(0, keepdim=True) - 15.0),
+    "only where the mean is far below zero": lambda x: x + 10 * torch.relu(-x.mean(0, keepdim=True) - 15.0),
+    "where the sample itself is large": lambda x: x + torch.relu(x - 9.0) * x.mean(0, keepdim=True),
+    "steps of a recurrence": lambda x: torch.rnn_relu(
+        x[:, None],
+        torch.zeros(1, 1, 6).to(x),
+        [torch.ones(6, 6).to(x), torch.ones(6, 6).to(x)],
+        False,
+        1,
+        0.0,
+        False,
+        False,
+        False,
+    )[0],
+    "causal attention, steps first": lambda x: torch.nn.functional.scaled_dot_product_attention(
+        x[None], x[None], x[None], is_causal=True
+    )[0],
 }
 INDEPENDENT: dict[str, Callable[[Tensor], object]] = {
     "entrywise": lambda x: x.tanh(),
@@ -31,6 +53,7 @@ INDEPENDENT: dict[str, Callable[[Tensor], object]] = {
     "samples last": lambda x: x.T.relu(),
     "sum of each": lambda x: x.sum(-1),
     "nothing of the input": lambda x: torch.ones(3) * x.shape[1],
+    "features first in one axis": lambda x: x.T.reshape(-1),
     "by name": lambda x: {"a": x.relu(), "b": x.sum(-1, keepdim=True)},
 }
 BATCHES = {"normal": points(4, 6), "equal": torch.ones(4, 6), "zero": torch.zeros(4, 6), "one": points(1, 6)}
@@ -69,3 +92,25 @@ def test_batch_statistics_of_a_layer_are_seen_in_the_program() -> None:
     for norm, expected in ((nn.BatchNorm1d(6, track_running_stats=False), True), (nn.LayerNorm(6), False)):
         captured = captured_of(norm.double(), points(4, 6))
         assert uses_batch_statistics(build_program(captured.graph, captured.tensors, captured.example)) is expected
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rounding_is_not_taken_for_coupling(dtype: torch.dtype) -> None:
+    """Alone and in a batch a sample is summed in another order; a deep network in a short dtype shows that most."""
+    layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
+    model = seeded(nn.Sequential(*layers)).to(dtype)
+    assert not couples_samples(captured_of(model, points(5, 64).to(dtype)))
+
+
+def test_masks_and_places_are_changed_too() -> None:
+    """A coupling through what is no number is one."""
+    x, mask = points(4, 6), torch.tensor([[True, False, True, True, False, True]] * 4)
+    for coupled, function in (
+        (True, lambda s, x, m: x * m.sum()),
+        (True, lambda s, x, m: x * m.long().cumsum(0)),
+        (False, lambda s, x, m: x.masked_fill(m > 0, 0.0)),
+        (False, lambda s, x, m: x * m.sum(-1, keepdim=True)),
+    ):
+        model = LambdaOfTwo(function, p=nn.Parameter(torch.zeros(1).double()))
+        assert couples_samples(captured_of(model, x, mask)) is coupled
+        assert couples_samples(captured_of(model, x, mask.long())) is coupled

@@ -1,9 +1,12 @@
-"""Data that can be read only once, such as a generator of batches, made readable from the beginning again."""
+"""Data read as often as needed: iterators from their beginning again, loaders without moving their generators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
 
 #: Samples that are kept for a second look.
 KEPT = 64
@@ -31,8 +34,42 @@ class Again:
             yield batch
 
 
+class Unmoved:
+    """A loader whose own random generators are after every pass where they were before it: all passes are the same.
+
+    >>> loader = DataLoader([1, 2, 3], shuffle=True, generator=torch.Generator().manual_seed(0))
+    >>> data = Unmoved(loader)
+    >>> [int(x) for x in data] == [int(x) for x in data]
+    True
+    """
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        before = [(generator, generator.get_state()) for generator in own_generators(self._loader)]
+        try:
+            yield from self._loader
+        finally:
+            for generator, state in before:
+                generator.set_state(state)
+
+
+def own_generators(loader: DataLoader[Any]) -> list[torch.Generator]:
+    """Return the random generators the user gave to a loader or to its samplers."""
+    samplers = [loader.batch_sampler, loader.sampler]
+    samplers += [getattr(sampler, "sampler", None) for sampler in samplers]
+    found = [getattr(owner, "generator", None) for owner in (loader, *samplers)]
+    return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
 def repeatable(data: Any) -> Any:
-    """Return data as it is, or wrapped if it is an iterator that ends with its first pass."""
+    """Return data as it is, or wrapped if reading it once changes what a second pass reads.
+
+    So it is of an iterator, which ends with its first pass, and of a loader with a random generator of the user's.
+    """
+    if isinstance(data, DataLoader):
+        return Unmoved(data) if own_generators(data) else data
     return Again(data) if isinstance(data, Iterator) else data
 
 

@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from normscope.analysis.again import repeatable
+from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
-from normscope.analysis.work import Progress, Work, candidates, frozen, look, walk
+from normscope.analysis.work import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
 from normscope.core.errors import InputError
 from normscope.core.guard import untouched
 from normscope.core.result import Result
@@ -67,7 +68,7 @@ def analyze(
     say = progress or (lambda text: None)
     with untouched(model):
         say("capturing the graph")
-        captured = captured_on(model, data, input_shape, device)
+        captured = captured_on(model, data, input_shape, device, limit)
         return _analyze(captured, model, data, name or type(model).__name__, options, say, limit)
 
 
@@ -91,11 +92,20 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
 
 
 def captured_on(
-    model: nn.Module, data: Any, shape: tuple[int, ...] | None, device: str | torch.device | None
+    model: nn.Module,
+    data: Any,
+    shape: tuple[int, ...] | None,
+    device: str | torch.device | None,
+    limit: int | None = None,
 ) -> Captured:
-    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device."""
+    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device.
+
+    The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again.
+    """
     example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
-    return _on(capture(model, example), device)
+    captured = capture(model, example)
+    size = example.batch if limit is None else min(limit, example.batch)
+    return _on(replace(captured, example=captured.at_batch(max(size, 1))), device)
 
 
 def _on(captured: Captured, device: str | torch.device | None) -> Captured:
@@ -113,11 +123,13 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
         captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
     elif options.mode == "frozen-batch":
         captured = frozen(captured)
-    program = walk(captured, options)
+    program, coupled = walk_coupled(captured, options)
+    if coupled:
+        refuse_single_values(program)
     if options.tolerance is None:
         options = replace(options, tolerance=1e-2 if forward_cost(program) > LARGE else 1e-4)
     effort = Effort(options.tolerance or 1e-2, options.delta, options.seed)
-    work = Work(captured, program, options, SegmentNorms(effort, say), say)
+    work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)
     work.candidates = candidates(work, model, data, limit)
     if data is not None:
         say("statistics of the data")
@@ -132,10 +144,11 @@ def _analyze(
     work = begin(captured, model, data, options, say, limit)
     captured, program, options = work.captured, work.program, work.options
     rows, sites = layers(work), normalizers(work)
-    constants = end_to_end(work, rows, sites, model, data)
+    constants = uncontradicted(work, end_to_end(work, rows, sites, model, data))
+    rows = [uncontradicted_row(work, row) for row in rows]
     return Result(
         model=model_facts(captured, model, name, options),
-        input=input_facts(captured, program, data is not None),
+        input=input_facts(work, data is not None),
         coverage=coverage(program, captured),
         normalizers=tuple(sites),
         layers=tuple(rows),

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.analysis.work import Work, batches, walk
+from normscope.analysis.held import held
+from normscope.analysis.work import Work, batches, shapes_of, walk_coupled, where_held
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
@@ -72,8 +73,21 @@ def end_to_end(
 
 
 def everywhere_of(work: Work) -> str:
-    """Return the widest domain the graph speaks of: all inputs, unless it was recorded along one path."""
-    return ALL_INPUTS if work.captured.graph.front_end == "export" else "inputs that take the recorded branches"
+    """Return the widest domain a program speaks of.
+
+    All inputs, unless it was recorded along one path, the batch is part of the input, the data has samples of other
+    shapes too, or something (a mask) is held fixed.
+    """
+    name = ALL_INPUTS if work.captured.graph.front_end == "export" else "inputs that take the recorded branches"
+    example = work.captured.example
+    if work.stacked is not None:
+        name = _restricted(name, f"in stacked batches of {work.stacked}")
+    elif work.captured.graph.batch not in ("dynamic", "1", "0"):
+        name = _restricted(name, f"in batches of {work.captured.graph.batch}")
+    if work.other_shapes:
+        name = _restricted(name, f"of shape {shapes_of(example)}")
+    condition = work.held.condition(where_held(work))
+    return _restricted(name, condition) if condition else name
 
 
 def _restricted(domain: str, condition: str) -> str:
@@ -128,7 +142,7 @@ def _without(work: Work) -> Value | None:
     if not any(s.kind not in OF_WEIGHTS for s in work.program.sites):
         return None
     work.say("composing the bound without normalizers")
-    program = walk(work.captured, work.options, without=True)
+    program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.stacked is not None)
     whole = everywhere_of(work)
     composition = Composition(program, Domain(whole), work.norms)
     value, _ = _values(composition, whole, None)
@@ -172,7 +186,9 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
         return None, None
     if work.captured.graph.batch != "dynamic":
         return None, None
-    batch = next(iter(batches(work.captured, model, data, 16)))
+    if work.stacked is not None:
+        return None, None
+    batch = next(batches(work, model, data, 16))
     if batch[0].shape[0] < 2:
         return None, None
     work.say("composing the bound on a stacked batch")
@@ -180,7 +196,9 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
     captured = Captured(graph, work.captured.tensors, batch, work.captured.input_names)
     program = build_program(graph, captured.tensors, batch)
     seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
+    condition = held(captured, program).condition("that batch")
     name = f"stacked batches of {batch[0].shape[0]} whose channel stds stay above those of the first batch"
+    name += f" and {condition}" if condition else ""
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
     found = search(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)
     return value, _lower(found.jacobian, name, "batch")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normscope.analysis.options import Options
-from normscope.analysis.work import Work
+from normscope.analysis.work import Work, shapes_of, where_held
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
 from normscope.core.value import Value
 from normscope.graph.capture import Captured
@@ -56,11 +56,12 @@ def model_facts(captured: Captured, model: nn.Module, name: str, options: Option
     }
 
 
-def input_facts(captured: Captured, program: Program, with_data: bool) -> dict[str, Any]:
+def input_facts(work: Work, with_data: bool) -> dict[str, Any]:
     """Return what counts as the network input."""
+    program = work.program
     return {
         "blocks": [{"name": b.name, "shape": list(b.shape), "kind": b.kind} for b in program.blocks],
-        "held_fixed": list(program.fixed),
+        "held_fixed": [*work.held.inputs, *work.held.tokens],
         "outputs": [name for name, _ in program.outputs],
         "data": with_data,
     }
@@ -150,11 +151,20 @@ def messages(work: Work) -> Iterable[str]:
         yield f"{rule.op} in {rule.owner or 'the model'} is not Lipschitz: {rule.reason}"
     if any(b.kind == "embedding output" for b in work.program.blocks):
         yield "tokens are discrete: constants are with respect to the embedding output"
-    if work.program.fixed:
-        yield f"held fixed: {', '.join(work.program.fixed)}"
-    size = next((b.shape[0] for b in work.program.blocks if b.shape), 1)
-    if work.captured.graph.batch == "dynamic" and size > 1:
-        yield f"the samples of a batch are coupled: the input is a stacked batch of {size}"
+    condition = work.held.condition(where_held(work))
+    if condition:
+        yield f"held fixed: bounds and attained values are of inputs {condition}"
+    if work.stacked is not None:
+        yield f"the samples of a batch are coupled: the input is a stacked batch of {work.stacked}"
+    if work.uneven:
+        size = work.stacked or work.captured.graph.batch
+        yield f"samples left out because they do not fill a batch of {size}: {work.uneven}"
+    if work.other_shapes:
+        others = ", ".join(itertools.islice(work.other_shapes, 4)) + (", ..." if len(work.other_shapes) > 4 else "")
+        yield (
+            f"the data has samples of several shapes: everything here is of shape {shapes_of(work.captured.example)}, "
+            f"that of the first; samples left out, of other shapes ({others}): {sum(work.other_shapes.values())}"
+        )
     if not work.program.outputs:
         yield "no output depends on a floating input: every constant is zero"
     if work.seen is None:

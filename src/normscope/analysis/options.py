@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from normscope.core.numbers import count, fraction
+
 
 @dataclass(frozen=True)
 class Options:
@@ -19,6 +21,9 @@ class Options:
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
         seed: of everything random.
+
+    Raises:
+        InputError: if a number is out of range.
     """
 
     mode: str = "running"
@@ -29,3 +34,13 @@ class Options:
     without_normalizers: bool = True
     stacked: bool | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        fraction(self.delta, "delta, a probability,")
+        if self.tolerance is not None:
+            fraction(self.tolerance, "tolerance, a relative width,")
+        if self.points is not None:
+            count(self.points, "points", least=1)
+        if self.ascent is not None:
+            count(self.ascent, "ascent", least=0)
+        count(self.seed, "seed", least=0)

@@ -9,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.capacity import begin, captured_on, checked
+from normscope.analysis.contradiction import uncontradicted_weight
 from normscope.analysis.end_to_end import everywhere_of
 from normscope.analysis.facts import input_facts, messages, model_facts
 from normscope.analysis.options import Options
 from normscope.analysis.weight_rows import MEASURED, Found, rows
 from normscope.analysis.weight_stack import Stacked, stacked
-from normscope.analysis.work import Progress, Work, batches
+from normscope.analysis.work import Progress, Work, one_at_a_time
 from normscope.core.guard import untouched
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.composition import Composition, Domain
@@ -80,30 +81,17 @@ def weight_lipschitz(
     limit = SAMPLES if limit is None else limit
     with untouched(model):
         say("capturing the graph")
-        captured = captured_on(model, data, input_shape, device)
+        captured = captured_on(model, data, input_shape, device, limit)
         work = begin(captured, model, data, options, say, limit)
-        samples = [] if data is None else _samples(work, model, data, limit)
+        samples = [] if data is None else one_at_a_time(work, model, data, limit)
         return _measured(work, model, samples, name or type(model).__name__)
-
-
-def _samples(work: Work, model: nn.Module, data: Any, limit: int) -> list[list[Tensor]]:
-    """Return the data one input at a time: single samples, or batches where samples are coupled."""
-    shape = work.program.blocks[0].shape if work.program.blocks else (1,)
-    fixed = work.captured.graph.batch != "dynamic"
-    size = (int(work.captured.graph.batch) or 1) if fixed else (shape[0] if shape else 1)
-    found: list[list[Tensor]] = []
-    for batch in batches(work.captured, model, data, limit):
-        length = batch[0].shape[0] if batch and batch[0].ndim else 1
-        steps = range(0, length - size + 1, size)
-        found += [[t[i : i + size] if t.ndim else t for t in batch] for i in steps]
-    return found
 
 
 def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: str) -> WeightResult:
     """Carry out the steps."""
     captured = work.captured
-    coupled = bool(work.program.blocks) and work.program.blocks[0].shape[:1] != (1,)
-    weights = find_weights(captured.graph, captured.tensors, captured.example if coupled else captured.at_batch(1))
+    coupled = work.stacked is not None
+    weights = find_weights(captured.graph, captured.tensors, work.reference)
     work.program = weights.program
     if work.seen is not None and samples:  # floors that hold in exact arithmetic too
         work.seen.include(survey(captured, work.program, samples, activations={}, dtype=torch.float64))
@@ -123,10 +111,10 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
         work.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
         found.norms.append(norms_at(captured, weights, inputs, seed=work.options.seed))
     batch = stacked(found, samples, coupled=coupled)
-    table = rows(found, batch)
+    table = [uncontradicted_weight(work, row) for row in rows(found, batch)]
     return WeightResult(
         model=model_facts(captured, model, name, work.options),
-        input=input_facts(captured, work.program, bool(samples)),
+        input=input_facts(work, bool(samples)),
         weights=tuple(table),
         jointly=_jointly(found, table, batch),
         samples={"data": len(samples), "jacobians": len(found.norms)},

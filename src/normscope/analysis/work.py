@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.analysis.held import Held, held, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
@@ -40,6 +43,9 @@ class Work:
         messages: what a reader must know.
         compositions: of the bounds in the result, by their names there.
         best: the input with the largest Jacobian.
+        coupled: whether samples depend on each other, so that the stacked batch is the input.
+        other_shapes: samples of the data by their shapes, if these are not the example's.
+        uneven: samples left out because their batch is smaller than the stacked one.
     """
 
     captured: Captured
@@ -52,25 +58,70 @@ class Work:
     messages: list[str] = field(default_factory=list)
     compositions: dict[str, Composition] = field(default_factory=dict)
     best: Best | None = None
+    coupled: bool = False
+    other_shapes: Counter[str] = field(default_factory=Counter)
+    uneven: int = 0
+
+    @property
+    def stacked(self) -> int | None:
+        """Return the size of the batch that is one input, if samples depend on each other."""
+        shape = self.program.blocks[0].shape if self.program.blocks else ()
+        size = shape[0] if shape else 1
+        return size if self.captured.graph.batch == "dynamic" and (self.coupled or size != 1) else None
+
+    @property
+    def reference(self) -> list[Tensor]:
+        """Return the input the program was walked at."""
+        return self.captured.example if self.stacked is not None else self.captured.at_batch(1)
+
+    @functools.cached_property
+    def held(self) -> Held:
+        """Return what of the input is held fixed as it is in the reference."""
+        return held(self.captured, self.program)
 
 
 def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
     """Walk the graph at a batch of one, or at the example's batch where samples are coupled."""
+    return walk_coupled(captured, options, without=without)[0]
+
+
+def walk_coupled(
+    captured: Captured, options: Options, *, without: bool = False, coupled: bool | None = None
+) -> tuple[Program, bool]:
+    """Walk the graph and tell whether samples are coupled, unless that is known."""
     try:
-        coupled = options.mode == "batch" or couples_samples(captured)
+        if coupled is None:
+            coupled = options.mode == "batch" or couples_samples(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
         program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
         if not coupled and uses_batch_statistics(program):
+            coupled = True
             program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
-        return program
+        return program, coupled
     except RuntimeError as error:
         raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def refuse_single_values(program: Program) -> None:
+    """Return if every statistic over the batch is of two values or more.
+
+    Raises:
+        InputError: if one is not: a single value has no variance, and torch refuses to train on it.
+    """
+    for site in program.sites:
+        spread = site.spread
+        if spread is not None and 0 in spread.axes and math.prod(spread.view[a] for a in spread.axes) < 2:
+            raise InputError(
+                f"batch statistics are of at least two values per channel; the batch given holds one for "
+                f"{site.owner or site.node}: give batches of two samples or more, or mode='running'"
+            )
 
 
 def frozen(captured: Captured) -> Captured:
     """Return the model with every BatchNorm fixed to the statistics of the first batch of the data."""
     graph = with_batch_statistics(captured.graph)
     program = build_program(graph, captured.tensors, captured.example)
+    refuse_single_values(program)
     moving = Captured(graph, captured.tensors, captured.example, captured.input_names)
     seen = survey(moving, program, [captured.example], activations={})
     tensors = dict(captured.tensors)
@@ -90,7 +141,7 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
     found = survey(
         work.captured,
         work.program,
-        batches(work.captured, model, data, limit),
+        batches(work, model, data, limit, count=True),
         activations=activations,
         progress=lambda n: work.say(f"statistics of the data: {n} samples"),
     )
@@ -103,37 +154,87 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
 
 
 def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
-    """Return inputs at which the network may be differentiated: of the data if there is any, else the example."""
-    coupled = work.program.blocks and work.program.blocks[0].shape[:1] != (1,)
-    if data is None or coupled:
-        return [work.captured.example if coupled else work.captured.at_batch(1)]
-    size = int(work.captured.graph.batch) if work.captured.graph.batch != "dynamic" else 1
+    """Return inputs at which the network may be differentiated: of the data if there is any, else the example.
+
+    They hold what the program holds: the masks and places of the reference.
+    """
+    if data is None or (work.stacked or 1) > 1:
+        return [work.reference]
+    return one_at_a_time(work, model, data, 64 if limit is None else min(limit, 64))
+
+
+def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[list[Tensor]]:
+    """Return the data one input of the program at a time, those that hold what the reference holds."""
+    fixed = work.captured.graph.batch != "dynamic"
+    size = int(work.captured.graph.batch) if fixed else work.stacked or 1  # zero: whatever there is
+    names = work.held.names
+    wanted = values_of(work.captured, names, work.reference) if names else []
     inputs: list[list[Tensor]] = []
-    for batch in batches(work.captured, model, data, 64 if limit is None else min(limit, 64)):
-        inputs += [[t[i : i + size] if t.ndim else t for t in batch] for i in range(0, batch[0].shape[0], size)]
-        if len(inputs) >= 64:
-            break
+    for batch in batches(work, model, data, limit):
+        length = batch[0].shape[0] if batch and batch[0].ndim else 1
+        for i in range(0, length - size + 1, size or length):
+            one = [t[i : i + size] if t.ndim else t for t in batch]
+            if not names or same_values(wanted, values_of(work.captured, names, one)):
+                inputs.append(one)
     return inputs
 
 
-def batches(captured: Captured, model: nn.Module, data: Any, limit: int | None) -> Iterable[list[Tensor]]:
-    """Yield the tensor inputs of each batch, cut to the graph's batch size if it is fixed."""
+def batches(
+    work: Work, model: nn.Module, data: Any, limit: int | None, *, count: bool = False
+) -> Iterator[list[Tensor]]:
+    """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
+
+    Args:
+        work: the analysis.
+        model: that takes the data.
+        data: as given.
+        limit: of samples.
+        count: note in ``work`` what is left out.
+    """
+    captured = work.captured
     left = math.inf if limit is None else limit
     reference = next(iter(captured.tensors.values()), torch.zeros(0))
+    dynamic = captured.graph.batch == "dynamic"
+    step = work.stacked if dynamic else int(captured.graph.batch)
+    first = True
     for inputs in iterate(data, model):
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
-        if captured.graph.batch == "dynamic":
-            take = int(min(size, left))
-            if take:
-                yield [t[:take] if t.ndim else t for t in tensors]
-            left -= take
+        if not _fits(tensors, captured.example):
+            work.other_shapes[shapes_of(tensors)] += size if count else 0
+            continue
+        if step is None:
+            pieces = [int(min(size, left))]
         else:
-            step = int(captured.graph.batch) or size
-            for start in range(0, size - step + 1, step):
-                if left <= 0:
-                    return
-                yield [t[start : start + step] if t.ndim else t for t in tensors]
-                left -= step
-        if left <= 0:
-            return
+            step = min(step, size) if first and dynamic else step or size
+            pieces = [step] * (size // step)
+            work.uneven += size % step if count else 0
+        first = False
+        start = 0
+        for take in pieces:
+            yield [t[start : start + take] if t.ndim else t for t in tensors]
+            start += take
+            left -= take
+            if left <= 0:
+                return
+
+
+def where_held(work: Work) -> str:
+    """Return in words where what is held fixed comes from."""
+    if work.seen is None:
+        return "the example"
+    return "the first sample" if work.stacked is None and work.captured.graph.batch == "dynamic" else "the first batch"
+
+
+def _fits(tensors: list[Tensor], example: list[Tensor]) -> bool:
+    """Tell whether inputs have the shapes of the example, up to the number of samples."""
+    return [t.shape[1:] for t in tensors] == [t.shape[1:] for t in example]
+
+
+def shapes_of(tensors: list[Tensor]) -> str:
+    """Return the shapes of one sample in words.
+
+    >>> shapes_of([torch.ones(4, 9, 8), torch.ones(4, 9)])
+    '9x8 and 9'
+    """
+    return " and ".join("x".join(map(str, t.shape[1:])) or "()" for t in tensors)

@@ -1,0 +1,89 @@
+"""No result says less than it attains: an upper bound below its own lower bound is not given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from normscope.analysis.work import Work
+from normscope.core.result import LayerResult
+from normscope.core.value import Value
+from normscope.lipschitz.weights.result import WeightRow
+
+#: Upper bounds of the whole network, and what is attained inside the domain of each.
+PAIRS = {
+    "global": ("lower_everywhere", "lower", "jacobian"),
+    "global_probabilistic": ("lower_everywhere", "lower", "jacobian"),
+    "variance_floor": ("lower",),
+    "variance_floor_probabilistic": ("lower",),
+    "stacked_batch": ("stacked_batch_lower",),
+}
+#: What rounding may put between the logarithms of a bound and of a value that attains it.
+ROUNDING = 1e-6
+
+
+def contradicts(upper: Value | None, lower: Value | None) -> bool:
+    """Tell whether a lower bound lies above an upper one by more than rounding.
+
+    >>> from normscope.core.value import Kind
+    >>> contradicts(Value.of(2.0, Kind.CERTIFIED), Value.of(3.0, Kind.LOWER))
+    True
+    """
+    return upper is not None and lower is not None and lower.log > upper.log + ROUNDING
+
+
+def uncontradicted(work: Work, constants: Mapping[str, Value | None]) -> dict[str, Value | None]:
+    """Return the constants of a network, an upper bound below what is attained replaced by "no bound" and told."""
+    out = dict(constants)
+    for name, partners in PAIRS.items():
+        upper = constants.get(name)
+        found = [v for p in partners if (v := constants.get(p)) is not None and contradicts(upper, v)]
+        if upper is None or not found:
+            continue
+        work.messages.append(_told(f"end to end, {name}", upper, found))
+        work.compositions.pop(name, None)  # its curve along depth is no bound either
+        out[name] = replace(upper, log=math.inf)
+    return out
+
+
+def uncontradicted_row(work: Work, row: LayerResult) -> LayerResult:
+    """Return a layer, its upper bound replaced by "no bound" if it lies below what is attained."""
+    if not contradicts(row.upper, row.lower):
+        return row
+    work.messages.append(_told(row.name, row.upper, [row.lower]))
+    return replace(row, upper=replace(row.upper, log=math.inf), folded=None, probable=None)
+
+
+def uncontradicted_weight(work: Work, row: WeightRow) -> WeightRow:
+    """Return a weight, every constant of it that lies below what is attained replaced by "no bound"."""
+    stacked = dict(row.stacked)
+    if contradicts(stacked.get("certified"), stacked.get("attained")):
+        work.messages.append(_told(f"{row.name}, stacked", stacked["certified"], [stacked["attained"]]))
+        stacked["certified"] = replace(stacked["certified"], log=math.inf)
+    return replace(
+        row,
+        constants=_above(work, row.name, row.constants, row.attained),
+        outputs=_above(work, f"the result of {row.name}", row.outputs, row.attained_output),
+        stacked=stacked,
+    )
+
+
+def _above(work: Work, name: str, values: Mapping[str, Value], lower: Value | None) -> dict[str, Value]:
+    """Return values, those below what is attained replaced."""
+    out = dict(values)
+    for key, value in values.items():
+        if lower is not None and contradicts(value, lower):
+            work.messages.append(_told(f"{name}, {key}", value, [lower]))
+            out[key] = replace(value, log=math.inf)
+    return out
+
+
+def _told(what: str, upper: Value, lower: Iterable[Value]) -> str:
+    """Name a contradiction."""
+    most = max(lower, key=lambda v: v.log)
+    return (
+        f"contradiction ({what}): the {upper.kind.value} bound, log10 {upper.log10:.6g} on {upper.domain}, lies below "
+        f"log10 {most.log10:.6g}, which is attained; some rule for this network is wrong and no bound is given: "
+        "please report it with the model"
+    )

@@ -1,0 +1,119 @@
+"""What of the input is no number: masks and places, held as they are in one input while the numbers move."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Graph, Node
+from normscope.operators.program import Program
+
+#: Operations that read the shape of a tensor and nothing else of it.
+_SHAPE_ONLY = (
+    *("sym_size", "sym_numel", "size", "zeros_like", "ones_like", "empty_like", "full_like"),
+    *("new_zeros", "new_ones", "new_full", "new_empty"),
+)
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a constant holds fixed.
+
+    Attributes:
+        names: graph nodes whose values are held: these inputs, and what is made of tokens besides their embedding.
+        inputs: arguments of the model that are held as they are, by the user's names.
+        tokens: arguments that are embedded, of which something else (a mask, a position) is held too.
+    """
+
+    names: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    tokens: tuple[str, ...] = ()
+
+    def condition(self, where: str) -> str:
+        """Return the condition on inputs in words, empty if nothing is held.
+
+        >>> Held(("mask",), ("mask",)).condition("the first sample")
+        'with mask as in the first sample'
+        """
+        parts = [f"with {' and '.join(self.inputs)} as in {where}"] if self.inputs else []
+        if self.tokens:
+            parts.append(f"whose {' and '.join(self.tokens)} give the same masks and places as {where}")
+        return " and ".join(parts)
+
+
+def held(captured: Captured, program: Program) -> Held:
+    """Return what of the input is held fixed and meets its numbers: the constants of a program are for these values.
+
+    Token ids are looked up in an embedding, whose output is the input of the network: they are not held, unless
+    something else is made of them as well.
+    """
+    graph = captured.graph
+    blocks = {block.name for block in program.blocks}
+    moving = _reached(graph, blocks, frozenset())
+    names: list[str] = []
+    inputs: list[str] = []
+    tokens: list[str] = []
+    nodes = [node for node in graph if node.op == "input"]
+    for node, called in zip(nodes, captured.input_names, strict=False):
+        if node.name in blocks:
+            continue
+        fixed = _reached(graph, {node.name}, moving)
+        users = [n for n in graph if n.name in moving and n.name not in blocks and n.op != "output"]
+        meeting = {name for n in users if not _reads_shape(n) for name in n.inputs() if name in fixed}
+        if not meeting:
+            continue
+        if _embedded(graph, fixed, blocks):
+            names += sorted(meeting)
+            tokens.append(called)
+        else:
+            names.append(node.name)
+            inputs.append(called)
+    return Held(tuple(dict.fromkeys(names)), tuple(inputs), tuple(tokens))
+
+
+def _embedded(graph: Graph, fixed: set[str], blocks: set[str]) -> bool:
+    """Tell whether some embedding, which is a block of the input, looks up what an input gives."""
+    return any(name in fixed for node in graph if node.name in blocks for name in node.inputs())
+
+
+def _reached(graph: Graph, start: set[str], outside: set[str] | frozenset[str]) -> set[str]:
+    """Return what depends on the values of some nodes, these included, without what is outside."""
+    found = set(start)
+    for node in graph:
+        if node.op == "output" or node.name in outside or _reads_shape(node):
+            continue
+        if any(name in found for name in node.inputs()):
+            found.add(node.name)
+    return found
+
+
+def _reads_shape(node: Node) -> bool:
+    """Tell whether a node reads nothing but the shape of its input."""
+    parts = node.op.split(".")
+    return len(parts) > 1 and parts[1] in _SHAPE_ONLY
+
+
+def values_of(captured: Captured, names: Sequence[str], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return the values that some nodes of the graph have on an input."""
+    direct = {n.name: t for n, t in zip((n for n in captured.graph if n.op == "input"), inputs, strict=False)}
+    if all(name in direct for name in names):
+        return [direct[name] for name in names]
+    found: dict[str, Tensor] = {}
+
+    def visit(node: Node, value: object, values: object) -> None:
+        if node.name in names:
+            found[node.name] = torch.as_tensor(value).clone()
+
+    with torch.no_grad():
+        run(captured.graph, captured.tensors, [t.clone() for t in inputs], visit)
+    return [found[name] for name in names]
+
+
+def same_values(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """Tell whether two inputs hold the same."""
+    return all(a.shape == b.shape and torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,101 @@
+"""A wrong rule does not print a false number: what is attained refutes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normscope
+from networks import Lambda, captured_of, seeded
+from normscope.analysis.contradiction import contradicts, uncontradicted, uncontradicted_row
+from normscope.analysis.options import Options
+from normscope.analysis.work import Work, walk
+from normscope.core.result import LayerResult
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators import registry
+from normscope.testing.draw import Draw
+
+
+@pytest.fixture
+def _wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Say that negation halves."""
+
+    def halves(call: registry.Call) -> Any:
+        return call.linear("generic", lambda z: -0.5 * z, [call["self"]])
+
+    monkeypatch.setitem(registry._RULES, "aten.neg.default", halves)
+
+
+def _work() -> Work:
+    captured = captured_of(nn.Linear(2, 2), torch.ones(2, 2))
+    return Work(captured, walk(captured, Options()), Options(), SegmentNorms(), lambda text: None)
+
+
+def _model() -> nn.Module:
+    return seeded(Lambda(lambda s, x: -s.l(x), l=nn.Linear(4, 4)))
+
+
+@pytest.mark.usefixtures("_wrong_rule")
+def test_a_wrong_rule_gives_no_number() -> None:
+    """The bound would be half of what is attained: it is not given, its curve neither, and the reader is told."""
+    result = normscope.analyze(_model(), Draw(0).tensor(3, 4))
+    constants = result.end_to_end
+    for name in ("global", "variance_floor"):
+        assert constants[name].log == math.inf  # type: ignore[union-attr]
+        assert name not in result.depth.curves
+        assert any(text.startswith(f"contradiction (end to end, {name})") for text in result.messages)
+    assert constants["lower"].log < math.inf  # type: ignore[union-attr]
+
+
+@pytest.mark.usefixtures("_wrong_rule")
+def test_a_wrong_rule_gives_no_number_in_the_weights() -> None:
+    """The same for what a change of a weight does."""
+    result = normscope.weight_lipschitz(_model(), Draw(0).tensor(3, 4))
+    for row in result.weights:
+        assert row.attained is not None
+        assert row.best is not None
+        assert row.attained.log <= row.best.log
+    assert result.jointly["attained"].log <= result.jointly["certified"].log
+    assert any(text.startswith("contradiction (l.weight") for text in result.messages)
+
+
+def test_right_rules_are_not_accused() -> None:
+    """The same network with negation as it is."""
+    result = normscope.analyze(_model(), Draw(0).tensor(3, 4))
+    assert result.end_to_end["global"].log < math.inf  # type: ignore[union-attr]
+    assert not any("contradiction" in text for text in result.messages)
+
+
+def test_rounding_is_no_contradiction() -> None:
+    """Only what lies above by more; an infinite bound is above everything, and nothing measured says nothing."""
+    upper = Value(1.0, Kind.CERTIFIED)
+    assert not contradicts(upper, Value(1.0 + 1e-8, Kind.LOWER))
+    assert contradicts(upper, Value(1.0 + 1e-5, Kind.LOWER))
+    assert not contradicts(Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.LOWER))
+    assert not contradicts(upper, None)
+    assert not contradicts(None, upper)
+
+
+@pytest.mark.parametrize("name", ["global_probabilistic", "variance_floor_probabilistic", "stacked_batch"])
+def test_every_upper_bound_has_a_partner(name: str) -> None:
+    """Also those that hold with high probability, and that of a stacked batch."""
+    partner = "stacked_batch_lower" if name == "stacked_batch" else "lower"
+    work = _work()
+    given: dict[str, Value | None] = {name: Value(0.0, Kind.CERTIFIED), partner: Value(1.0, Kind.LOWER)}
+    assert uncontradicted(work, given)[name].log == math.inf  # type: ignore[union-attr]
+    assert len(work.messages) == 1
+
+
+def test_a_layer_is_not_below_its_own_norm() -> None:
+    """A norm computed wrongly is no bound of its layer."""
+    work = _work()
+    row = LayerResult("l", "matrix", (2, 2), Value(0.0, Kind.CERTIFIED), Value(1.0, Kind.LOWER), None, "dense", None)
+    assert uncontradicted_row(work, row).upper.log == math.inf
+    assert "contradiction (l)" in work.messages[0]
+    fine = LayerResult("l", "matrix", (2, 2), Value(1.0, Kind.CERTIFIED), Value(1.0, Kind.LOWER), None, "dense", None)
+    assert uncontradicted_row(work, fine) is fine

@@ -1,0 +1,95 @@
+"""Which data an analysis reads: of the example's shape, in whole batches where the batch is the input."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+import normscope
+from networks import Lambda, seeded
+from normscope.core.errors import InputError
+from normscope.testing.draw import Draw
+
+
+def _summed() -> nn.Module:
+    """Return a network whose constant grows with the length of a sample."""
+    return seeded(Lambda(lambda s, x: s.l(x).sum(1), l=nn.Linear(8, 3)))
+
+
+def test_samples_of_other_shapes_are_told_and_left_out() -> None:
+    """The certificate is for the first sample's shape, and says so; what is attained is attained there."""
+    data = [Draw(n).tensor(n, 8) for n in (2, 9, 30)]
+    result = normscope.analyze(_summed(), DataLoader(data, batch_size=1))
+    for name in ("global", "lower_everywhere"):
+        assert result.end_to_end[name].domain == "inputs of shape 2x8"  # type: ignore[union-attr]
+    assert any("9x8, 30x8" in text for text in result.messages)
+    assert not any("differentiated" in text for text in result.messages)
+    assert result.end_to_end["lower_everywhere"].value <= result.end_to_end["global"].value  # type: ignore[union-attr]
+    assert result.statistics["samples"] == 1
+
+
+def test_samples_of_one_shape_need_no_word() -> None:
+    """All inputs, as ever."""
+    result = normscope.analyze(_summed(), Draw(1).tensor(5, 9, 8), points=1, ascent=0)
+    assert result.end_to_end["global"].domain == "all inputs"  # type: ignore[union-attr]
+
+
+def test_a_batch_of_one_is_not_doubled() -> None:
+    """One value per channel has no variance: torch refuses it in training, and so it is here."""
+    model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+    for mode in ("batch", "frozen-batch"):
+        with pytest.raises(InputError, match="two values per channel"):
+            normscope.analyze(model, Draw(0).tensor(1, 8), mode=mode)
+
+
+def test_one_image_has_batch_statistics() -> None:
+    """Its places are the values: a stacked batch of one, as it was given."""
+    model = seeded(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)))
+    x = Draw(0).tensor(1, 1, 5, 5)
+    result = normscope.analyze(model, x, mode="batch")
+    upper, lower = result.end_to_end["variance_floor"], result.end_to_end["lower"]
+    assert upper is not None
+    assert lower is not None
+    assert upper.domain.startswith("inputs in stacked batches of 1 ")
+    model.train()
+    norm = float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(model, x).reshape(-1, 25), 2))
+    assert norm * (1 - 1e-3) <= lower.value <= upper.value
+
+
+def test_an_uneven_last_batch_does_not_spoil_the_floor() -> None:
+    """Three batches of 3, 3 and 1: the last has no variance, and is left out where the batch is the input."""
+    model = seeded(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    x = Draw(0).tensor(7, 8)
+    uneven = normscope.analyze(model, DataLoader(list(x), batch_size=3), mode="batch")  # type: ignore[arg-type]
+    even = normscope.analyze(model, DataLoader(list(x[:6]), batch_size=3), mode="batch")  # type: ignore[arg-type]
+    assert uneven.end_to_end["variance_floor"] == even.end_to_end["variance_floor"]
+    assert any("batch of 3: 1" in text for text in uneven.messages)
+    assert not any("left out" in text for text in even.messages)
+
+
+def test_a_limit_below_the_batch_cuts_it() -> None:
+    """The stacked batch is of as many samples as may be used."""
+    model = seeded(nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)))
+    result = normscope.analyze(model, Draw(0).tensor(7, 8), mode="batch", limit=4)
+    assert result.input["blocks"][0]["shape"] == [4, 8]
+    assert result.statistics["samples"] == 4
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_time_in_the_first_axis_is_analyzed_as_a_whole(steps: int) -> None:
+    """The default layout of recurrent layers: the bound is of the whole sequence, at every length."""
+    model = seeded(Lambda(lambda s, x: s.g(x)[0], g=nn.RNN(4, 3, nonlinearity="relu")))
+    x: Tensor = Draw(2).tensor(steps, 2, 4)
+    result = normscope.analyze(model, x, points=1, ascent=0)
+    upper, lower = result.end_to_end["global"], result.end_to_end["jacobian"]
+    assert upper is not None
+    assert lower is not None
+    assert upper.domain == f"inputs in stacked batches of {steps}"
+    truth = torch.autograd.functional.jacobian(model, x).reshape(-1, x.numel())
+    norm = float(torch.linalg.matrix_norm(truth, 2))
+    assert norm <= upper.value < math.inf
+    assert lower.value == pytest.approx(norm, rel=1e-4)
