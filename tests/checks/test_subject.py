@@ -51,3 +51,14 @@ def test_modules_by_kind() -> None:
     """With their paths."""
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.BatchNorm1d(2)))
     assert [path for path, _ in modules_of(model, nn.BatchNorm1d)] == ["1.0"]
+
+
+def test_a_buffer_that_is_used_must_be_finite() -> None:
+    """It is told like a weight that is not; one that nothing uses is no matter."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("unused", torch.tensor([float("inf")]))
+    assert examine(model).broken == ""
+    shift = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    shift.register_buffer("offset", torch.tensor([float("inf")]))
+    shift.register_forward_hook(lambda module, args, result: result + module.offset)
+    assert "the buffer offset has 1 NaN or infinite" in examine(shift).broken

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from normscope.cli import console
-from normscope.cli.console import Stages, guarded, is_terminal, show
+from normscope.cli.console import Stages, delivered, guarded, is_terminal, show
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
 
@@ -122,3 +122,27 @@ def test_errors_become_one_line_and_a_code(
         verb()
     assert stopped.value.code == code
     assert capsys.readouterr() == ("", said)
+
+
+class _Full(io.StringIO):
+    """A stream on a full disk."""
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_only_a_full_device_behind_stdout_is_told_in_a_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file has a name, and a closed pipe is somebody else's business."""
+    for error in (OSError(28, "No space left on device", "result.json"), BrokenPipeError(32, "Broken pipe")):
+        with pytest.raises(OSError, match=str(error.strerror)), delivered():
+            raise error
+    monkeypatch.setattr(sys, "stdout", None)
+    with delivered():
+        pass
+    monkeypatch.setattr(sys, "stdout", _Full())
+    with pytest.raises(SystemExit) as exit, delivered():
+        print("a result")
+    assert exit.value.code == 2
+    assert "could not be written: No space left" in capsys.readouterr().err

@@ -107,3 +107,15 @@ def test_unexpected_exceptions_show_themselves(run: Run, monkeypatch: pytest.Mon
     assert result.exit_code == 1
     assert isinstance(result.exception, ZeroDivisionError)
     assert not Path("result.json").exists()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("arguments", [["--help"], ["statements"], ["version"]])
+def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str]) -> None:
+    """Whether the text fits into the buffer or not."""
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "normscope.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 2
+    assert done.stderr == "normscope: the output could not be written: No space left on device; free some space\n"

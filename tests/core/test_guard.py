@@ -316,10 +316,10 @@ def test_what_a_block_changed_is_named() -> None:
 def test_an_inner_guard_leaves_parameters_to_the_outer_one() -> None:
     """It costs no copy of them."""
     model = nn.Linear(2, 2)
-    with pytest.raises(StateChangedError, match="weight"), untouched(model):
-        with untouched(model, parameters=False) as inner, torch.no_grad():
-            model.weight.add_(1.0)
-        assert inner.moved == ()
+    inner = untouched(model, parameters=False)
+    with pytest.raises(StateChangedError, match="weight"), untouched(model), inner, torch.no_grad():
+        model.weight.add_(1.0)
+    assert inner.moved == ()
 
 
 def test_tensors_made_in_inference_mode_are_put_back() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
-from normscope.core.errors import CaptureError, InputError
+from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.graph import capture as module
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import ModelInputs
@@ -184,3 +185,47 @@ def test_the_example_is_kept_unless_a_batch_of_one_was_doubled() -> None:
     captured = captured_of(seeded(nn.Linear(4, 2)), x)
     assert isinstance(captured, Captured)
     assert torch.equal(captured.example[0], x)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_only_buffers_that_are_used_must_be_finite(value: float) -> None:
+    """Minus infinity hides in a mask; anything may stand where nothing reads it."""
+    unused = seeded(Lambda(lambda s, x: s.a(x), a=nn.Linear(4, 2), b=torch.tensor([value])))
+    assert captured_of(unused, points(3, 4)).graph.batch == "dynamic"
+    with pytest.raises(NonFiniteError, match=r"the buffer b has 1 NaN or infinite entries of 2"):
+        captured_of(
+            seeded(Lambda(lambda s, x: s.a(x) + s.b, a=nn.Linear(4, 2), b=torch.tensor([0, value]))), points(3, 4)
+        )
+    mask = torch.tensor([0.0, float("-inf")])
+    masked = seeded(Lambda(lambda s, x: (s.a(x) + s.b).softmax(-1), a=nn.Linear(4, 2), b=mask))
+    assert "b" in captured_of(masked, points(3, 4)).tensors
+
+
+def test_inputs_of_the_graph_are_called_what_forward_calls_them() -> None:
+    """So that messages speak of what the user wrote; a name that an operation has gets an addition."""
+    model = seeded(LambdaOfTwo(lambda s, x, y: s.a(x) + y, a=nn.Linear(4, 2)))
+    captured = capture(model, ModelInputs((points(3, 4), points(3, 2))))
+    assert [n.name for n in captured.graph if n.op == "input"] == ["x", "y"]
+
+    class Named(nn.Linear):
+        def forward(self, linear: Tensor) -> Tensor:
+            return super().forward(linear)
+
+    named = captured_of(seeded(Named(4, 2)), points(3, 4))
+    assert [n.name for n in named.graph if n.op == "input"] == ["linear_input"]
+    x = points(5, 4)
+    assert torch.equal(named.run([x])[0], Named.forward(seeded(Named(4, 2)), x))
+
+
+def test_a_forward_that_exits_is_a_forward_that_fails() -> None:
+    """The process is the user's."""
+    with pytest.raises(InputError, match="it raised SystemExit: 3"):
+        captured_of(Lambda(lambda s, x: sys.exit(3)), points(2, 4))
+
+
+def test_weights_made_in_inference_mode_are_captured_as_plain_ones() -> None:
+    """Otherwise nothing could be differentiated."""
+    with torch.inference_mode():
+        model = seeded(nn.Linear(4, 2))
+    captured = captured_of(model, points(3, 4))
+    assert not any(t.is_inference() for t in captured.tensors.values())

@@ -13,6 +13,7 @@ from networks import Lambda, captured_of, points, seeded
 from normscope.core.errors import CaptureError, WeightsError
 from normscope.graph.capture import Captured
 from normscope.graph.fresh import Fresh, evaluating, refuse_quantized
+from normscope.graph.inputs import guess_inputs
 from normscope.testing.state import fingerprint
 
 
@@ -109,6 +110,38 @@ def test_what_depends_on_earlier_calls_is_refused(forward: Callable[..., Any], n
     assert fingerprint(model) == before
 
 
+class _Helper:
+    """An object beside the modules that keeps something."""
+
+    def __init__(self) -> None:
+        self.kept: Tensor | None = None
+        self.calls = 0
+
+
+def test_objects_beside_the_modules_are_put_back_too() -> None:
+    """A table they make is no harm, a count that shows is refused by name."""
+
+    def keeps(self: Any, x: Tensor) -> Tensor:
+        if self.helper.kept is None:
+            self.helper.kept = torch.zeros_like(x)
+        return self.a(x) + self.helper.kept  # type: ignore[no-any-return]
+
+    def counts(self: Any, x: Tensor) -> Tensor:
+        self.helper.calls += 1
+        return self.a(x) * self.helper.calls  # type: ignore[no-any-return]
+
+    model = _linear(keeps)
+    model.helper = _Helper()
+    captured = captured_of(model, points(6, 4))
+    assert captured.run(captured.at_batch(1))[0].shape == (1, 4)
+    assert model.helper.kept is None
+    model = _linear(counts)
+    model.helper = _Helper()
+    with pytest.raises(CaptureError, match=r"forward\(\) changes helper\.calls, and"):
+        captured_of(model, points(6, 4))
+    assert model.helper.calls == 0
+
+
 def test_hidden_tables_fix_the_batch() -> None:
     """A table outside of the model cannot be put back: what it was made for is all that is claimed."""
     tables: list[Tensor] = []
@@ -161,3 +194,6 @@ def test_quantized_modules_are_refused_by_name() -> None:
     model = torch.ao.quantization.quantize_dynamic(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), {nn.Linear})
     with pytest.raises(WeightsError, match=r"quantized modules are not supported; 0 is quantized.*the float model"):
         refuse_quantized(model)
+    with pytest.raises(WeightsError, match="quantized modules are not supported"):
+        guess_inputs(model)
+    refuse_quantized(torch.ao.nn.quantized.FloatFunctional())  # adds floats; a model ready to be quantized has some

@@ -322,3 +322,56 @@ def test_a_run_that_fails_names_the_layer_and_leaves_no_trace() -> None:
         check_runs(model, ModelInputs((X,)))
     assert fingerprint(model) == before
     assert check_runs(LINEAR, ModelInputs((X,))).args[0] is X
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (torch.zeros(2, 3, device="meta"), "on the meta device, where there are none: pass real data"),
+        (torch.eye(3).to_sparse(), r"dense numbers; this tensor is sparse_coo: pass x.to_dense\(\)"),
+        ([[1.0, 2.0, 3.0]], r"a batch holds tensors or arrays; this one holds float: make a tensor"),
+        ([1.0, 2.0, 3.0], "this is float"),
+        ([[]], "empty"),
+    ],
+)
+def test_tensors_that_are_no_numbers_in_memory_are_refused(data: Any, message: str) -> None:
+    """As one tensor, and in a loader."""
+    with pytest.raises(InputError, match=message):
+        list(iterate(data, LINEAR))
+    if isinstance(data, Tensor):
+        with pytest.raises(InputError, match=message):
+            list(iterate(iter([data]), LINEAR))
+
+
+def test_data_made_in_inference_mode_becomes_plain() -> None:
+    """It could not be differentiated at."""
+    with torch.inference_mode():
+        x = torch.ones(2, 3)
+    assert not as_inputs(x, LINEAR).args[0].is_inference()
+
+
+def test_a_forward_that_exits_does_not_run() -> None:
+    """And not the process ends."""
+
+    class Exits(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise SystemExit(3)
+
+    with pytest.raises(InputError, match=r"does not run on an input of shape \(2, 3\): it called sys.exit\(3\)"):
+        check_runs(Exits(), ModelInputs((X[:2],)))
+
+
+def test_exported_programs_run() -> None:
+    """Their eval() raises."""
+    program = torch.export.export(LINEAR, (X,)).module()
+    inputs = ModelInputs((X,))
+    assert check_runs(program, inputs) is inputs
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
+def test_other_layouts_are_refused_with_what_to_do() -> None:
+    """Compressed rows, and rows of several lengths."""
+    with pytest.raises(InputError, match=r"sparse_csr: pass x.to_dense\(\)"):
+        as_inputs(torch.eye(3).to_sparse_csr(), LINEAR)
+    with pytest.raises(InputError, match=r"nested: pass torch\.nested\.to_padded"):
+        as_inputs(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), LINEAR)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from torch.nn.utils import parametrizations, prune, spectral_norm
 
 from normscope.core.errors import NonFiniteError, WeightsError
 from normscope.lipschitz import checkpoint as module
-from normscope.lipschitz.checkpoint import CheckpointResult, TensorResult, analyze_checkpoint, checkpoint_files
+from normscope.lipschitz.checkpoint import (
+    CheckpointResult,
+    TensorResult,
+    analyze_checkpoint,
+    checkpoint_files,
+    is_checkpoint,
+)
 
 
 def _random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -265,3 +272,33 @@ def test_json_and_save(tmp_path: Path) -> None:
     assert (written["schema_version"], written["kind"]) == (1, "weights")
     assert written["tensors"][0]["upper"]["log10"] == "-inf"
     assert written == result.to_dict()
+
+
+def test_formats_that_torch_only_stores_are_listed_with_the_reason(tmp_path: Path) -> None:
+    """The rest of the file is measured."""
+    header = {
+        "a.weight": {"dtype": "F32", "shape": [1, 1], "data_offsets": [0, 4]},
+        "b.weight": {"dtype": "F4", "shape": [2, 4], "data_offsets": [4, 8]},
+    }
+    text = json.dumps(header).encode()
+    file = tmp_path / "packed.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<f", 3.0) + bytes(4))
+    result = analyze_checkpoint(file)
+    plain, packed = result.tensors
+    assert plain.upper is not None
+    assert plain.upper.value == pytest.approx(3.0)
+    assert (packed.upper, packed.lower) == (None, None)
+    assert packed.note == "not measured: torch does not convert float4_e2m1fn_x2 to numbers"
+    assert any("1 tensors are not measured" in message for message in result.messages)
+
+
+def test_the_index_of_pickled_shards_may_be_named(tmp_path: Path) -> None:
+    """As its directory may."""
+    torch.save({"a.weight": torch.eye(2)}, tmp_path / "m-1.bin")
+    torch.save({"b.weight": torch.eye(2) * 2}, tmp_path / "m-2.bin")
+    index = tmp_path / "m.bin.index.json"
+    index.write_text(json.dumps({"weight_map": {"a.weight": "m-1.bin", "b.weight": "m-2.bin"}}))
+    assert is_checkpoint(str(index))
+    named, whole = analyze_checkpoint(index), analyze_checkpoint(tmp_path)
+    assert [t.name for t in named.tensors] == ["a.weight", "b.weight"]
+    assert named.tensors == whole.tensors

@@ -189,3 +189,12 @@ def test_beside_an_edge_the_flatter_side_counts() -> None:
     x = torch.tensor([1.0, 1.0]).double()
     value = attained_at(lambda z: torch.relu(z - 1.0) + z, x, torch.tensor([1.0, 1.0]).double())
     assert 0.99 <= value <= 2.0
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.enable_grad])
+def test_ascent_works_wherever_the_caller_stands(context: Callable[[], torch.no_grad]) -> None:
+    """Gradients are its own business."""
+    start, direction = torch.full((1,), 0.3).double(), torch.ones(1).double()
+    with context():
+        point, step = ascend(torch.sin, start, direction, steps=60, radius=1e-3, rate=3e-2)
+    assert pair_quotient(torch.sin, point, step) > 0.999

@@ -15,7 +15,7 @@ from normscope.analysis.options import Options
 from normscope.analysis.work import Work, candidates, look, walk
 from normscope.checks.quick import FiniteNorms
 from normscope.checks.structure import Structure
-from normscope.core.errors import CaptureError, InputError, NonFiniteError, NormscopeError
+from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonFiniteInputError, NormscopeError
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.ir import Node
@@ -215,6 +215,10 @@ def examine(
             example = guess_inputs(inner, input_shape, batch=2)
         say("capturing the graph")
         _fill(subject, capture(inner, example), data, limit, device, seed, say)
+    except NonFiniteInputError:
+        raise
+    except NonFiniteError as error:  # a buffer that the graph uses
+        subject.broken = str(error)
     except CaptureError as error:
         subject.failure = str(error)
     except InputError as error:

@@ -33,6 +33,8 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, checked_folder, parse_shape
+from normscope.core.errors import InputError
+from normscope.core.numbers import fraction
 
 if TYPE_CHECKING:
     from normscope.core.finding import Finding
@@ -264,11 +266,13 @@ def _refuse_beside_weights(request: Request) -> None:
 
 
 def checked_numbers(tolerance: float | None, delta: float) -> None:
-    """Raise if a number is out of range."""
-    if tolerance is not None and not 0 < tolerance < 1:
-        raise typer.BadParameter(f"a relative width is between 0 and 1; got {tolerance}", param_hint="--tolerance")
-    if not 0 < delta < 1:
-        raise typer.BadParameter(f"a probability is between 0 and 1; got {delta}", param_hint="--delta")
+    """Raise if a number is out of range, before anything is loaded."""
+    for value, what, option in ((tolerance, "a relative width", "--tolerance"), (delta, "a probability", "--delta")):
+        try:
+            if value is not None:
+                fraction(value, what)
+        except InputError as error:
+            raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def checked_device(device: str | None) -> None:

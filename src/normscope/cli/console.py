@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
@@ -24,6 +26,8 @@ STOPPED = 130
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
 _TICK = 0.2
+#: What writing to a full or failing device raises.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -54,6 +58,27 @@ def guarded(function: F) -> F:
             raise SystemExit(STOPPED) from None
 
     return wrapper  # type: ignore[return-value]
+
+
+@contextlib.contextmanager
+def delivered() -> Iterator[None]:
+    """See to it that what was printed arrives; a full disk behind stdout is one line on stderr and exit code 2.
+
+    A pipe that was closed is left to the command line's own way of ending quietly.
+    """
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _FULL or error.filename is not None:  # a file of ours has a name
+            raise
+        print(f"normscope: the output could not be written: {error.strerror}; free some space", file=sys.stderr)
+        with contextlib.suppress(OSError, ValueError):  # what is left unwritten would fail once more at the exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(WRONG_USE) from None
 
 
 class Stages:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from normscope.cli.specification import split_arguments
+from normscope.core.errors import ModelNotFoundError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -88,6 +89,11 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     from normscope.models.load import load_model
 
     spec, arguments = split_arguments(named.model)
+    if spec.lower().endswith(".onnx"):
+        raise ModelNotFoundError(
+            f"ONNX files are not read; got {spec}; name the PyTorch model it was made from (FILE.py:factory, zoo:NAME, "
+            "hf:DIR, ...) or its weights (.safetensors, .pt)"
+        )
     say("loading the model")
     model, origin = load_model(spec, named.weights, seed=seed, **arguments)
     shape, data = named.shape, None

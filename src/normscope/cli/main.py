@@ -12,6 +12,7 @@ from normscope.cli.audit import audit
 from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
+from normscope.cli.console import delivered
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
@@ -71,7 +72,8 @@ def common(
 
 def main() -> None:
     """Run the command line."""
-    app(prog_name="normscope")
+    with delivered():
+        app(prog_name="normscope")
 
 
 if __name__ == "__main__":

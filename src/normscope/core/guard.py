@@ -21,6 +21,10 @@ COPY_LIMIT = 128 * 2**20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: Containers of a module whose content can be saved and put back: its parameters, buffers, submodules, hooks, caches.
 _CONTAINERS = (dict, list, set, deque)
+#: Packages whose objects are no state of a model: functions, modules, locks, loggers, torch's own.
+_NO_HELPERS = frozenset(
+    ("builtins", "torch", "types", "typing", "functools", "logging", "threading", "_thread", "enum")
+)
 
 
 def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
@@ -178,8 +182,18 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
             yield from ((f"{prefix}{inner}", item) for inner, item in list(value.items()))
         elif isinstance(value, list | tuple | deque):
             yield from ((f"{prefix}{index}", item) for index, item in enumerate(list(value)))
+        elif _is_helper(value):
+            yield from ((f"{prefix}{inner}", item) for inner, item in list(vars(value).items()))
         else:
             yield key, value
+
+
+def _is_helper(value: object) -> bool:
+    """Tell whether an attribute is a plain object of somebody's class, which may keep tables and counts as well."""
+    kind = type(value)
+    if str(kind.__module__).partition(".")[0] in _NO_HELPERS or isinstance(value, type | nn.Module | Tensor):
+        return False
+    return isinstance(getattr(value, "__dict__", None), dict)
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -322,6 +336,7 @@ class _ModuleState:
         self.attributes = None if scripted else _ContainerState(vars(module))
         held = {} if scripted else vars(module)
         self.containers = {k: _ContainerState(value) for k, value in held.items() if isinstance(value, _CONTAINERS)}
+        self.helpers = {k: _ContainerState(vars(value)) for k, value in held.items() if _is_helper(value)}
 
     def restore(self) -> list[str]:
         """Put everything back, and return the names of what was not as it had been."""
@@ -334,6 +349,8 @@ class _ModuleState:
         for key, container in self.containers.items():
             for inner in container.restore():
                 names.append(inner if key in ("_parameters", "_buffers", "_modules") and inner else key)
+        for key, helper in self.helpers.items():
+            names += [f"{key}.{inner}" for inner in helper.restore()]
         return [f"{self.path}.{name}" if self.path else name for name in names]
 
 

@@ -283,12 +283,14 @@ def _renamed(graph: Graph) -> Graph:
 
 
 def _with_input_names(graph: Graph, names: list[str]) -> Graph:
-    """Call the inputs of a graph what the model's forward calls them, where nothing else is called so."""
+    """Call the inputs of a graph what the model's forward calls them."""
     inputs = [node.name for node in graph if node.op == "input"]
     taken = {node.name for node in graph} - set(inputs)
-    if len(inputs) != len(names) or len(set(names)) != len(names) or taken & set(names):
+    if len(inputs) != len(names) or len(set(names)) != len(names):
         return graph
-    new = dict(zip(inputs, names, strict=True))
+    new = {old: name if name not in taken else f"{name}_input" for old, name in zip(inputs, names, strict=True)}
+    if taken & set(new.values()) or len(set(new.values())) != len(new):
+        return graph
 
     def named(node: Node) -> Node:
         args, kwargs = substitute((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)))

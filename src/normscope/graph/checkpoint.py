@@ -31,7 +31,9 @@ from normscope.core.safe_load import (
 )
 
 INDEX = ".safetensors.index.json"
-_KIND = replace(CHECKPOINT, endings=(SAFETENSORS, INDEX, *PICKLED), directory=f"name the file or the {INDEX} in it")
+#: Endings of files that say which file holds which tensor.
+INDICES = (INDEX, *(f"{ending}.index.json" for ending in PICKLED))
+_KIND = replace(CHECKPOINT, endings=(SAFETENSORS, *INDICES, *PICKLED), directory=f"name the file or the {INDEX} in it")
 #: Bytes that may stay mapped together; a smaller window would open a file of many small tensors too often.
 WINDOW = 16 * 2**20
 
@@ -166,7 +168,7 @@ def _shards(index: Path) -> dict[Path, list[str]]:
 def _files(path: Path) -> dict[Path, list[str] | None]:
     """Return the files of a checkpoint and the tensors expected in each, None for all there are."""
     existing_file(path, _KIND)
-    if path.name.lower().endswith(INDEX):
+    if path.name.lower().endswith(INDICES):
         return dict(_shards(path))
     return {path: None}
 
@@ -175,8 +177,9 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     """Return name, shape, dtype and size of every tensor in a checkpoint, without reading their values.
 
     Args:
-        path: a .safetensors file, the .safetensors.index.json of several, or a state dict saved by torch.save, bare or
-            under ``state_dict``, ``model_state_dict`` or ``model``. No code in the file is run.
+        path: a .safetensors file, a state dict saved by torch.save, or the index (.safetensors.index.json,
+            .bin.index.json) of several files; a state dict is bare, or under ``state_dict``, ``model_state_dict`` or
+            ``model``. No code in the file is run.
 
     Returns:
         The entries, file by file.

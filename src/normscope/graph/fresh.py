@@ -37,13 +37,19 @@ def refuse_quantized(model: nn.Module) -> None:
 
     >>> refuse_quantized(nn.Linear(2, 2))
     """
-    found = [path or type(m).__name__ for path, m in model.named_modules() if ".quantized" in type(m).__module__]
+    found = [path or type(m).__name__ for path, m in model.named_modules() if _is_quantized(type(m))]
     found = [path for path in found if path.rpartition(".")[0] not in found]  # parts of a part say nothing more
     if found:
         raise WeightsError(
             f"quantized modules are not supported; {listed(found)} {'are' if len(found) > 1 else 'is'} quantized: "
             "analyze the float model they were made from"
         )
+
+
+def _is_quantized(kind: type) -> bool:
+    """Tell whether a module's class is one of torch's quantized ones; beside them lie functional ones for floats."""
+    names = kind.__module__.split(".")
+    return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
 
 
 class Fresh:

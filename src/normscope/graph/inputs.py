@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from normscope.core.environment import restore_rng, rng_state
-from normscope.core.errors import InputError, NonFiniteInputError
+from normscope.core.errors import InputError, NonFiniteInputError, NormscopeError
 from normscope.core.guard import untouched
 from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape
+from normscope.graph.fresh import evaluating, refuse_quantized
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
 
 _ADVICE = "pass a shape (--input 3,224,224, without the batch axis) or data (data=...)"
@@ -125,10 +126,12 @@ def guess_inputs(
 
     Raises:
         InputError: if the model does not run on the given shape, or on any that was guessed.
+        WeightsError: if it is quantized.
 
     >>> guess_inputs(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())).args[0].shape
     torch.Size([2, 3, 224, 224])
     """
+    refuse_quantized(model)
     sampler = Sampler(model, batch)
     if shape is not None:
         return check_runs(model, _assign(from_shape(model, sampler, parse_shape(shape), dtype), model))
@@ -166,6 +169,7 @@ def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
 
 def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
     """Yield the batches of any kind of data."""
+    refuse_unusable(data)
     if isinstance(data, ModelInputs):
         yield data
     elif isinstance(data, Tensor | np.ndarray):
@@ -252,13 +256,42 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
             f"data is a tensor, an array, a tuple or mapping of them, or a loader that yields such; "
             f"this is {type(value).__name__}"
         )
+    refuse_unusable(value)
+    if value.is_inference() and not torch.is_inference_mode_enabled():
+        value = value.clone()  # one made in inference mode cannot be differentiated at
     dtype = input_dtype(model, value.dtype) if cast and value.is_floating_point() else value.dtype
     return value.detach().to(input_device(model), dtype)
+
+
+def refuse_unusable(value: Any) -> None:
+    """Return unless a value is a tensor that is not plain numbers in memory.
+
+    Raises:
+        InputError: if it has no values (meta device), or is sparse, nested or quantized.
+
+    >>> refuse_unusable(torch.zeros(2))
+    """
+    if not isinstance(value, Tensor):
+        return
+    if value.is_meta:
+        raise InputError("data has values; this tensor is on the meta device, where there are none: pass real data")
+    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
+        kind = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
+        mend = {"nested": "torch.nested.to_padded_tensor(x, 0.0)", value.dtype: "x.dequantize()"}
+        raise InputError(
+            f"data is dense numbers; this tensor is {str(kind).removeprefix('torch.')}: "
+            f"pass {mend.get(kind, 'x.to_dense()')}"
+        )
 
 
 def _check(inputs: ModelInputs, model: nn.Module) -> None:
     """Raise if a batch cannot be what the model takes."""
     tensors = inputs.tensors()
+    if not tensors and (inputs.args or inputs.kwargs):
+        held = ", ".join(sorted({type(value).__name__ for value in (*inputs.args, *inputs.kwargs.values())}))
+        raise InputError(
+            f"a batch holds tensors or arrays; this one holds {held}: make a tensor of the numbers (torch.tensor(...))"
+        )
     if not tensors or any(t.numel() == 0 for t in tensors):
         raise InputError("a batch holds at least one entry; this one is empty")
     names = [str(i) for i in range(len(inputs.args))] + list(inputs.kwargs)
@@ -323,16 +356,23 @@ def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
     where = InnermostModule(model)
     try:
         with untouched(model, *inputs.tensors()), torch.no_grad():
-            model.eval()
+            evaluating(model)
             with where:
                 model(*inputs.args, **inputs.kwargs)
-    except (RuntimeError, ValueError, TypeError, IndexError, KeyError, AttributeError, AssertionError) as error:
+    except NormscopeError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's code may raise anything, and call sys.exit()
         at = f" in {where.text}" if where.text else ""
         shape = _shapes(inputs.tensors())
         raise InputError(
-            f"the model does not run on an input of shape {shape}{at}: {error}. {_ADVICE.capitalize()}"
+            f"the model does not run on an input of shape {shape}{at}: {_reason(error)}. {_ADVICE.capitalize()}"
         ) from error
     return inputs
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says; the exit of a process says a number only."""
+    return f"it called sys.exit({error})" if isinstance(error, SystemExit) else str(error)
 
 
 def _shapes(tensors: Iterable[Tensor]) -> str:

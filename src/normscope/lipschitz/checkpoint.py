@@ -17,7 +17,7 @@ from normscope.core.errors import NonFiniteError, WeightsError
 from normscope.core.result import SCHEMA_VERSION, _plain, _values, write_text
 from normscope.core.safe_load import PICKLED, SAFETENSORS
 from normscope.core.value import Kind, Value, product
-from normscope.graph.checkpoint import INDEX, Role, TensorEntry, iterate_tensors, read_header
+from normscope.graph.checkpoint import INDEX, INDICES, Role, TensorEntry, iterate_tensors, read_header
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import matrix_norm
 from normscope.lipschitz.spectral.streamed import streamed_norm
@@ -26,6 +26,7 @@ from normscope.operators.norms.weight import weight_norm_effective
 Progress = Callable[[str], None]
 #: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
 LARGE = 2**24
+_NOT_MEASURED = "not measured"
 #: Endings of the gain of a weight-normalized tensor, and of its direction.
 GAINS = {"weight_v": "weight_g", "original1": "original0"}
 
@@ -111,7 +112,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
     """Measure every weight of a checkpoint; no code in it is run, and one tensor at a time is in memory.
 
     Args:
-        path: a .safetensors or .pt file, the .safetensors.index.json of several, or a directory that holds them.
+        path: a .safetensors or .pt file, the index of several, or a directory that holds them.
         progress: called with a line of text at each tensor.
 
     Returns:
@@ -188,7 +189,7 @@ def is_checkpoint(text: str) -> bool:
     (True, False, False)
     """
     lower = text.lower()
-    return lower.endswith((SAFETENSORS, INDEX, *PICKLED)) or Path(text).expanduser().is_dir()
+    return lower.endswith((SAFETENSORS, *INDICES, *PICKLED)) or Path(text).expanduser().is_dir()
 
 
 def _tensors(files: list[Path]) -> Iterator[tuple[TensorEntry, Tensor]]:
@@ -206,7 +207,7 @@ def _check(entry: TensorEntry, tensor: Tensor) -> None:
         )
     if tensor.device.type == "meta":
         raise WeightsError(f"weights must have values; {entry.name} is on the meta device; save it with its values")
-    if not tensor.is_floating_point() or tensor.numel() == 0:
+    if not tensor.is_floating_point() or tensor.numel() == 0 or not _convertible(tensor):
         return
     nan = infinite = 0
     for part in tensor.reshape(-1).split(LARGE):
@@ -221,6 +222,15 @@ def _check(entry: TensorEntry, tensor: Tensor) -> None:
         )
 
 
+def _convertible(tensor: Tensor) -> bool:
+    """Tell whether torch can turn a tensor's entries into float64; some packed formats it only stores."""
+    try:
+        tensor.reshape(-1)[:1].to(torch.float64)
+    except RuntimeError:  # "copy_kernel" not implemented
+        return False
+    return True
+
+
 def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
     """Return what one tensor tells."""
     base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
@@ -228,6 +238,8 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
         return replace(base, note="not floating point: no norm")
     if tensor.numel() == 0:
         return replace(base, note="empty")
+    if not _convertible(tensor):
+        return replace(base, note=f"{_NOT_MEASURED}: torch does not convert {entry.dtype} to numbers")
     if entry.role in (Role.MATRIX, Role.CONVOLUTION):
         weight, rounding, note = _effective(entry, tensor, gains)
         return _linear(base, weight, rounding, note)
@@ -341,6 +353,9 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     unreadable = sum(r.note.startswith("not floating point") for r in results)
     if unreadable:
         yield f"{unreadable} tensors hold integers: no norm is given (quantized weights must be dequantized first)"
+    packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
+    if packed:
+        yield f"{packed} tensors are {_NOT_MEASURED}, their format is stored only: save them in another to have a norm"
     negative = [r.name for r in results if r.details.get("variance_min", 0.0) < 0]
     if negative:
         yield f"a running variance is below zero in {', '.join(negative[:4])}: the layer returns NaN there"

@@ -312,7 +312,8 @@ def ascend(
             break
         if quotient > best:
             best, pair = quotient, (point.detach().clone(), step.detach().clone())
-        point.grad, step.grad = torch.autograd.grad(-value, [point, step])
+        slope = torch.autograd.grad(value, [point, step])
+        point.grad, step.grad = -slope[0], -slope[1]
         optimizer.step()
         if project is not None:
             with torch.no_grad():

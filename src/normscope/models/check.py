@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import torch
@@ -38,15 +37,15 @@ def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def check_model(model: nn.Module) -> None:
-    """Return if every parameter and buffer is present, real and finite.
+    """Return if every parameter and buffer is present and real, and parameters and running statistics are finite.
 
     Args:
         model: any network; it is only read.
 
     Raises:
         WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized or sparse.
-        NonFiniteError: if a weight holds NaN or infinity; the message says which and how many. A buffer that is no
-            statistic may hold minus infinity: attention masks do.
+        NonFiniteError: if a parameter or a running statistic holds NaN or infinity; the message says which and how
+            many. Any other buffer may: attention masks hold minus infinity, and whether one is used, a graph tells.
 
     >>> check_model(nn.Linear(2, 2))
     >>> broken = nn.Linear(2, 2)
@@ -55,8 +54,7 @@ def check_model(model: nn.Module) -> None:
     Traceback (most recent call last):
     normscope.core.errors.NonFiniteError: weights must be finite; bias has 2 NaN of 2; train or load the model again
     """
-    # An additive mask of attention is a buffer with minus infinity where nothing may be seen.
-    masks = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
+    others = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
     absent: list[str] = []
     unusable: list[str] = []
     broken: list[str] = []
@@ -66,10 +64,8 @@ def check_model(model: nn.Module) -> None:
         elif tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
             kind = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
             unusable.append(f"{name} ({str(kind).removeprefix('torch.')})")
-        else:
+        elif name not in others:
             nan, infinite = count_non_finite(tensor)
-            if infinite and name in masks and not bool((tensor == math.inf).any()):
-                infinite = 0
             counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
             if counts:
                 broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")

@@ -1,0 +1,48 @@
+"""Numbers a user sets, checked: the same ranges in Python and on the command line."""
+
+from __future__ import annotations
+
+from numbers import Integral, Real
+
+from normscope.core.errors import InputError
+
+
+def fraction(value: object, what: str) -> None:
+    """Return if a value is a number strictly between 0 and 1.
+
+    Args:
+        value: what was given.
+        what: what it is, with an article, e.g. ``"a probability"``.
+
+    Raises:
+        InputError: if it is not; NaN is not.
+
+    >>> fraction(0.5, "a probability")
+    >>> fraction(2.0, "a probability")
+    Traceback (most recent call last):
+        ...
+    normscope.core.errors.InputError: a probability is between 0 and 1; got 2.0
+    """
+    if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
+        raise InputError(f"{what} is between 0 and 1; got {value!r}")
+
+
+def count(value: object, what: str, *, least: int) -> None:
+    """Return if a value is a whole number that is large enough.
+
+    Args:
+        value: what was given.
+        what: what it is.
+        least: the smallest that is allowed.
+
+    Raises:
+        InputError: if it is not.
+
+    >>> count(3, "points", least=1)
+    >>> count(0, "points", least=1)
+    Traceback (most recent call last):
+        ...
+    normscope.core.errors.InputError: points is a whole number, at least 1; got 0
+    """
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
+        raise InputError(f"{what} is a whole number, at least {least}; got {value!r}")

@@ -1,0 +1,41 @@
+"""What an analysis is asked for is checked before it works, in Python as on the command line."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope import analyze
+from normscope.analysis.options import Options
+from normscope.core.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"delta": 2.0}, "delta, a probability, is between 0 and 1; got 2.0"),
+        ({"delta": 0}, "delta, a probability"),
+        ({"tolerance": -1}, "tolerance, a relative width, is between 0 and 1; got -1"),
+        ({"tolerance": math.nan}, "got nan"),
+        ({"tolerance": "1e-3"}, "got '1e-3'"),
+        ({"points": 0}, "points is a whole number, at least 1; got 0"),
+        ({"ascent": -1}, "ascent is a whole number, at least 0; got -1"),
+        ({"seed": 0.5}, "seed is a whole number, at least 0; got 0.5"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(setting: dict[str, Any], message: str) -> None:
+    """By the options themselves, so by everything that takes them."""
+    with pytest.raises(InputError, match=message):
+        Options(**setting)
+    with pytest.raises(InputError, match=message):
+        analyze(nn.Linear(2, 2), torch.ones(2, 2), **setting)
+
+
+def test_what_the_size_of_the_network_chooses_may_be_left_out() -> None:
+    """None is no number out of range."""
+    Options(points=None, ascent=None, tolerance=None)
+    Options(points=1, ascent=0, tolerance=0.5, delta=0.5, seed=0)
