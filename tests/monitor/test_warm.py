@@ -57,3 +57,15 @@ def test_cold_norms_depend_on_the_map_alone_and_are_near_the_truth() -> None:
         found = [norms.measure("w", lambda dtype, A=A: LinearMap.from_matrix(A.to(dtype))) for norms in (used, fresh)]
         assert found[0] == found[1]
         assert 0.9999 * truth < found[0] <= truth
+
+
+def test_a_map_that_moved_far_is_caught_up_with_at_once() -> None:
+    """Between two looks early in training hardly anything stays: the norm is right all the same."""
+    generator = torch.Generator().manual_seed(0)
+    norms = WarmNorms()
+    for _ in range(4):
+        weight = torch.randn(300, 200, generator=generator)
+        weight += 3.0 * torch.outer(*(torch.randn(n, generator=generator) for n in (300, 200))) / 10
+        found = norms.measure("w", lambda d, w=weight: LinearMap.from_matrix(w.to(d)))
+        truth = float(torch.linalg.matrix_norm(weight.double(), 2))
+        assert 0.997 * truth <= found <= truth * (1.0 + 1e-12)

@@ -8,8 +8,10 @@ from torch import Tensor
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.monitor.view import MapOf
 
-#: Lanczos steps the first time, and from a remembered vector.
-COLD, WARM = 24, 2
+#: The most Lanczos steps the first time, and from a remembered vector; a vector that still fits needs four.
+COLD, WARM = 24, 16
+#: Relative error, estimated, at which steps from a remembered vector end.
+SETTLED = 3e-3
 #: Lanczos steps of a norm that is measured for itself each time.
 ALONE = 48
 #: Length of the random part added to a remembered unit vector: where the largest direction changes, it is found again.
@@ -28,7 +30,7 @@ def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | No
     Args:
         map_of: the map in a given precision.
         start: the vector of the last time, if there is one; it is mixed with a random one.
-        steps: Lanczos steps; by default :data:`COLD` without a start and :data:`WARM` with one.
+        steps: the most Lanczos steps; by default :data:`COLD` without a start and :data:`WARM` with one.
         seed: of the random vector.
 
     >>> from normscope.operators.linear_map import LinearMap
@@ -40,12 +42,12 @@ def followed_norm(map_of: MapOf, start: Tensor | None = None, *, steps: int | No
     fast = map_of(torch.float32)
     dimension = min(fast.domain_dimension, fast.range_dimension)
     if start is None or start.numel() != dimension:
-        mixed, count = None, COLD
+        mixed, count, tolerance = None, COLD, 1e-4
     else:
         generator = torch.Generator().manual_seed(seed)
         noise = torch.randn(dimension, generator=generator).to(start)
-        mixed, count = start + (JITTER / dimension**0.5) * noise, WARM
-    run = lanczos_norm(fast, start=mixed, max_steps=count if steps is None else steps, seed=seed, tolerance=1e-4)
+        mixed, count, tolerance = start + (JITTER / dimension**0.5) * noise, WARM, SETTLED
+    run = lanczos_norm(fast, start=mixed, max_steps=count if steps is None else steps, seed=seed, tolerance=tolerance)
     exact = map_of(torch.float64)
     side = exact if exact.domain_dimension <= exact.range_dimension else exact.transpose
     vector = run.vector.to(torch.float64)
