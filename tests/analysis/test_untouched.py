@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from networks import Lambda, points
-from normscope import analyze
+from normscope import analyze, check, weight_lipschitz
 from normscope.core.errors import NormscopeError
 from normscope.testing.state import fingerprint
 
@@ -80,3 +81,21 @@ def test_the_data_may_be_frozen_in_place_operations_notwithstanding() -> None:
     data = DATA.clone()
     analyze(nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 2)), data)
     assert torch.equal(data, DATA)
+
+
+@pytest.mark.parametrize(
+    "context", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")], ids=("no_grad", "inference", "meta")
+)
+def test_the_same_numbers_wherever_the_caller_stands(context: Callable[[], Any]) -> None:
+    """Without gradients, in inference mode with data made there, and where new tensors have no values."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 2))
+    plain, weights, findings = analyze(model, DATA), weight_lipschitz(model, DATA), check(model, DATA)
+    with context():
+        data = DATA.clone()
+        assert analyze(model, data).end_to_end == plain.end_to_end
+        assert weight_lipschitz(model, data).weights == weights.weights
+        assert check(model, data).findings == findings.findings
+        assert torch.is_grad_enabled() == (context not in (torch.no_grad, torch.inference_mode))
+    assert plain.end_to_end["lower"] is not None
+    assert plain.end_to_end["lower"].value > 0

@@ -60,6 +60,10 @@ class Silent(nn.Module):
     def forward(self, x):
         self.linear(x)
         return "no tensor"
+
+class Exits(Silent):
+    def forward(self, x):
+        raise SystemExit(3)
 """
 
 
@@ -114,6 +118,8 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("complex weights", ["net.py:imaginary"], ["real numbers", "weight (complex64)"]),
     ("meta weights", ["net.py:meta"], ["weights must be in memory", "give the weights from a file"]),
     ("no tensors returned", ["net.py:Silent", "--input", "4"], ["returns no floating tensor"]),
+    ("a forward that exits", ["net.py:Exits", "--input", "4"], ["does not run", "it called sys.exit(3)"]),
+    ("an ONNX file", ["net.onnx"], ["ONNX files are not read", "name the PyTorch model"]),
     ("unknown zoo name", ["zoo:resnet81"], ["no network 'resnet81'", "did you mean"]),
     ("unknown zoo argument", ["zoo:relu10[wide=3]"], ["wide", "width"]),
     ("unknown data", ["net.py:good", "--data", "cifar100"], ["cifar10", "check the spelling"]),

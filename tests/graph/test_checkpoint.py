@@ -247,3 +247,12 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for name, message in cases.items():
         with pytest.raises(WeightsError, match=message):
             read_header(tmp_path / name)
+
+
+def test_formats_that_torch_does_not_know_are_named(tmp_path: Path) -> None:
+    """With the tensor; not as a failure of the reader."""
+    header = b'{"a.weight": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
+    file = tmp_path / "six.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
+    with pytest.raises(WeightsError, match=r"a\.weight: .*F6_E2M3; save it in another dtype"):
+        read_header(file)

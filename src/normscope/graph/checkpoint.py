@@ -131,7 +131,17 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
     except (SafetensorError, OSError) as error:
         raise unreadable(path, _KIND, error) from error
     with opened as file:
-        yield list(file.keys()), file.get_tensor
+
+        def get(name: str) -> torch.Tensor:
+            try:
+                tensor: torch.Tensor = file.get_tensor(name)
+            except SafetensorError as error:  # a format that this torch has no name for
+                raise WeightsError(
+                    f"tensors must be of a dtype that torch has; {path}: {name}: {error}; save it in another dtype"
+                ) from error
+            return tensor
+
+        yield list(file.keys()), get
 
 
 @contextmanager
