@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import normscope
-from networks import Lambda, seeded
+from networks import Lambda, LambdaOfTwo, seeded
 from normscope.core.errors import InputError
 from normscope.testing.draw import Draw
 
@@ -30,6 +31,29 @@ def test_samples_of_other_shapes_are_told_and_left_out() -> None:
     assert not any("differentiated" in text for text in result.messages)
     assert result.end_to_end["lower_everywhere"].value <= result.end_to_end["global"].value  # type: ignore[union-attr]
     assert result.statistics["samples"] == 1
+
+
+def test_an_endless_stream_of_other_shapes_ends_at_the_limit() -> None:
+    """What is read counts, whether it is used or not."""
+
+    def stream() -> Iterator[Tensor]:
+        yield Draw(0).tensor(2, 3, 8)
+        while True:
+            yield Draw(1).tensor(2, 4, 8)
+
+    result = normscope.analyze(_summed(), stream(), limit=10, points=1, ascent=0)
+    assert result.statistics["samples"] == 2
+    assert result.end_to_end["global"].domain == "inputs of shape 3x8"  # type: ignore[union-attr]
+
+
+def test_what_is_no_batch_is_not_cut() -> None:
+    """A matrix beside the samples has its own first axis: it is one for all of them."""
+    model = seeded(LambdaOfTwo(lambda s, x, y: s.l(x) @ y.tanh(), l=nn.Linear(4, 6)))
+    result = normscope.analyze(model, (Draw(0).tensor(3, 4), Draw(1).tensor(6, 6)), points=1, ascent=0)
+    upper, lower = result.end_to_end["variance_floor"], result.end_to_end["lower"]
+    assert upper is not None
+    assert lower is not None
+    assert 0.0 < lower.value <= upper.value < math.inf
 
 
 def test_samples_of_one_shape_need_no_word() -> None:

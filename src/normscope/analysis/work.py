@@ -173,7 +173,7 @@ def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[l
     for batch in batches(work, model, data, limit):
         length = batch[0].shape[0] if batch and batch[0].ndim else 1
         for i in range(0, length - size + 1, size or length):
-            one = [t[i : i + size] if t.ndim else t for t in batch]
+            one = _piece(batch, i, size or length)
             if not names or same_values(wanted, values_of(work.captured, names, one)):
                 inputs.append(one)
     return inputs
@@ -202,6 +202,9 @@ def batches(
         size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
         if not _fits(tensors, captured.example):
             work.other_shapes[shapes_of(tensors)] += size if count else 0
+            left -= size  # what is read counts, so that an endless stream ends
+            if left <= 0:
+                return
             continue
         if step is None:
             pieces = [int(min(size, left))]
@@ -209,14 +212,17 @@ def batches(
             step = min(step, size) if first and dynamic else step or size
             pieces = [step] * (size // step)
             work.uneven += size % step if count else 0
+            left -= size % step
         first = False
         start = 0
         for take in pieces:
-            yield [t[start : start + take] if t.ndim else t for t in tensors]
+            yield _piece(tensors, start, take)
             start += take
             left -= take
             if left <= 0:
                 return
+        if left <= 0:
+            return
 
 
 def where_held(work: Work) -> str:
@@ -226,9 +232,16 @@ def where_held(work: Work) -> str:
     return "the first sample" if work.stacked is None and work.captured.graph.batch == "dynamic" else "the first batch"
 
 
+def _piece(tensors: list[Tensor], start: int, size: int) -> list[Tensor]:
+    """Return some samples of a batch; what has another first axis than the first tensor belongs to all of them."""
+    length = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+    return [t[start : start + size] if t.ndim and t.shape[0] == length else t for t in tensors]
+
+
 def _fits(tensors: list[Tensor], example: list[Tensor]) -> bool:
-    """Tell whether inputs have the shapes of the example, up to the number of samples."""
-    return [t.shape[1:] for t in tensors] == [t.shape[1:] for t in example]
+    """Tell whether inputs have the shapes of the example, up to the number of samples if there is such an axis."""
+    batched = len({t.shape[0] for t in example if t.ndim}) <= 1
+    return [t.shape[batched:] for t in tensors] == [t.shape[batched:] for t in example]
 
 
 def shapes_of(tensors: list[Tensor]) -> str:
