@@ -50,7 +50,7 @@ CASES: list[tuple[str, dict[str, Any], Function, tuple[float, float]]] = [
     ("tanh", {}, torch.tanh, (-9, 9)),
     ("tanhshrink", {}, F.tanhshrink, (-9, 9)),
     ("softplus", {}, F.softplus, (-30, 30)),
-    ("softplus", {"beta": 3.0, "threshold": 5.0}, lambda x: F.softplus(x, 3.0, 5.0), (-6, 6)),
+    ("softplus", {"beta": 3.0, "threshold": 15.0}, lambda x: F.softplus(x, 3.0, 15.0), (-6, 6)),
     ("softsign", {}, F.softsign, (-9, 9)),
     ("softshrink", {"lambd": 0.8}, lambda x: F.softshrink(x, 0.8), (-4, 4)),
     ("threshold", {"threshold": 1.5, "value": 1.5}, lambda x: F.threshold(x, 1.5, 1.5), (-4, 4)),
@@ -270,6 +270,18 @@ def test_softplus_image_covers_the_linear_branch() -> None:
     assert F.softplus(torch.tensor(21.0, dtype=torch.float64)).item() == 21.0
     with pytest.raises(InputError, match="beta"):
         slope("softplus", {"beta": 0.0})
+
+
+@pytest.mark.parametrize(("beta", "threshold"), [(5.0, 1.0), (1.0, 13.0), (1.0, -3.0), (0.001, 5.0)])
+def test_softplus_with_a_small_threshold_is_discontinuous(beta: float, threshold: float) -> None:
+    """PyTorch's two branches differ where they meet; on one side of it there is a constant."""
+    parameters, switch = {"beta": beta, "threshold": threshold}, threshold / beta
+    ends = torch.tensor([switch * (1 - 1e-12), switch * (1 + 1e-12)], dtype=torch.float64).sort().values
+    ratio = (F.softplus(ends, beta, threshold).diff() / ends.diff()).abs().item()
+    assert ratio > 1e4
+    assert slope("softplus", parameters) == slope("softplus", parameters, switch - 1.0, switch + 1.0) == math.inf
+    assert slope("softplus", parameters, switch - 2.0, switch - 1.0) <= 1.0
+    assert slope("softplus", parameters, switch + 1.0, switch + 2.0) == 1.0
 
 
 def test_softplus_jumps_by_two_billionths() -> None:

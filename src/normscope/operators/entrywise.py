@@ -39,6 +39,8 @@ from normscope.operators.univariate import attained, image, slope
 
 #: A choice is written out once for each branch; more of them are not followed.
 _MOST_CHOICES = 4
+#: How many tensors an expression is kept as a function of.
+_MOST_FORMS = 6
 #: Operations whose own rules know nothing of what their operands have in common.
 _JOINS = ("mul", "multiply", "div", "divide", "true_divide", "where", "masked_fill", "maximum", "minimum", "addcmul",
           "addcdiv")  # fmt: skip
@@ -73,11 +75,17 @@ class Entrywise(Nonlinear):
         return self._rule.image(context)
 
 
+Arguments = dict[str, Any]
+Builder = Callable[[Arguments], Formula | None]
+#: A tensor, and a function of its entries.
+Form = tuple[Expr, Formula]
+
+
 class Forms:
-    """The expressions of a walk that are entrywise functions of another one, by their ids."""
+    """The expressions of a walk that are entrywise functions of other ones, by their ids, the earliest ones first."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Expr, Formula]] = {}
+        self._known: dict[int, list[Form]] = {}
 
     def refined(self, call: Call, result: Any) -> Any:
         """Note what an operation computes entrywise from one tensor; return a better rule for it where there is one.
@@ -91,42 +99,60 @@ class Forms:
         """
         if not isinstance(result, Expr) or result.id in self._known:
             return result
-        found = self._formula(call)
-        if found is None or any(result is value for value in call.arguments.values()):
+        found = self._forms(call)
+        if not found or any(result is value for value in call.arguments.values()):
             return result
-        base, formula = found
-        if self._helps(call, result, formula):
+        helpful = [form for form in found if _helps(call, result, *form)]
+        if helpful:
+            base, formula = next((form for form in helpful if math.isfinite(slope(form[1]))), helpful[0])
             result = call.atom(Entrywise(base, formula), result.shape)
-        self._known[result.id] = (base, formula)
+        self._known[result.id] = found
         return result
 
-    def _formula(self, call: Call) -> tuple[Expr, Formula] | None:
-        """Return the one tensor an operation reads, through entrywise operations, and the function of it."""
+    def _of(self, expr: Expr) -> dict[int, Form]:
+        """Return what an expression is a function of: earlier ones, and itself where what follows may begin anew."""
+        known = self._known.get(expr.id, [])
+        anew = [(expr, X)] if not known or isinstance(expr.atom, Entrywise) else []
+        return {base.id: (base, formula) for base, formula in (*known, *anew)}
+
+    def _forms(self, call: Call) -> list[Form]:
+        """Return each tensor that is all an operation reads, through entrywise operations, and its function of it."""
         build = _BUILDERS.get(call.node.op.split(".")[1]) if call.node.op.startswith("aten.") else None
         names = call.tainted()
         operands = [call[name] for name in names]
         if build is None or not all(isinstance(e, Expr) and e.shape == call.shape for e in operands):
-            return None
-        forms = [self._known.get(e.id, (e, X)) for e in operands]
-        choices = sum(node.op == "where" for _, f in forms for node in f.walk())
-        if len({base.id for base, _ in forms}) != 1 or choices > _MOST_CHOICES:
-            return None
-        values = {**call.arguments, **{name: f for name, (_, f) in zip(names, forms, strict=True)}}
-        try:
-            formula = build(values)
-        except (TypeError, ValueError, KeyError, OverflowError):  # an argument that is not one number
-            return None
-        return (forms[0][0], formula) if formula is not None and formula.size <= LONGEST else None
+            return []
+        options = [self._of(e) for e in operands]
+        found: list[Form] = []
+        for key, (base, _) in options[0].items():
+            if not all(key in option for option in options):
+                continue
+            formula = _built(build, call, {n: o[key][1] for n, o in zip(names, options, strict=True)})
+            if formula is not None:
+                found.append((base, formula))
+        return found[-_MOST_FORMS:]
 
-    def _helps(self, call: Call, result: Expr, formula: Formula) -> bool:
-        """Tell whether the whole function says more than the operation's own rule."""
-        if result.atom is None or not continuous(formula):
-            return False
-        operands = [call[name] for name in call.tainted()]
-        if call.node.op.split(".")[1] in _JOINS:
-            return len(operands) > 1 and len({e.id for e in operands}) > 1
-        outside = isinstance(result.atom, Pointwise) and result.atom.needs_range
-        return outside and formula.parts != (X,) and math.isfinite(slope(formula))
+
+def _built(build: Builder, call: Call, forms: dict[str, Formula]) -> Formula | None:
+    """Return the formula of an operation on formulas, or ``None`` if there is none, or none that is short enough."""
+    if sum(node.op == "where" for f in forms.values() for node in f.walk()) > _MOST_CHOICES:
+        return None
+    try:
+        formula = build({**call.arguments, **forms})
+    except (TypeError, ValueError, KeyError, OverflowError):  # an argument that is not one number
+        return None
+    return formula if formula is not None and formula.size <= LONGEST else None
+
+
+def _helps(call: Call, result: Expr, base: Expr, formula: Formula) -> bool:
+    """Tell whether the whole function says more than the operation's own rule."""
+    if result.atom is None or not continuous(formula):
+        return False
+    operands = [call[name] for name in call.tainted()]
+    if call.node.op.split(".")[1] in _JOINS:
+        return len({e.id for e in operands}) > 1
+    outside = isinstance(result.atom, Pointwise) and result.atom.needs_range
+    return outside and operands[0].id != base.id and math.isfinite(slope(formula))
 
 
 def _form(value: Any) -> Formula:
@@ -148,10 +174,6 @@ def _form(value: Any) -> Formula:
     if isinstance(value, int) and int(float(value)) != value:
         raise ValueError("an integer that is no float")
     return constant(float(value))
-
-
-Arguments = dict[str, Any]
-Builder = Callable[[Arguments], Formula | None]
 
 
 def _sum(sign: float, *, swapped: bool = False) -> Builder:
@@ -188,7 +210,7 @@ def _raised(a: Arguments) -> Formula | None:
 
 def _softplus(a: Arguments) -> Formula | None:
     beta, threshold = float(a["beta"]), float(a["threshold"])
-    if softplus(beta, threshold).jumps:
+    if not beta > 0 or softplus(beta, threshold).jumps:
         return None
     inner = apply("softplus", mul(constant(beta), _form(a["self"])))
     return _quotient(inner, constant(beta)) if beta != 1.0 else inner

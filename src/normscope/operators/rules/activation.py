@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.errors import InputError
 from normscope.operators.activations import image, slope
 from normscope.operators.expression import Expr, constant_expr
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
@@ -58,6 +59,8 @@ def function(call: Call, x: Expr, name: str, parameters: dict[str, Any] | None =
         fixed = slope(name, given)
     except KeyError:
         return call.opaque(f"no rule for the entrywise function {name}", shape=x.shape)
+    except InputError as error:  # PyTorch takes parameters for which there is no constant
+        return call.opaque(str(error), shape=x.shape)
     if math.isinf(fixed) and name in ("hardshrink", "threshold", "softplus"):
         return call.opaque(f"{name} jumps", known=True, shape=x.shape)
     low, high = image(name, given, 0.0, 0.0)
