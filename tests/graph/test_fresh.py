@@ -110,6 +110,18 @@ def test_what_depends_on_earlier_calls_is_refused(forward: Callable[..., Any], n
     assert fingerprint(model) == before
 
 
+@pytest.mark.parametrize("size", [2, 6])
+def test_a_tensor_that_has_a_row_for_each_sample_fixes_the_batch(size: int) -> None:
+    """One sample would be added to every row, and come out several times; a table of the length does not."""
+    captured = captured_of(_linear(lambda s, x: s.a(x) + s.rows, rows=points(size, 4)), points(size, 4))
+    assert captured.graph.batch == str(size)
+    model = _linear(_keeps(torch.zeros_like))
+    model(points(size, 4))  # the user's own first call
+    assert captured_of(model, points(size, 4)).graph.batch == str(size)
+    table = captured_of(_linear(lambda s, x: s.a(x) + s.rows, rows=points(size, 4)), points(size, size, 4))
+    assert table.graph.batch == "dynamic"
+
+
 class _Helper:
     """An object beside the modules that keeps something."""
 
