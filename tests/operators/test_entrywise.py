@@ -64,6 +64,7 @@ NOT_WHOLE: dict[str, Function] = {
     "a jump": lambda x: torch.where(x > 0, x + 1, x),
     "a jump elsewhere": lambda x: torch.where(x > 1, 2 * x, x),
     "a mask alone": lambda x: x + (x > 0),
+    "a sum of masks, which is a mask": lambda x: x + 1.0 * ((x > 0) + (x > 0)),
     "a step": lambda x: x * torch.floor(x),
     "another tensor": lambda x: x * torch.sigmoid(x.flip(1)),
     "a mean": lambda x: x * torch.sigmoid(x.mean(1, keepdim=True)),
@@ -78,6 +79,14 @@ def test_what_is_not_a_continuous_function_of_one_entry(name: str) -> None:
     checked = refuted(NOT_WHOLE[name], 3)
     assert checked.upper["everywhere"] == math.inf
     assert whole(program(NOT_WHOLE[name], 3)) == []
+
+
+def test_factors_of_sums_are_not_lost() -> None:
+    """``alpha`` scales what is added, also by zero; a sum of masks is a mask."""
+    swish = lambda x: x.add(x.sigmoid(), alpha=0) * x.sigmoid()  # noqa: E731
+    assert math.exp(refuted(swish, 3).upper["everywhere"]) == pytest.approx(1.0998393194, rel=1e-6)
+    masked = lambda x: x * (3.0 - 1.0 * ((x > 0) + (x > 0)))  # noqa: E731
+    assert refuted(masked, 3).upper["everywhere"] >= math.log(3.0)
 
 
 def test_powers_of_relu_have_a_constant_on_a_range_only() -> None:

@@ -110,3 +110,11 @@ def test_sizes_count_every_use() -> None:
     for _ in range(5):
         f = mul(f, f)
     assert f.size == 2**6 - 1
+
+
+def test_zero_times_what_is_not_defined_is_not_zero() -> None:
+    """A mask does not hide a pole or the end of a domain."""
+    assert mul(ZERO, apply("tanh", X)) == ZERO
+    assert mul(ZERO, apply("log", X)) != ZERO
+    assert mul(X, apply("inverse", X)).exact(Fraction(0)) is None
+    assert not apply("sqrt", X).total

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normscope.operators.expression import Expr
@@ -39,6 +40,8 @@ from normscope.operators.univariate import attained, image, slope
 
 #: A choice is written out once for each branch; more of them are not followed.
 _MOST_CHOICES = 4
+#: Operations that make masks.
+_MASKS = ("gt", "greater", "lt", "less", "ge", "greater_equal", "le", "less_equal", "logical_not", "bitwise_not")
 #: How many tensors an expression is kept as a function of.
 _MOST_FORMS = 6
 #: Operations whose own rules know nothing of what their operands have in common.
@@ -120,6 +123,9 @@ class Forms:
         build = _BUILDERS.get(call.node.op.split(".")[1]) if call.node.op.startswith("aten.") else None
         names = call.tainted()
         operands = [call[name] for name in names]
+        kind = call.value.dtype if isinstance(call.value, Tensor) else torch.int64
+        if not kind.is_floating_point and not (kind == torch.bool and call.node.op.split(".")[1] in _MASKS):
+            return []  # sums of masks, and integers, have their own arithmetic
         if build is None or not all(isinstance(e, Expr) and e.shape == call.shape for e in operands):
             return []
         options = [self._of(e) for e in operands]
@@ -180,7 +186,7 @@ def _sum(sign: float, *, swapped: bool = False) -> Builder:
     def build(a: Arguments) -> Formula:
         left, right = _form(a["self"]), _form(a["other"])
         left, right = (right, left) if swapped else (left, right)
-        return add(left, mul(constant(sign * float(a.get("alpha") or 1.0)), right))
+        return add(left, mul(constant(sign * float(1.0 if a.get("alpha") is None else a["alpha"])), right))
 
     return build
 

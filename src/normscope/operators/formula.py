@@ -79,7 +79,7 @@ class Formula:
         if self.op == "constant":
             return Fraction(self.number)
         found = [part.exact(x) for part in self.parts]
-        if self.op == "mul" and any(value == 0 for value in found):
+        if self.op == "mul" and any(value == 0 for value in found) and all(part.total for part in self.parts):
             return Fraction(0)
         known = [value for value in found if value is not None]
         if len(known) < len(found):
@@ -91,6 +91,11 @@ class Formula:
         if self.op == "where":
             return known[1] if known[0] > 0 else known[2]
         return _rational(self.op, known[0])
+
+    @property
+    def total(self) -> bool:
+        """Tell whether it is defined everywhere, as written."""
+        return not any(node.op in ("inverse", "log", "sqrt", "rsqrt") for node in self.walk())
 
     def walk(self) -> Iterator[Formula]:
         """Yield every node."""
@@ -153,7 +158,7 @@ def add(f: Formula, g: Formula) -> Formula:
 
 def mul(f: Formula, g: Formula) -> Formula:
     """Return ``f g``; a constant zero or one, as a mask has them, is carried out."""
-    if ZERO in (f, g):
+    if ZERO in (f, g) and f.total and g.total:
         return ZERO
     return f if g == ONE else g if f == ONE else _build("mul", (f, g))
 
