@@ -26,7 +26,7 @@ _FLOOR = 1e-300
 class Interval:
     """Intervals ``[low, high]``, one for each entry of two arrays.
 
-    >>> (Interval.of(1.0, 2.0) * Interval.of(-1.0, 3.0)).high[0] >= 6.0
+    >>> bool((Interval.of(1.0, 2.0) * Interval.of(-1.0, 3.0)).high[0] >= 6.0)
     True
     """
 
