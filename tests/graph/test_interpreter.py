@@ -164,3 +164,19 @@ def test_gradients_flow_through_a_run() -> None:
     theirs = torch.autograd.grad(model(x).square().sum(), x)[0]
     assert torch.equal(ours, theirs)
     assert math.isfinite(float(ours.sum()))
+
+
+def test_what_torch_differentiates_only_once() -> None:
+    """Products with a Jacobian need a derivative of a gradient: hard sigmoids, and through them gates, have one here."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 2)).double()
+    x = torch.randn(1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    graph, tensors = record_graph(model, (x,))
+    assert torch.allclose(run(graph, tensors, [x])[0], model(x), rtol=1e-14)
+    dense = torch.autograd.functional.jacobian(model, x).reshape(2, 3)
+    inner = x.clone().requires_grad_()
+    (out,) = run(graph, tensors, [inner])
+    seed = torch.zeros_like(out, requires_grad=True)
+    (pulled,) = torch.autograd.grad(out, inner, seed, create_graph=True)
+    direction = torch.ones_like(x)
+    (pushed,) = torch.autograd.grad(pulled, seed, direction)
+    assert torch.allclose(pushed.flatten(), dense @ direction.flatten(), rtol=1e-12)

@@ -40,6 +40,8 @@ _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
     "aten.detach_copy.default": _first,
     "aten.copy.default": _copied,
+    # Torch's own has no second derivative, which products with a Jacobian need.
+    "aten.hardsigmoid.default": lambda x: (x + 3).clamp(0, 6) / 6,
 }
 
 
