@@ -167,7 +167,7 @@ def test_gradients_flow_through_a_run() -> None:
 
 
 def test_what_torch_differentiates_only_once() -> None:
-    """Products with a Jacobian need a derivative of a gradient: hard sigmoids, and through them gates, have one here."""
+    """Products with a Jacobian need a derivative of a gradient: hard sigmoids have one here."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 2)).double()
     x = torch.randn(1, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     graph, tensors = record_graph(model, (x,))
