@@ -21,7 +21,14 @@ RUNNER = CliRunner()
 def _stopped_by_ctrl_c(arguments: list[str], metrics: Path) -> subprocess.CompletedProcess[str]:
     """Run a command and interrupt it as soon as it trains."""
     program = [sys.executable, "-m", "normscope", *arguments]
-    process = subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        program,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Whoever runs the tests in the background hands an ignored interrupt down.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and not (metrics.exists() and b"train/loss" in metrics.read_bytes()):
         time.sleep(0.01)

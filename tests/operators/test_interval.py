@@ -12,7 +12,7 @@ import pytest
 
 from normscope.operators.interval import FUNCTIONS, Interval, chain, outward, power, product
 
-mpmath.mp.dps = 40
+mpmath.mp.dps = 50
 
 #: Each function with many digits, and the interval its arguments are drawn from.
 TRUTH: dict[str, tuple[Callable[[Any], Any], float, float]] = {

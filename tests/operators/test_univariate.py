@@ -18,7 +18,7 @@ from normscope.core.errors import InputError
 from normscope.operators.formula import ACTIVATIONS, ONE, Formula, X, add, apply, constant, mul, negative, raised, where
 from normscope.operators.univariate import TOLERANCE, attained, image, slope
 
-mpmath.mp.dps = 40
+mpmath.mp.dps = 50
 K = math.sqrt(2 / math.pi)
 CUBIC = add(X, mul(constant(0.044715), raised(X, 3)))
 
@@ -48,7 +48,7 @@ STEEPEST: dict[str, tuple[Formula, Callable[[Any], Any], float]] = {
 
 @pytest.mark.parametrize("name", STEEPEST)
 def test_the_steepest_slope(name: str) -> None:
-    """Above the truth with forty digits, by no more than the tolerance."""
+    """Above the truth with fifty digits, by no more than the tolerance."""
     formula, truth, start = STEEPEST[name]
     where_ = mpmath.findroot(lambda x: mpmath.diff(truth, x, 2), start)
     true = abs(mpmath.diff(truth, where_))
