@@ -46,14 +46,16 @@ def test_a_dearer_probe_holds_up_the_next_ones() -> None:
     budget = Budget(0.1, clock)
     budget.start()
     budget.expected = 1.0
-    clock.time += 12
+    clock.time += 16
+    assert not budget.allows()  # a probe half as dear again would be too much
+    clock.time += 1
     assert budget.allows()
     with budget.spending():
         clock.time += 5.0
     budget.expected = 5.0
-    clock.time += 90
-    assert not budget.allows()  # ten seconds of 107 would be too much
-    clock.time += 10
+    clock.time += 115
+    assert not budget.allows()  # twelve and a half seconds of 137
+    clock.time += 5
     assert budget.allows()
 
 

@@ -9,16 +9,17 @@ from contextlib import contextmanager
 
 from normscope.core.errors import InputError
 
-#: The part of the share that is planned with; the rest is for probes that cost more than the last one did.
-PLANNED = 0.9
+#: The part of the share that is planned with, and how many times what the last probe cost the next one may: that is not
+#: the same twice where weights move fast or others use the machine.
+PLANNED, COSTLIER = 0.9, 1.5
 
 
 class Budget:
     r"""A share of the wall time since the start.
 
-    A probe of expected cost ``c`` is allowed when ``spent + c <= 0.9 share (now - start)``, so what was spent stays
-    within the share unless a probe costs more than the last one by a tenth of all that was spent; then the next ones
-    wait.
+    A probe of expected cost ``c`` is allowed when ``spent + 1.5 c <= 0.9 share (now - start)``, so what was spent stays
+    within the share unless a probe costs half as much again as the last one, and a tenth of all that was spent; then
+    the next ones wait.
 
     Args:
         share: the part of the time that may be spent, in (0, 1]; infinity for no limit.
@@ -69,7 +70,8 @@ class Budget:
             cost: its expected cost in seconds; by default that of a probe.
         """
         expected = self.expected if cost is None else cost
-        return math.isinf(self.share) or self.spent + expected <= PLANNED * part * self.share * self.elapsed()
+        planned = PLANNED * part * self.share * self.elapsed()
+        return math.isinf(self.share) or self.spent + COSTLIER * expected <= planned
 
     @contextmanager
     def spending(self) -> Iterator[None]:
