@@ -281,9 +281,9 @@ def _relaxed_bounds(
     if bounds.log_upper == math.inf:
         log_upper = _torus_log_upper(block, lower, goal, vector) if log_upper is None else log_upper
         bounds = bounds.with_upper(log_upper, "torus")
-    if bounds.width > 0.9 * goal:
+    if bounds.width > goal:
         # Some noise keeps directions in play that the first vector has lost.
-        lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.5 * goal))
+        lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.9 * goal), max_steps=64)
         bounds = bounds.with_lower(_log(lower))
     return bounds
 
@@ -298,12 +298,14 @@ def _typical_excess(block: Block) -> float:
     return TYPICAL_TORUS_EXCESS / smallest**2
 
 
-def _attained(block: Block, seed: int, start: Tensor | None, target: float) -> tuple[float, Tensor]:
+def _attained(
+    block: Block, seed: int, start: Tensor | None, target: float, max_steps: int = 48
+) -> tuple[float, Tensor]:
     """Return an attained value and its vector: iterated in float32, the quotient recomputed in float64."""
     run = lanczos_norm(
         block.map(torch.float32),
         tolerance=1e-4,
-        max_steps=48 if start is None else 64,
+        max_steps=max_steps,
         seed=seed,
         start=start,
         target=target,
@@ -354,7 +356,7 @@ def _inertia_bounds(block: Block, width: float, seed: int) -> NormBounds:
     """Return an attained value and the certificate by inertia, where there is one."""
     if block.padding_mode != "zeros":
         return NormBounds.certified(-math.inf, math.inf, "none")
-    lower, _ = _attained(block, seed, None, math.inf)
+    lower, _ = _attained(block, seed, None, math.inf, max_steps=32)
     return NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
 
 

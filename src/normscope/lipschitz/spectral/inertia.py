@@ -32,7 +32,7 @@ BREADTHS = (8, 24)
 #: Eigenvalues below this part of the squared level are damped when eigenvectors are sought.
 DAMPED_UP_TO = 0.88
 #: Rounds of the filter that finds them, and its degree.
-ROUNDS, DEGREE = 2, 12
+ROUNDS, DEGREE = 2, 10
 #: Squared length, relative to the longest, below which a combination of modes is rounding.
 SAME_DIRECTION = 1e-5
 #: How far, relative to the level, it may be moved into a gap between singular values.
