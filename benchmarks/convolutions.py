@@ -80,6 +80,7 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
         if layer.name not in settings.known and (not settings.only or set(settings.only) & set(layer.uses))
     ]
     rows = []
+    whole = in_one_process(every, tuple(n for n in names if n in TARGET_SECONDS and settings.most_layers is None))
     for layer in layers[: settings.most_layers]:
         row = measure(layer, settings)
         rows.append(row)
@@ -92,8 +93,30 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
             "environment": environment(),
             "peers": [_facts(peer) for peer in PEERS],
             "convolutions": {name: sum(layer.uses.get(name, 0) for layer in every) for name in names},
+            "in_one_process": whole,
             "rows": rows,
         }
+
+
+def in_one_process(layers: list[Layer], networks: tuple[str, ...] = tuple(TARGET_SECONDS)) -> dict[str, float]:
+    """Return the CPU seconds of all convolutions of a network one after another, as an analysis makes them."""
+
+    def produce(network: str) -> Iterator[float]:
+        _norm(WARM_UP, WARM_UP.weight())
+        spent = 0.0
+        for layer in layers:
+            weight = layer.weight()
+            for _ in range(layer.uses.get(network, 0)):
+                spent += timed(lambda layer=layer, weight=weight: _norm(layer, weight), once=True)[1].cpu
+        yield spent
+
+    found: dict[str, float] = {}
+    for network in networks:
+        (spent,) = stream(lambda network=network: produce(network))
+        if isinstance(spent, Failure):
+            raise RuntimeError(f"the norms of {network} failed: {spent.reason}")
+        found[network] = spent
+    return found
 
 
 def _facts(peer: Peer) -> dict[str, Any]:

@@ -96,11 +96,12 @@ def _targets(section: Section) -> str:
     if not missed(section["rows"]):
         lines.append("- every width meets its target")
     for name, limit in TARGET_SECONDS.items():
-        spent = totals(section["rows"]).get(name, {"cpu": 0.0, "convolutions": 0})
-        if spent["convolutions"] == section["convolutions"].get(name):
-            met = "met" if spent["cpu"] <= limit else "missed"
+        spent = section.get("in_one_process", {}).get(name)
+        if spent is not None:
+            met = "met" if spent <= limit else "missed"
             lines.append(
-                f"- target {met}: all of {name} in {limit:g} CPU s on one core; it takes {seconds(spent['cpu'])}"
+                f"- target {met}: all of {name} in {limit:g} CPU s on one core; one after another in one process they "
+                f"take {seconds(spent)} (above: each in a fresh process, where the first touch of memory counts)"
             )
     return "\n".join([*lines, *_verdicts(section)])
 
