@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
-from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.operators.program import build_program
 
 COUPLED: dict[str, Callable[[Tensor], object]] = {
@@ -27,6 +27,16 @@ COUPLED: dict[str, Callable[[Tensor], object]] = {
     "from the last": lambda x: x - x[-1:],
     "the one before": lambda x: x + torch.cat([torch.zeros_like(x[:1]), x[:-1]]),
     "how many there are": lambda x: x * x.shape[0],
+    "how many there are beyond four": lambda x: x * max(x.shape[0], 4),
+    "the sixth and later": lambda x: x + x[5:].sum(0),
+    "every fifth": lambda x: x + x[::5].sum(0),
+    "only between two values": lambda x: x + torch.relu(1e-3 - (x.mean(0, keepdim=True) - 7.3).abs()),
+    "a largest number": lambda x: x / x.abs().max().clamp_min(1e6),
+    "whether any is not a number": lambda x: torch.where(x.isnan().any(), 0.0, x),
+    "place in the batch": lambda x: x + torch.arange(x.shape[0]).to(x)[:, None],
+    "a gate that is closed": lambda x: x + 0.0 * x.sum(0),
+    "counted over the batch": lambda x: x * (x > 50).long().cumsum(0),
+    "a row read at a place": lambda x: x[(x > 50).any(-1).long()],
     "only where the mean is large": lambda x: x + 10 * torch.relu(x.mean(0, keepdim=True) - 15.0),
     "only where the mean is far below zero": lambda x: x + 10 * torch.relu(-x.mean(0, keepdim=True) - 15.0),
     "where the sample itself is large": lambda x: x + torch.relu(x - 9.0) * x.mean(0, keepdim=True),
@@ -54,6 +64,14 @@ INDEPENDENT: dict[str, Callable[[Tensor], object]] = {
     "sum of each": lambda x: x.sum(-1),
     "nothing of the input": lambda x: torch.ones(3) * x.shape[1],
     "features first in one axis": lambda x: x.T.reshape(-1),
+    "places in one axis, sample in the middle": lambda x: x.reshape(-1, 2, 3).transpose(0, 1).reshape(-1, 3),
+    "own row by its number": lambda x: x[torch.arange(x.shape[0]), x.argmax(-1)],
+    "computed and not used": lambda x: (x.sum(0), x.tanh())[1],
+    "as large as the batch": lambda x: torch.cat([x, x.new_zeros(x.shape[0], 2)], -1),
+    "samples as groups": lambda x: torch.nn.functional.conv1d(
+        x.reshape(1, -1, 1), x.reshape(-1, 6, 1), groups=x.shape[0]
+    ),
+    "square root of what may be negative": lambda x: x.sqrt(),
     "by name": lambda x: {"a": x.relu(), "b": x.sum(-1, keepdim=True)},
 }
 BATCHES = {"normal": points(4, 6), "equal": torch.ones(4, 6), "zero": torch.zeros(4, 6), "one": points(1, 6)}
@@ -68,23 +86,27 @@ def _model(function: Callable[[Tensor], object]) -> nn.Module:
 def test_coupled_samples_are_found(name: str, batch: str) -> None:
     """On any batch, even one of equal samples or of a single one."""
     captured = captured_of(_model(COUPLED[name]), BATCHES[batch].double())
-    assert captured.graph.batch != "dynamic" or couples_samples(captured)
+    assert captured.graph.batch != "dynamic" or where_samples_meet(captured)
 
 
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_independent_samples_are_not_accused(name: str, batch: str) -> None:
     """Wherever the axis of samples ends up."""
-    assert not couples_samples(captured_of(_model(INDEPENDENT[name]), BATCHES[batch].double()))
+    assert not where_samples_meet(captured_of(_model(INDEPENDENT[name]), BATCHES[batch].double()))
 
 
 def test_tokens_are_changed_within_their_range() -> None:
     """An embedding is asked for known tokens only."""
     model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(12, 2)).double()
     tokens = torch.tensor([[0, 1, 2, 4], [4, 4, 1, 0], [0, 0, 0, 3]])
-    assert not couples_samples(captured_of(model, tokens))
+    assert not where_samples_meet(captured_of(model, tokens))
     mixed = Lambda(lambda s, x: s.e(x) - s.e(x).mean(0), e=nn.Embedding(5, 3)).double()
-    assert couples_samples(captured_of(mixed, tokens))
+    assert where_samples_meet(captured_of(mixed, tokens))
+    counted = Lambda(lambda s, x: s.e(x.cumsum(0)), e=nn.Embedding(50, 3)).double()
+    assert where_samples_meet(captured_of(counted, torch.zeros_like(tokens)))
+    only_one = nn.Sequential(nn.Embedding(1, 3), nn.LayerNorm(3)).double()
+    assert not where_samples_meet(captured_of(only_one, torch.zeros_like(tokens)))
 
 
 def test_batch_statistics_of_a_layer_are_seen_in_the_program() -> None:
@@ -99,7 +121,7 @@ def test_rounding_is_not_taken_for_coupling(dtype: torch.dtype) -> None:
     """Alone and in a batch a sample is summed in another order; a deep network in a short dtype shows that most."""
     layers = [layer for _ in range(12) for layer in (nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU())]
     model = seeded(nn.Sequential(*layers)).to(dtype)
-    assert not couples_samples(captured_of(model, points(5, 64).to(dtype)))
+    assert not where_samples_meet(captured_of(model, points(5, 64).to(dtype)))
 
 
 def test_masks_and_places_are_changed_too() -> None:
@@ -112,5 +134,5 @@ def test_masks_and_places_are_changed_too() -> None:
         (False, lambda s, x, m: x * m.sum(-1, keepdim=True)),
     ):
         model = LambdaOfTwo(function, p=nn.Parameter(torch.zeros(1).double()))
-        assert couples_samples(captured_of(model, x, mask)) is coupled
-        assert couples_samples(captured_of(model, x, mask.long())) is coupled
+        assert bool(where_samples_meet(captured_of(model, x, mask))) is coupled
+        assert bool(where_samples_meet(captured_of(model, x, mask.long()))) is coupled

@@ -142,7 +142,7 @@ def _without(work: Work) -> Value | None:
     if not any(s.kind not in OF_WEIGHTS for s in work.program.sites):
         return None
     work.say("composing the bound without normalizers")
-    program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.stacked is not None)
+    program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)
     whole = everywhere_of(work)
     composition = Composition(program, Domain(whole), work.norms)
     value, _ = _values(composition, whole, None)

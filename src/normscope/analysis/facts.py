@@ -155,7 +155,7 @@ def messages(work: Work) -> Iterable[str]:
     if condition:
         yield f"held fixed: bounds and attained values are of inputs {condition}"
     if work.stacked is not None:
-        yield f"the samples of a batch are coupled: the input is a stacked batch of {work.stacked}"
+        yield f"the samples of a batch meet in {work.coupled}: the input is a stacked batch of {work.stacked}"
     if work.uneven:
         size = work.stacked or work.captured.graph.batch
         yield f"samples left out because they do not fill a batch of {size}: {work.uneven}"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.held import Held, held, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
@@ -26,6 +26,7 @@ from normscope.operators.program import Program, build_program
 from normscope.statistics.survey import Survey, activation_inputs, survey
 
 Progress = Callable[[str], None]
+_STATISTICS = "the statistics of the batch"
 
 
 @dataclass(eq=False)
@@ -43,7 +44,7 @@ class Work:
         messages: what a reader must know.
         compositions: of the bounds in the result, by their names there.
         best: the input with the largest Jacobian.
-        coupled: whether samples depend on each other, so that the stacked batch is the input.
+        coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
         other_shapes: samples of the data by their shapes, if these are not the example's.
         uneven: samples left out because their batch is smaller than the stacked one.
     """
@@ -58,7 +59,7 @@ class Work:
     messages: list[str] = field(default_factory=list)
     compositions: dict[str, Composition] = field(default_factory=dict)
     best: Best | None = None
-    coupled: bool = False
+    coupled: str = ""
     other_shapes: Counter[str] = field(default_factory=Counter)
     uneven: int = 0
 
@@ -86,16 +87,16 @@ def walk(captured: Captured, options: Options, *, without: bool = False) -> Prog
 
 
 def walk_coupled(
-    captured: Captured, options: Options, *, without: bool = False, coupled: bool | None = None
-) -> tuple[Program, bool]:
-    """Walk the graph and tell whether samples are coupled, unless that is known."""
+    captured: Captured, options: Options, *, without: bool = False, coupled: str | None = None
+) -> tuple[Program, str]:
+    """Walk the graph and tell where samples meet, unless that is known."""
     try:
         if coupled is None:
-            coupled = options.mode == "batch" or couples_samples(captured)
+            coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
         program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
         if not coupled and uses_batch_statistics(program):
-            coupled = True
+            coupled = _STATISTICS
             program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
         return program, coupled
     except RuntimeError as error:

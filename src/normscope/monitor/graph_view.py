@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.analysis.coupling import couples_samples, uses_batch_statistics
+from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.layers import _numbered as numbered
 from normscope.analysis.layers import layer_names
 from normscope.core.errors import CaptureError, InputError
@@ -88,7 +88,7 @@ class GraphView:
     def _reference(self) -> list[Tensor]:
         """Return the inputs the graph is walked at: one sample, or all where samples depend on each other."""
         single = self.captured.at_batch(1)
-        coupled = self.captured.graph.batch != "dynamic" or couples_samples(self.captured)
+        coupled = self.captured.graph.batch != "dynamic" or where_samples_meet(self.captured)
         program = None if coupled else build_program(self.captured.graph, self._live(), single)
         return self.captured.example if program is None or uses_batch_statistics(program) else single
 

@@ -1,0 +1,282 @@
+"""Where the samples of a batch meet: each operation by itself, on values of its own."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.graph.interpreter import call, last_uses
+from normscope.graph.ir import SOURCES, Graph, Node, Ref
+
+#: Batch sizes at which every operation is run: an odd one that shows order, and one beyond most numbers in a graph.
+SIZES = (3, 17)
+#: Numbers in all values of one sample up to which the larger size is tried too.
+SMALL = 2_000_000
+#: Operations that read the shape of their first argument and none of its numbers.
+_SHAPE_ONLY = ("aten.new_", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.sym_")
+_FAILURES = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, KeyError)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The axis of a value that holds the samples: of length ``outer * n * inner`` at a batch of ``n``.
+
+    >>> Layout(0, 1, 2).parts(torch.arange(6), 3)
+    [tensor([0, 1]), tensor([2, 3]), tensor([4, 5])]
+    >>> Layout(0, 2, 1).parts(torch.arange(6), 3)
+    [tensor([0, 3]), tensor([1, 4]), tensor([2, 5])]
+    """
+
+    axis: int
+    outer: int = 1
+    inner: int = 1
+
+    def parts(self, value: Tensor, count: int) -> list[Tensor]:
+        """Return what belongs to each sample."""
+        apart = value.unflatten(self.axis, (self.outer, count, self.inner))
+        return [part.flatten(self.axis, self.axis + 1) for part in apart.unbind(self.axis + 1)]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A value in a batch and for each sample alone; without a layout it is nothing of the data."""
+
+    together: Any
+    alone: list[Any]
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True)
+class _Mixed:
+    """A value in which samples meet, or which cannot be computed."""
+
+    node: Node
+    failed: bool = False
+
+
+def meeting(
+    graph: Graph, tensors: Mapping[str, Tensor], example: Sequence[Tensor], dtype: torch.dtype | None = None
+) -> Node | None:
+    """Return the first operation in which samples of a batch meet and which an output depends on.
+
+    Every operation is run by itself at a batch of ``n`` and for each sample alone, on fresh random numbers in the
+    place of what it reads from others: if the one is made of the others along some axis, the operation acts on
+    samples alone, and so does a graph of such operations (by induction over its nodes). A coupling that shows only
+    for some values of the network, behind a gate or a threshold, is therefore seen as well as any other. What is cut
+    from the axis of samples at a fixed place counts as a meeting, and so does what cannot be run.
+
+    Args:
+        graph: of any batch size.
+        tensors: parameters, buffers and constants by target name.
+        example: the input tensors; their first axis is that of samples.
+        dtype: floating precision to work in.
+
+    Returns:
+        The operation, or ``None`` if each sample's outputs are a function of that sample alone.
+
+    >>> from torch import nn
+    >>> from normscope.graph.capture import capture
+    >>> from normscope.graph.inputs import ModelInputs
+    >>> c = capture(nn.Sequential(nn.Linear(2, 2), nn.Softmax(0)), ModelInputs((torch.ones(3, 2),)))
+    >>> meeting(c.graph, c.tensors, c.example).op
+    'aten.softmax.int'
+    """
+    numbers = sum(_numel(node) for node in graph)
+    for count in SIZES if numbers <= SMALL else SIZES[:1]:
+        found = _Walk(graph, tensors, count, dtype).meeting(example)
+        if found is not None and found.failed:  # perhaps an identifier that does not exist
+            found = _Walk(graph, tensors, count, dtype, widen=False).meeting(example)
+        if found is not None:
+            return found.node
+    return None
+
+
+def _numel(node: Node) -> int:
+    """Return how many numbers a node's value has for one sample."""
+    return 0 if node.shape is None or node.op in SOURCES else abs(math.prod(node.shape))  # -1 is the batch
+
+
+class _Walk:
+    """One pass over a graph at one batch size."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor],
+        count: int,
+        dtype: torch.dtype | None,
+        *,
+        widen: bool = True,
+    ) -> None:
+        self.graph, self.tensors, self.count, self.dtype, self.widen = graph, tensors, count, dtype, widen
+        self.generator = torch.Generator().manual_seed(0)
+
+    def meeting(self, example: Sequence[Tensor]) -> _Mixed | None:
+        """Return the first value in which samples meet and which an output depends on."""
+        held: dict[str, Any] = {}
+        supply, dying = iter(example), last_uses(self.graph)
+        for node in self.graph:
+            if node.op == "output":
+                found = (self._culprit(self.graph[ref.name], held[ref.name]) for ref in node.args)
+                return next((culprit for culprit in found if culprit is not None), None)
+            try:
+                held[node.name] = self._value(node, held, supply)
+            except _FAILURES:
+                held[node.name] = _Mixed(node, failed=True)
+            for name in dying[node.name]:
+                held.pop(name, None)
+        return None
+
+    def _value(self, node: Node, held: Mapping[str, Any], supply: Iterator[Tensor]) -> Any:
+        """Return a node's value in the batch and alone."""
+        if node.op == "input":
+            return self._input(next(supply))
+        if node.op in SOURCES:
+            tensor = self._cast(self.tensors[node.target])
+            return _Held(tensor, [tensor] * self.count)
+        read = {name: held[name] for name in node.inputs()}
+        if node.op == "getitem":  # of several values each may belong to samples or not
+            several = held[node.args[0].name]
+            return several if isinstance(several, _Mixed) else several[node.args[1]]
+        leaves = list(_leaves(read.values()))
+        mixed = next((leaf for leaf in leaves if isinstance(leaf, _Mixed)), None)
+        if mixed is not None or _cuts(node, read):
+            return mixed or _Mixed(node)
+        layouts = [h.layout for h in leaves if isinstance(h, _Held) and h.layout is not None]
+        together = self._call(node, {name: _pick(h, None) for name, h in read.items()})
+        alone = [self._call(node, {name: _pick(h, i) for name, h in read.items()}) for i in range(self.count)]
+        given = not layouts or node.op.startswith(_SHAPE_ONLY)
+        return self._hold(node, together, alone, None if given else layouts)
+
+    def _call(self, node: Node, values: dict[str, Any]) -> Any:
+        """Run one node, on copies where it writes."""
+        with torch.no_grad():
+            return call(node, {k: _copy(v) for k, v in values.items()} if _writes(node) else values, self.dtype)
+
+    def _hold(self, node: Node, together: Any, alone: list[Any], layouts: list[Layout] | None) -> Any:
+        """Tell how a value of the batch is made of those of its samples."""
+        if isinstance(together, tuple | list):
+            if any(len(one) != len(together) for one in alone):
+                return _Mixed(node)
+            return [self._hold(node, item, [one[k] for one in alone], layouts) for k, item in enumerate(together)]
+        if layouts is None or together is None:
+            return _Held(together, alone)
+        if not isinstance(together, Tensor):
+            return _Mixed(node)  # a number read off the data
+        found = next((v for v in self._layouts(together, alone, layouts) if self._made_of(together, alone, v)), None)
+        return _Mixed(node) if found is None else self._fresh(together, found)
+
+    def _layouts(self, together: Tensor, alone: list[Tensor], likely: list[Layout]) -> Iterator[Layout]:
+        """Yield the ways to read a value as one part per sample, the likely ones first."""
+        shape = alone[0].shape
+        if any(one.shape != shape for one in alone) or together.ndim != len(shape):
+            return
+        axes = [
+            a
+            for a, length in enumerate(shape)
+            if length and together.shape == (*shape[:a], self.count * length, *shape[a + 1 :])
+        ]
+        ways = [Layout(a, shape[a] // i, i) for a in axes for i in range(1, shape[a] + 1) if shape[a] % i == 0]
+        yield from sorted(ways, key=lambda way: (way not in likely, way.outer > 1 and way.inner > 1, way.outer))
+
+    def _made_of(self, together: Tensor, alone: list[Tensor], layout: Layout) -> bool:
+        """Tell whether a value of the batch is made of those of its samples, up to the order of summation."""
+        parts = layout.parts(together, self.count)
+        return all(_close(part, one) for part, one in zip(parts, alone, strict=True))
+
+    def _culprit(self, node: Node, held: _Held | _Mixed) -> _Mixed | None:
+        """Return what keeps an output from being one part per sample, or nothing of the data and of its size."""
+        if isinstance(held, _Mixed):
+            return held
+        if held.layout is not None:
+            return None
+        same = held.together.shape == held.alone[0].shape and _close(held.together, held.alone[0])
+        ways = self._layouts(held.together, held.alone, [])
+        return None if same or any(self._made_of(held.together, held.alone, way) for way in ways) else _Mixed(node)
+
+    def _input(self, tensor: Tensor) -> _Held:
+        """Return an input of as many samples, of any values."""
+        tensor = self._cast(tensor)
+        if not tensor.ndim:
+            return _Held(tensor, [tensor] * self.count)
+        rows = torch.arange(self.count, device=tensor.device) % max(1, tensor.shape[0])
+        return self._fresh(tensor[rows], Layout(0))
+
+    def _fresh(self, value: Tensor, layout: Layout) -> _Held:
+        """Return other values in the place of these: a statement about an operation is one about all values."""
+        if value.is_floating_point() or value.is_complex():
+            value = torch.randn(value.shape, generator=self.generator, dtype=value.dtype).to(value.device)
+        elif value.numel():
+            # Identifiers and places stay within the range that is known to exist, unless that is a single one.
+            low, high = (int(v) for v in (value.min(), value.max()))
+            if value.dtype == torch.bool or (low == high and self.widen):
+                low, high = min(low, 0), max(high, 1)
+            value = torch.randint(low, high + 1, value.shape, generator=self.generator).to(value)
+        return _Held(value, layout.parts(value, self.count), layout)
+
+    def _cast(self, tensor: Tensor) -> Tensor:
+        """Return a floating tensor in the precision to work in, anything else as it is."""
+        return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
+
+
+def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
+    """Tell whether a node takes samples from fixed places: which these are depends on the size of the batch."""
+    if node.op not in ("aten.slice.Tensor", "aten.select.int", "aten.narrow.default") or not node.args:
+        return False
+    source = read.get(node.args[0].name) if isinstance(node.args[0], Ref) else None
+    if not isinstance(source, _Held) or source.layout is None:
+        return False
+    options = dict(node.kwargs)
+    axis = options.get("dim", node.args[1] if len(node.args) > 1 else 0)
+    if not isinstance(axis, int) or axis % source.together.ndim != source.layout.axis:
+        return False
+    if node.op != "aten.slice.Tensor":
+        return True
+    start = options.get("start", node.args[2] if len(node.args) > 2 else None)
+    end = options.get("end", node.args[3] if len(node.args) > 3 else None)
+    step = options.get("step", node.args[4] if len(node.args) > 4 else 1)
+    whole = end is None or isinstance(end, Ref) or end >= sys.maxsize
+    return not (start in (None, 0) and whole and step == 1)
+
+
+def _writes(node: Node) -> bool:
+    """Tell whether an operation writes into what it reads."""
+    return node.op.partition(".")[2].partition(".")[0].endswith("_")
+
+
+def _copy(value: Any) -> Any:
+    """Return a value of its own memory."""
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _leaves(values: Any) -> Iterator[_Held | _Mixed]:
+    """Yield the held values in nested lists."""
+    for value in values:
+        if isinstance(value, _Held | _Mixed):
+            yield value
+        else:
+            yield from _leaves(value)
+
+
+def _pick(value: Any, sample: int | None) -> Any:
+    """Return nested lists of held values as one sample has them, or the batch."""
+    if isinstance(value, _Held):
+        return value.together if sample is None else value.alone[sample]
+    return [_pick(item, sample) for item in value]
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are equal up to what another order of summation changes in one operation."""
+    if torch.equal(a, b):
+        return True
+    if not (a.is_floating_point() or a.is_complex()):
+        return False
+    scale = float(b.abs().nan_to_num(0.0, 0.0, 0.0).max()) if b.numel() else 0.0
+    relative = 1e3 * torch.finfo(a.dtype).eps if a.dtype.itemsize > 2 else 8 * torch.finfo(a.dtype).eps
+    return torch.allclose(a, b, rtol=relative, atol=relative * scale, equal_nan=True)
