@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -330,3 +333,103 @@ def test_tensors_made_in_inference_mode_are_put_back() -> None:
     with untouched(model), torch.inference_mode():
         model.running_mean.add_(1.0)
     assert torch.equal(model.running_mean, before)
+
+
+@dataclass(slots=True)
+class Meter:
+    """A count without a dictionary."""
+
+    count: int = 0
+
+
+class Drawing(nn.Module):
+    """A model that draws from generators of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch = torch.Generator().manual_seed(1)
+        self.sources = {"numpy": [np.random.default_rng(2)], "old": (np.random.RandomState(3),)}
+        self.helper = SimpleNamespace(inner=SimpleNamespace(python=random.Random(4)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Draw from each."""
+        numbers = [self.sources["numpy"][0].normal(), self.sources["old"][0].rand(), self.helper.inner.python.random()]
+        return x + torch.randn(x.shape, generator=self.torch) + torch.tensor(numbers).sum()
+
+
+@pytest.mark.parametrize("ending", [None, ValueError("own")])
+def test_generators_of_the_model_stand_where_they_stood(ending: BaseException | None) -> None:
+    """The next draws are those without the block, and the block is known to have drawn."""
+    model, twin, x = Drawing(), Drawing(), torch.zeros(3)
+    assert torch.equal(model(x), twin(x))
+    try:
+        with untouched(model) as guard:
+            model(x)
+            if ending is not None:
+                raise ending
+    except ValueError:
+        pass
+    assert guard.drew
+    assert guard.moved == ()
+    assert torch.equal(model(x), twin(x))
+
+
+class Nested(nn.Module):
+    """A model with state deep in containers and objects."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table: dict[str, Any] = {"a": {"n": 0, "seen": [1, [2]]}, "t": [torch.zeros(2)], "s": [{1}]}
+        self.recent = deque([deque([1, 2], maxlen=2)])
+        self.histogram = {"counts": np.zeros(3)}
+        self.helper = SimpleNamespace(empty=SimpleNamespace(), meters=[Meter()])
+        self.layers = [nn.BatchNorm1d(2)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Move all of it."""
+        self.table["a"]["n"] += 1
+        self.table["a"]["seen"][1].append(3)
+        self.table["a"]["seen"].insert(0, 0)
+        self.table["t"][0] += 1
+        self.table["s"][0].add(2)
+        self.recent[0].append(3)
+        self.histogram["counts"][1] += 1
+        self.helper.empty.new = 1
+        self.helper.meters[0].count += 1
+        return self.layers[0](x)
+
+
+def _nested_state(model: Nested) -> Any:
+    """Return the state as text, and which objects it lies in."""
+    table, counts, norm = model.table, model.histogram["counts"], model.layers[0]
+    held = [table, table["a"], table["a"]["seen"], table["a"]["seen"][1], table["t"][0], model.recent[0], counts]
+    return repr((table, model.recent, counts, model.helper, norm.running_mean, norm.training)), [id(h) for h in held]
+
+
+def test_nested_containers_are_put_back_in_place() -> None:
+    """Plain values, structure, tensors and arrays by value; the containers are the same objects."""
+    model, x = Nested(), torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    before, fresh = _nested_state(model), repr(_nested_state(Nested())[0])
+    with untouched(model) as guard:
+        model(x).sum().backward()
+        model.table["a"] = {}
+        model.layers[0].eval()
+    assert _nested_state(model) == before
+    assert repr(before[0]) == fresh
+    assert model.layers[0].weight.grad is None
+    assert {"table", "table.a", "table.t.0", "histogram.counts", "helper.meters.0.count"} <= set(guard.moved)
+    model(x)
+    assert _nested_state(model) != before
+
+
+def test_keys_of_any_kind() -> None:
+    """Tensors as keys are compared by identity; names that meet hide nothing."""
+    model = nn.Identity()
+    key, first, second = torch.zeros(3), torch.zeros(1), torch.zeros(1)
+    model.table = {key: 0, 1: first, "1": second}
+    with untouched(model):
+        model.table[torch.zeros(3)] = model.table.pop(key)
+        first.add_(1)
+        second.add_(1)
+    assert [k is key for k in model.table] == [True, False, False]
+    assert (float(first), float(second)) == (0.0, 0.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections import deque
+import operator
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _module_globals
@@ -15,16 +16,12 @@ from torch.nn.parameter import is_lazy
 
 from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
 from normscope.core.errors import StateChangedError
+from normscope.core.generators import GeneratorState
+from normscope.core.held import Held, Slots
 
 #: Parameters up to this many bytes in all are copied, so that even a forward that overwrites them is undone.
 COPY_LIMIT = 128 * 2**20
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-#: Containers of a module whose content can be saved and put back: its parameters, buffers, submodules, hooks, caches.
-_CONTAINERS = (dict, list, set, deque)
-#: Packages whose objects are no state of a model: functions, modules, locks, loggers, torch's own.
-_NO_HELPERS = frozenset(
-    ("builtins", "torch", "types", "typing", "functools", "logging", "threading", "_thread", "enum")
-)
 
 
 def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
@@ -69,7 +66,9 @@ class StateGuard:
     """Context manager: what is the user's is bit-identical after the block, however the block ends.
 
     Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
-    attribute of every submodule, hooks, the random states of Python, numpy and torch, and torch's global settings.
+    attribute of every submodule, what lies in its containers and plain objects (see :class:`normscope.core.held.Held`
+    for how deep), hooks, the random states of Python, numpy and torch, generators that the model holds, and torch's
+    global settings.
     Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
     the caller set for autograd and for new tensors is left, see :func:`ordinary`.
 
@@ -95,8 +94,8 @@ class StateGuard:
         self.drew = False
 
     def __enter__(self) -> StateGuard:
-        named = dict(state_tensors(self.model))
-        lazy = [name for name, tensor in named.items() if is_lazy(tensor)]
+        held = Held(self.model)
+        lazy = [name for name, tensor in held.tensors if is_lazy(tensor)]
         if lazy:
             raise StateChangedError(
                 f"running the model would initialize its lazy parameters ({_some(lazy)}): "
@@ -104,7 +103,7 @@ class StateGuard:
             )
         with contextlib.ExitStack() as stack:
             stack.enter_context(ordinary())
-            self._save(named)
+            self._save(held)
             self._stack = stack.pop_all()
         return self
 
@@ -126,16 +125,20 @@ class StateGuard:
             raise StateChangedError(message)
         error.add_note(message)
 
-    def _save(self, named: dict[str, Tensor]) -> None:
+    def _save(self, held: Held) -> None:
         """Remember everything."""
         self._rng = rng_state()
         self._flags = flags()
-        self._modules = [_ModuleState(path, module) for path, module in self.model.named_modules()]
+        self._modules = [_ModuleState(module) for _, module in held.modules]
+        self._containers = [(name, prefix, _ContainerState(value)) for name, prefix, value in held.containers]
+        self._arrays = [(name, _ArrayState(array)) for name, array in held.arrays]
+        self._generators = [GeneratorState(generator) for _, generator in held.generators]
         self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
-        size = sum(t.numel() * t.element_size() for t in named.values() if isinstance(t, nn.Parameter))
+        named = held.tensors
+        size = sum(t.numel() * t.element_size() for _, t in named if isinstance(t, nn.Parameter))
         self._named = [
             _TensorState(name, tensor, copy=size <= COPY_LIMIT or not isinstance(tensor, nn.Parameter))
-            for name, tensor in named.items()
+            for name, tensor in named
             if self.parameters or not isinstance(tensor, nn.Parameter)
         ]
         self._named += [_TensorState(f"input {i}", tensor, copy=True) for i, tensor in enumerate(self.tensors)]
@@ -144,13 +147,21 @@ class StateGuard:
         """Put everything back, and return the parameters whose content had changed."""
         for hooks in self._hooks:
             hooks.restore()
-        names = [name for module in self._modules for name in module.restore()]
+        for module in self._modules:
+            module.restore()
+        names = []
+        for name, prefix, container in self._containers:
+            names += [name if prefix is None or not key else prefix + key for key in container.restore()]
+        names += [name for name, array in self._arrays if array.restore()]
         written = [state for state in self._named if state.restore()]
         changed = [state for state in written if isinstance(state.tensor, nn.Parameter)]
         inputs = {id(tensor) for tensor in self.tensors}
         names += [state.name for state in written if id(state.tensor) not in inputs]
         self.moved = tuple(dict.fromkeys(names))
-        self.drew = not same_rng(self._rng)
+        drawn = [generator for generator in self._generators if not generator.same()]
+        for generator in drawn:
+            generator.restore()
+        self.drew = bool(drawn) or not same_rng(self._rng)
         restore_flags(self._flags)
         restore_rng(self._rng)
         return changed
@@ -159,41 +170,12 @@ class StateGuard:
 def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor a model holds, each once: parameters, buffers, tensor attributes and those in containers.
 
+    Large ones deep in containers are left out: they are data; see :class:`normscope.core.held.Held`.
+
     >>> [name for name, _ in state_tensors(nn.Linear(1, 1))]
     ['weight', 'bias']
     """
-    seen: set[int] = set()
-    for path, module in model.named_modules():
-        for key, value in _attributes(module):
-            if isinstance(value, Tensor) and id(value) not in seen:
-                seen.add(id(value))
-                yield f"{path}.{key}" if path else key, value
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a module, looking one level into containers (parameters and buffers are in such)."""
-    if isinstance(module, torch.jit.ScriptModule):  # its state is not in __dict__
-        yield from module.named_parameters(recurse=False)
-        yield from module.named_buffers(recurse=False)
-        return
-    for key, value in list(vars(module).items()):
-        prefix = "" if key in ("_parameters", "_buffers") else f"{key}."
-        if isinstance(value, dict):
-            yield from ((f"{prefix}{inner}", item) for inner, item in list(value.items()))
-        elif isinstance(value, list | tuple | deque):
-            yield from ((f"{prefix}{index}", item) for index, item in enumerate(list(value)))
-        elif _is_helper(value):
-            yield from ((f"{prefix}{inner}", item) for inner, item in list(vars(value).items()))
-        else:
-            yield key, value
-
-
-def _is_helper(value: object) -> bool:
-    """Tell whether an attribute is a plain object of somebody's class, which may keep tables and counts as well."""
-    kind = type(value)
-    if str(kind.__module__).partition(".")[0] in _NO_HELPERS or isinstance(value, type | nn.Module | Tensor):
-        return False
-    return isinstance(getattr(value, "__dict__", None), dict)
+    yield from Held(model).tensors
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -298,60 +280,71 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 
 class _ContainerState:
-    """The content of a dict, list, set or deque, by identity."""
+    """The content of a dict, list, set, deque or of slots, by identity."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        self.content = self._read()
+        self.by_key = isinstance(container, dict | Slots)
+        self.keys, self.values = self._read()
 
-    def _read(self) -> list[Any]:
-        return list(self.container.items()) if isinstance(self.container, dict) else list(self.container)
-
-    def _identity(self, content: list[Any]) -> list[Any]:
-        if isinstance(self.container, dict):
-            return [(key, id(value)) for key, value in content]
-        return [id(item) for item in content]
+    def _read(self) -> tuple[list[Any], list[Any]]:
+        if not self.by_key:
+            return [], list(self.container)
+        items = list(self.container.items())
+        return [key for key, _ in items], [value for _, value in items]
 
     def restore(self) -> list[str]:
         """Put the content back if any of it is another object, or stands elsewhere; return the keys that differed."""
-        now, then = self._identity(self._read()), self._identity(self.content)
-        if now == then:
+        if not self.values and not len(self.container):
+            return []
+        keys, values = self._read()
+        if _identical(values, self.values) and _identical(keys, self.keys):
             return []
         self.container.clear()
-        getattr(self.container, "update" if isinstance(self.container, dict | set) else "extend")(self.content)
-        if not isinstance(self.container, dict):
+        if not self.by_key:
+            (self.container.update if isinstance(self.container, set) else self.container.extend)(self.values)
             return [""]
-        return list(dict.fromkeys(str(key) for key, _ in sorted(set(now) ^ set(then), key=str))) or [""]
+        self.container.update(zip(self.keys, self.values, strict=True))
+        now, then = (
+            {(str(k), id(v)) for k, v in zip(*pair, strict=True)} for pair in ((keys, values), (self.keys, self.values))
+        )
+        return sorted({key for key, _ in now ^ then}) or [""]
+
+
+def _identical(a: list[Any], b: list[Any]) -> bool:
+    """Tell whether two lists have the same objects, in the same places."""
+    return len(a) == len(b) and all(map(operator.is_, a, b))
+
+
+class _ArrayState:
+    """The content of an array of numpy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.copy = array.copy()
+
+    def restore(self) -> bool:
+        """Put the content back, and tell whether any bit of it had changed."""
+        if self.array.shape != self.copy.shape or self.array.tobytes() == self.copy.tobytes():
+            return False
+        self.array[...] = self.copy
+        return True
 
 
 class _ModuleState:
-    """The attributes of one module, its class, and the content of its containers."""
+    """The class of one module, and its mode where that is no attribute."""
 
-    def __init__(self, path: str, module: nn.Module) -> None:
-        self.path = path
+    def __init__(self, module: nn.Module) -> None:
         self.module = module
         self.type = type(module)
         self.training = module.training
-        scripted = isinstance(module, torch.jit.ScriptModule)
-        self.attributes = None if scripted else _ContainerState(vars(module))
-        held = {} if scripted else vars(module)
-        self.containers = {k: _ContainerState(value) for k, value in held.items() if isinstance(value, _CONTAINERS)}
-        self.helpers = {k: _ContainerState(vars(value)) for k, value in held.items() if _is_helper(value)}
 
-    def restore(self) -> list[str]:
-        """Put everything back, and return the names of what was not as it had been."""
+    def restore(self) -> None:
+        """Put both back."""
         if type(self.module) is not self.type:
             self.module.__class__ = self.type
-        if self.attributes is None:
+        if isinstance(self.module, torch.jit.ScriptModule):
             self.module.training = self.training
-            return []
-        names = self.attributes.restore()
-        for key, container in self.containers.items():
-            for inner in container.restore():
-                names.append(inner if key in ("_parameters", "_buffers", "_modules") and inner else key)
-        for key, helper in self.helpers.items():
-            names += [f"{key}.{inner}" for inner in helper.restore()]
-        return [f"{self.path}.{name}" if self.path else name for name in names]
 
 
 def _global_hooks() -> list[dict[Any, Any]]:
