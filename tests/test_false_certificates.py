@@ -136,6 +136,111 @@ def test_samples_that_depend_on_each_other_are_one_input(name: str) -> None:
         assert float(torch.linalg.matrix_norm(jacobian, 2)) <= upper.value * (1 + 1e-12)
 
 
+def _written(x: Tensor) -> Tensor:
+    """Return the first entries written among integers."""
+    y = torch.zeros(x.shape, dtype=torch.long)
+    y[:, :2] = x[:, :2]
+    return y.to(x.dtype) + x
+
+
+#: Networks on a batch of shape (8, 4) that jump, with statistics, places or sizes that hide it.
+JUMPING: dict[str, Form] = {
+    "a root mean square of integers": lambda m, x: (
+        x / torch.sqrt((x.int().to(x.dtype) ** 2).mean(-1, keepdim=True) + 0.01)
+    ),
+    "a variance of integers": lambda m, x: (
+        (x - x.mean(-1, keepdim=True)) / torch.sqrt(x.long().to(x.dtype).var(-1, keepdim=True, unbiased=False) + 0.01)
+    ),
+    "a norm of integers": lambda m, x: x / (x.to(torch.int64).to(x.dtype).norm(dim=-1, keepdim=True) + 0.1),
+    "numbers written among integers": lambda m, x: _written(x),
+    "numbers copied over integers": lambda m, x: torch.empty(x.shape, dtype=torch.long).copy_(x).to(x.dtype) + x,
+    "numbers in the type of integers": lambda m, x: x.type_as(torch.zeros(1, dtype=torch.long)).to(x.dtype) + x,
+    "numbers of eight bits": lambda m, x: x.to(torch.float8_e4m3fn).to(x.dtype) + x,
+    "how many are positive": lambda m, x: x * x[x > 0].shape[0],
+    "how many are positive, in each sample": lambda m, x: torch.stack([r * r[r > 0].numel() for r in x]),
+    "how many places are positive": lambda m, x: x * torch.where(x > 0)[0].numel(),
+    "how many values there are": lambda m, x: x * torch.unique(x.round()).numel(),
+    "ones as many as are positive": lambda m, x: x * torch.ones(x[x > 0].shape[0]).sum(),
+}
+
+
+@pytest.mark.parametrize("name", JUMPING)
+def test_what_jumps_has_no_bound(name: str) -> None:
+    """However the jump comes about."""
+    result = normscope.analyze(Function(name, JUMPING[name], w=W4).eval(), Draw(6).tensor(8, 4), points=1, ascent=0)
+    assert result.end_to_end["global"].log == math.inf  # type: ignore[union-attr]
+    assert result.end_to_end["variance_floor"].log == math.inf  # type: ignore[union-attr]
+    assert result.coverage.opaque
+
+
+#: Networks on a batch of shape (8, 4) that look like normalizers and are none.
+UNLIKE: dict[str, Form] = {
+    "a variance along an axis of one": lambda m, x: (
+        (x - x.mean(1, keepdim=True)) / torch.sqrt(x.unsqueeze(1).var(1, unbiased=False) + 0.01)
+    ).square(),
+    "a mean square along an axis of one": lambda m, x: x / torch.sqrt(x.unsqueeze(1).square().mean(1) + 1e-4),
+    "half of the mean removed": lambda m, x: (
+        torch.sub(x, x.mean(-1, keepdim=True), alpha=0.5)
+        / torch.sqrt(1e18 * x.var(-1, keepdim=True, unbiased=False) + 0.01)
+    ),
+    "another input in the spread": lambda m, x: (
+        x / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-4 + x[:, :1] ** 2)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_is_no_normalizer_is_not_taken_for_one(name: str) -> None:
+    """None is listed, and bounds hold at the data and far from it."""
+    model, x = Function(name, UNLIKE[name]).eval(), 0.01 * Draw(6).tensor(8, 4)
+    result = normscope.analyze(model, x, points=1, ascent=0)
+    assert result.normalizers == ()
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    for row in (*x, *(1000.0 * x), torch.ones(4).double()):
+        matrix = torch.autograd.functional.jacobian(lambda z: model(z[None])[0], row)
+        assert float(torch.linalg.matrix_norm(matrix, 2)) <= upper.value * (1 + 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("form", "truth"),
+    [
+        (lambda m, x: F.embedding(torch.tensor([0, 0, 0, 1]), x.T, padding_idx=0).sum(0), 10**0.5),
+        (lambda m, x: F.embedding(torch.tensor([0, 0, 0, 1]), x.T, scale_grad_by_freq=True).sum(0), 10**0.5),
+        (lambda m, x: x.gather(1, torch.zeros(len(x), 3, dtype=torch.long), sparse_grad=True), 3**0.5),
+    ],
+)
+def test_what_torch_calls_a_gradient_need_not_be_one(form: Form, truth: float) -> None:
+    """A table whose padding row has no gradient is read all the same: bound and attained value are of what is read."""
+    result = normscope.analyze(Function("table", form).eval(), Draw(6).tensor(1, 4), points=1, ascent=0)
+    assert result.end_to_end["global"].value == pytest.approx(truth, rel=1e-6)  # type: ignore[union-attr]
+    assert result.end_to_end["lower"].value == pytest.approx(truth, rel=1e-6)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda m, x: torch.zeros(len(x), 2).to(x).scatter(1, torch.zeros(len(x), 4, dtype=torch.long), x),
+        lambda m, x: x.new_zeros(len(x), 2).index_copy(1, torch.tensor([0, 0, 1]), x[:, :3]),
+        lambda m, x: torch.ops.aten.index_put(x.new_zeros(len(x), 4), [None, torch.tensor([0, 0, 1])], x[:, :3]),
+    ],
+)
+def test_values_written_over_each_other(form: Form) -> None:
+    """Only one of them stays: no bound is given, and no more than the truth, one, is said to be attained."""
+    result = normscope.analyze(Function("twice", form).eval(), Draw(6).tensor(3, 4), points=1, ascent=0)
+    assert result.end_to_end["global"].log == math.inf  # type: ignore[union-attr]
+    assert result.end_to_end["lower"].value <= 1.0  # type: ignore[union-attr]
+
+
+def test_a_weight_that_is_cast_to_few_bits_is_the_rounded_one() -> None:
+    """From both sides."""
+    weight = torch.full((1, 1), 1.07, dtype=torch.float64)
+    model = Function("short", lambda m, x: F.linear(x, m.w.to(torch.float8_e4m3fn).to(x.dtype)), w=weight).eval()
+    result = normscope.analyze(model, Draw(6).tensor(3, 1), points=1, ascent=0)
+    assert result.end_to_end["global"].value == pytest.approx(1.125, rel=1e-9)  # type: ignore[union-attr]
+    assert result.end_to_end["lower"].value == pytest.approx(1.125, rel=1e-6)  # type: ignore[union-attr]
+
+
 def test_places_found_by_the_input_are_not_constants() -> None:
     """Gathering one tensor where another is largest jumps: no finite bound."""
     model = Function("gather", lambda m, x: (3.0 * x).gather(1, (x @ m.w).max(1, keepdim=True).indices), w=W4)

@@ -91,6 +91,22 @@ def test_every_upper_bound_has_a_partner(name: str) -> None:
     assert len(work.messages) == 1
 
 
+def test_one_wrong_bound_takes_the_others_with_it() -> None:
+    """They come from the same rules; a bound that was not asked for stays so."""
+    work = _work()
+    given: dict[str, Value | None] = {
+        "global": Value(5.0, Kind.CERTIFIED),
+        "variance_floor": Value(0.0, Kind.CERTIFIED),
+        "lower": Value(1.0, Kind.LOWER),
+        "stacked_batch": None,
+    }
+    found = uncontradicted(work, given)
+    assert found["global"].log == found["variance_floor"].log == math.inf  # type: ignore[union-attr]
+    assert found["stacked_batch"] is None
+    assert found["lower"] == given["lower"]
+    assert len(work.messages) == 1
+
+
 def test_a_layer_is_not_below_its_own_norm() -> None:
     """A norm computed wrongly is no bound of its layer."""
     work = _work()

@@ -147,6 +147,12 @@ def test_nothing_floating_comes_out() -> None:
         captured_of(Lambda(lambda s, x: x.argmax(-1)), points(2, 4))
 
 
+def test_a_sparse_output_is_refused() -> None:
+    """With what to do instead."""
+    with pytest.raises(CaptureError, match="to_dense"):
+        capture(Lambda(lambda s, x: x.to_sparse()), ModelInputs((torch.ones(2, 3),)))
+
+
 def test_a_random_model_is_no_function_of_its_input() -> None:
     """It is said so, not that some graph differs."""
     noisy = Lambda(lambda s, x: s.a(x) + torch.randn(2), a=nn.Linear(4, 2))

@@ -34,16 +34,22 @@ def contradicts(upper: Value | None, lower: Value | None) -> bool:
 
 
 def uncontradicted(work: Work, constants: Mapping[str, Value | None]) -> dict[str, Value | None]:
-    """Return the constants of a network, an upper bound below what is attained replaced by "no bound" and told."""
-    out = dict(constants)
+    """Return the constants of a network; if one bound lies below what is attained, none of them is given, and told.
+
+    They all come from the same rules: where one is wrong, none can be trusted.
+    """
+    wrong = {}
     for name, partners in PAIRS.items():
         upper = constants.get(name)
         found = [v for p in partners if (v := constants.get(p)) is not None and contradicts(upper, v)]
-        if upper is None or not found:
-            continue
-        work.messages.append(_told(f"end to end, {name}", upper, found))
+        if upper is not None and found:
+            wrong[name] = _told(f"end to end, {name}", upper, found)
+    work.messages.extend(wrong.values())
+    out = dict(constants)
+    for name in PAIRS if wrong else ():
         work.compositions.pop(name, None)  # its curve along depth is no bound either
-        out[name] = replace(upper, log=math.inf)
+        upper = constants.get(name)
+        out[name] = upper and replace(upper, log=math.inf)
     return out
 
 

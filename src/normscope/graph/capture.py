@@ -119,11 +119,14 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
         fresh = Fresh(model, flat)
-        if not _eager(fresh, example):
+        outputs = _eager(fresh, example)
+        if not outputs:
             raise CaptureError(
                 "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
                 "return the logits or features themselves, not indices, strings or None"
             )
+        if any(o.layout is not torch.strided for o in outputs):
+            raise CaptureError("the model returns a sparse tensor: return it dense, with .to_dense()")
         fresh.require_function(example)
         graph, tensors, example = _kept_or_fresh(inputs, fresh, example)
         _require_finite_buffers(graph, tensors)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,9 @@ _RENAMED = {
     "aten.bernoulli_.float": "aten.bernoulli.p",
     "aten.transpose_.default": "aten.transpose.int",
 }
+
+#: Operations whose shape depends on numbers although torch does not mark them so.
+_MOVING = ("aten.where.default", "aten.nonzero_numpy.default")
 
 
 @functools.cache
@@ -110,3 +113,19 @@ def normalizer_in_training(func: Any, args: tuple[Any, ...], kwargs: dict[str, A
         return []
     statistics = (given.get("running_mean"), given.get("running_var"))
     return [tensor for tensor in statistics if isinstance(tensor, Tensor)]
+
+
+def moves_shape(function: Any, given: Sequence[Any]) -> bool:
+    """Tell whether the shape of a result depends on the numbers in these tensors, not on their shapes alone.
+
+    >>> moves_shape(torch.ops.aten.nonzero.default, [torch.ones(2)])
+    True
+    >>> moves_shape(torch.ops.aten.index.Tensor, [torch.ones(2), torch.tensor([0])])
+    False
+    """
+    if str(function) in _MOVING:
+        return True
+    if torch.Tag.dynamic_output_shape not in getattr(function, "tags", ()):
+        return False
+    masks = any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in given)
+    return masks or "index" not in str(function)

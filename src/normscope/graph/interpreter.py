@@ -35,11 +35,23 @@ def _copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
     return src.to(self.dtype).expand_as(self)
 
 
-#: What torch does not differentiate, as it would if it did: a graph's derivative is that of what it computes.
+def _embedded(weight: Tensor, indices: Tensor, *others: Any, **options: Any) -> Tensor:
+    """Return rows of a table; the other arguments change what torch takes for a gradient, not the rows."""
+    return torch.ops.aten.embedding.default(weight, indices)
+
+
+def _gathered(self: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor:
+    """Return entries at places, as :func:`_embedded` rows."""
+    return torch.ops.aten.gather.default(self, dim, index)
+
+
+#: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
 _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
     "aten.detach_copy.default": _first,
     "aten.copy.default": _copied,
+    "aten.embedding.default": _embedded,
+    "aten.gather.default": _gathered,
     # Torch's own has no second derivative, which products with a Jacobian need.
     "aten.hardsigmoid.default": lambda x: (x + 3).clamp(0, 6) / 6,
 }
@@ -110,6 +122,18 @@ def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None
     return value.to(dtype) if wrong else value
 
 
+def rounded(node: Node, value: Any) -> Any:
+    """Return the result of a cast to few bits as that leaves it, in the precision it came.
+
+    >>> rounded(Node("w", "aten.to.dtype", dtype="bfloat16"), torch.tensor(1.001))
+    tensor(1.)
+    """
+    short = getattr(torch, node.dtype, None) if node.op.split(".")[1:2] in (["to"], ["_to_copy"], ["type_as"]) else None
+    if short is None or not isinstance(value, Tensor) or not short.is_floating_point or short.itemsize > 2:
+        return value
+    return value.to(short).to(value.dtype)
+
+
 def last_uses(graph: Graph) -> dict[str, list[str]]:
     """Return for every node the names of the values that are not needed after it."""
     last: dict[str, str] = {}
@@ -143,18 +167,25 @@ def run(
         The output tensors in the order of ``graph.output_names``.
     """
     values: dict[str, Any] = {}
+    moving: set[str] = set()  # what depends on the inputs; a weight that is cast to few bits is the rounded one
     supply = iter(inputs)
     dying = last_uses(graph)
     outputs: list[Any] = []
     for node in graph:
         if node.op == "input":
             values[node.name] = next(supply)
+            moving.add(node.name)
         elif node.op in SOURCES:
             values[node.name] = tensors[node.target]
         elif node.op == "output":
             outputs = [values[ref.name] for ref in node.args]
         else:
-            values[node.name] = call(node, values, dtype)
+            value = call(node, values, dtype)
+            if any(name in moving for name in node.inputs()):
+                moving.add(node.name)
+            elif dtype is not None:
+                value = rounded(node, value)
+            values[node.name] = value
         if visit is not None and node.op != "output":
             replaced = visit(node, values[node.name], values)
             if replaced is not None:

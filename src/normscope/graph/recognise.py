@@ -13,19 +13,10 @@ from typing import Any
 
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 
-#: Operations a match looks through.
-_TRANSPARENT = (
-    "to",
-    "_to_copy",
-    "expand",
-    "expand_as",
-    "unsqueeze",
-    "clone",
-    "contiguous",
-    "detach",
-    "alias",
-    "type_as",
-)
+#: Operations that give the same numbers in the same places, casts to integers apart; and those that repeat them.
+_SAME = ("to", "_to_copy", "clone", "contiguous", "detach", "alias", "type_as")
+_REPEATING = ("expand", "expand_as", "unsqueeze")
+_REAL = ("float", "bfloat", "double", "half")
 
 
 #: Operations that keep a spread away from zero, and reductions that are roots already.
@@ -76,6 +67,11 @@ def _does_more(node: Node) -> bool:
     return (name_of(node) == "clamp" and upper is not None) or settings.get("alpha", 1) != 1
 
 
+def _is_difference(node: Node) -> bool:
+    """Tell whether a node is ``a - b``."""
+    return name_of(node) == "sub" and not _does_more(node)
+
+
 class Recogniser:
     """Matches normalizers in one graph.
 
@@ -102,11 +98,12 @@ class Recogniser:
                 return found
         return None
 
-    def through(self, ref: Any) -> Node | None:
-        """Return the node behind a reference, looking through operations that change nothing."""
+    def through(self, ref: Any, *, repeating: bool = True) -> Node | None:
+        """Return the node behind a reference, looking through operations that change nothing, or only repeat."""
         while isinstance(ref, Ref):
             node = self.graph[ref.name]
-            if name_of(node) in _TRANSPARENT and node.args:
+            same = name_of(node) in _SAME and node.dtype.startswith(_REAL)
+            if node.args and (same or (repeating and name_of(node) in _REPEATING)):
                 ref = node.args[0]
                 continue
             return node
@@ -258,7 +255,7 @@ class Recogniser:
     def _centered(self, node: Node, top: Node, reduced: Node, eps: float, where: str) -> Match | None:
         """Match ``(x - mean(x)) / sqrt(var(x) + eps)``."""
         base = self.through(reduced.args[0])
-        if name_of(top) != "sub" or base is None or not self.same(self.through(top.args[0]), base):
+        if not _is_difference(top) or base is None or not self.same(self.through(top.args[0]), base):
             return None
         mean = self.through(top.args[1])
         settings = dict(reduced.kwargs)
@@ -293,7 +290,7 @@ class Recogniser:
     def _named(self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str) -> Match:
         """Return a match on the square of the numerator, centred if the numerator is ``x - mean(x)``."""
         axes = self._axes(dims, top)
-        if name_of(top) == "sub" and root_of == "mean":
+        if _is_difference(top) and root_of == "mean":
             base = self.through(top.args[0])
             mean = self.through(top.args[1])
             if base is not None and self.same(self._mean_of(mean), base) and self._same_axes(mean, axes, base):

@@ -19,7 +19,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from normscope.core.errors import CaptureError
 from normscope.graph.alias import Geometry, place, write_back
-from normscope.graph.functional import functional_of, normalizer_in_training, twin_arguments, written_arguments
+from normscope.graph.functional import (
+    functional_of,
+    moves_shape,
+    normalizer_in_training,
+    twin_arguments,
+    written_arguments,
+)
 from normscope.graph.ir import Ref
 from normscope.graph.nested import flat, paths, substitute, tensors
 from normscope.graph.tape import UNKNOWN_ALIAS, Tape
@@ -104,6 +110,8 @@ class Recorder:
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
         hidden = {self.read(tensor) for tensor in moved}
         out = func(*args, **kwargs)
+        if moves_shape(func, given) and self.tape.depends(flat(refs)):
+            self.branched = True  # a size is a number for Python
         if self._nudge and func.overloadpacket.__name__ in _LOOKUPS:
             self._move(out, refs)
         op = str(func)

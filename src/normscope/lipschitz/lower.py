@@ -23,6 +23,8 @@ from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program
 
 Function = Callable[[Tensor], Tensor]
+#: A Jacobian's value is doubted where no quotient of differences comes as near.
+DOUBT = 0.9
 #: Factors that round a product otherwise than one does.
 _FACTORS = (0.7, 3.0)
 
@@ -219,9 +221,31 @@ def attained_in_parts(
     images = parts(mapping.apply(unit))
     again = [parts(mapping.apply(unit * c) / c) for c in _FACTORS]
     elsewhere = [parts(jacobian_map(function, p).apply(unit)) for p in _moved(x, 1)]
+    values = [_without_noise(image, [a[i] for a in again], [e[i] for e in elsewhere]) for i, image in enumerate(images)]
+    seen = _differences(function, x, unit, max(values), parts)
     return tuple(
-        _without_noise(image, [a[i] for a in again], [e[i] for e in elsewhere]) for i, image in enumerate(images)
+        value if not seen or max(d[i] for d in seen) >= DOUBT * value else max(d[i] for d in seen)
+        for i, value in enumerate(values)
     )
+
+
+def _differences(
+    function: Function, x: Tensor, unit: Tensor, value: float, parts: Callable[[Tensor], list[Tensor]]
+) -> list[list[float]]:
+    """Return ``||f_i(x + h v) - f_i(x - h v)|| / 2h`` of each part, for steps that show more than rounding.
+
+    What torch calls a gradient need not be one: values written over each other have gradients too, and a function
+    may bring its own. Quotients of differences need no gradient.
+    """
+    size = euclidean(x) or 1.0
+    found = []
+    with torch.no_grad():
+        for step in (1e-4 * size, 1e-6 * size, 1e-8 * size):
+            ahead, behind = function(x + step * unit), function(x - step * unit)
+            noise = 1e-13 * max(euclidean(ahead), euclidean(behind), size * value)
+            if step * value > 10.0 * noise:
+                found.append([max(0.0, euclidean(d) / (2 * step) - noise / step) for d in parts(ahead - behind)])
+    return found
 
 
 def _without_noise(image: Tensor, again: Sequence[Tensor], elsewhere: Sequence[Tensor]) -> float:

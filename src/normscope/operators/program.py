@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 import normscope.operators.rules  # noqa: F401  (registers the rules)
+from normscope.graph.functional import moves_shape
 from normscope.graph.interpreter import call as execute
-from normscope.graph.interpreter import last_uses
+from normscope.graph.interpreter import last_uses, resolve, rounded
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Match, Recogniser, name_of
 from normscope.operators.entrywise import Forms
@@ -85,6 +86,7 @@ class Walk:
         self.values: dict[str, Any] = {}
         self.exprs: dict[str, Any] = {}
         self.discrete: set[str] = set()
+        self.moving: set[str] = set()  # whose shape depends on the input
         self.names: dict[str, str] = {}
         self.forms = Forms()
         self.program = Program()
@@ -159,11 +161,16 @@ class Walk:
         if node.op == "getitem":
             parts = self.exprs[node.args[0].name]
             part = parts[node.args[1]] if isinstance(parts, list) else parts
+            self.moving |= {node.name} if node.args[0].name in self.moving else set()
             if part is not None:
                 self.exprs[node.name] = part
             return
         self.program.total += 1
         result = self._apply(node, value)
+        if not expressions(result) and any(name in self.moving for name in inputs):
+            result = self._size(node, value)
+        if self._moves(node):
+            self.moving.add(node.name)
         if expressions(result):
             self.exprs[node.name] = result
             self._register(node, result)
@@ -171,7 +178,8 @@ class Walk:
     def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
         """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
         try:
-            return execute(node, {name: _cast(values[name], torch.float64) for name in node.inputs()}, torch.float64)
+            value = execute(node, {name: _cast(values[name], torch.float64) for name in node.inputs()}, torch.float64)
+            return rounded(node, value)
         except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
             own = {name: self.graph[name].dtype for name in node.inputs()}
             return execute(node, {name: _cast(values[name], getattr(torch, own[name], None)) for name in own})
@@ -245,7 +253,31 @@ class Walk:
         rule = find_rule(node.op)
         if rule is None or any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
             return self._opaque(call, value)  # rules speak of real numbers
-        return self.forms.refined(call, rule(call))
+        found = self.forms.refined(call, rule(call))
+        if self._is_step(node, value, found):
+            return call.opaque(f"real numbers that become {str(value.dtype)[6:]} jump", known=True)
+        return found
+
+    def _moves(self, node: Node) -> bool:
+        """Tell whether the shape of a result depends on the input's numbers, as that of ``x[x > 0]`` does."""
+        if any(name in self.moving for name in node.inputs()):
+            return True
+        function = resolve(node.op) if node.op.startswith("aten.") else None
+        read = [self.values.get(name) for name in node.inputs() if name in self.exprs]
+        return function is not None and moves_shape(function, [v for v in read if isinstance(v, Tensor)])
+
+    def _size(self, node: Node, value: Any) -> Any:
+        """Return what was read off a shape that depends on the input."""
+        call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
+        return call.opaque("a size that depends on the input jumps", known=True)
+
+    def _is_step(self, node: Node, value: Any, found: Any) -> bool:
+        """Tell whether a rule took real numbers that became integers, as when they are written among integers."""
+        if not isinstance(value, Tensor) or value.is_floating_point() or not isinstance(found, Expr):
+            return False
+        read = [self.values.get(name) for name in node.inputs() if name in self.exprs]
+        real = any(isinstance(v, Tensor) and v.is_floating_point() for v in read)
+        return real and not isinstance(found.atom, Opaque)
 
     def _opaque(self, call: Call, value: Any) -> Any:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""
@@ -316,23 +348,9 @@ class Walk:
             gamma = self._affine_after(call.node)[0]
             if gamma is None or gamma.numel() != channels:
                 gamma = torch.ones(channels)
-            self._note(
-                Site(
-                    call.node.name,
-                    match.source,
-                    call.node.owner,
-                    match.kind,
-                    None,
-                    gamma,
-                    None,
-                    None,
-                    match.eps,
-                    source.shape,
-                    True,
-                ),
-                source,
-                None,
-            )
+            names = (call.node.name, match.source, call.node.owner)
+            site = Site(*names, match.kind, None, gamma, None, None, match.eps, source.shape, True)
+            self._note(site, source, None)
             return source if self.without else global_response(call, source, channels)
         n = math.prod(source.shape[a] for a in axes)
         factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
@@ -341,33 +359,17 @@ class Walk:
             return None
         gamma, beta = self._affine_after(call.node)
         kind = kind_by_axes(match.kind, axes, rank)
-        site = Site(
-            call.node.name,
-            match.source,
-            call.node.owner,
-            kind,
-            spread,
-            gamma,
-            beta,
-            None,
-            match.eps,
-            source.shape,
-            True,
-        )
+        names = (call.node.name, match.source, call.node.owner)
+        site = Site(*names, kind, spread, gamma, beta, None, match.eps, source.shape, True)
         self._note(site, source, None)
         return source if self.without else normalizer(call, source, spread, kind)
 
     def _agrees(self, call: Call, match: Match, spread: Spread) -> bool:
-        """Tell whether the numbers say that a match is what it was taken for: at points of our own, or as met."""
+        """Tell whether the numbers say that a match is what it was taken for, at points of our own."""
         found = divides_by_spread(
             spread, lambda x: replay(self.graph, call.node, match.source, x, self._known_constant)
         )
-        if found is not None:
-            return found
-        expected = spread.normalize(self.values[match.source].to(torch.float64))
-        actual = call.value.to(torch.float64)
-        size = float(actual.abs().max())  # zeros would agree with anything
-        return size > 0 and torch.allclose(expected, actual, rtol=1e-2, atol=1e-3 * size)
+        return found is True  # what cannot be evaluated by itself depends on something else too
 
     def _known_constant(self, name: str) -> Any:
         """Return the value of a node that does not depend on a floating input, or ``None``."""

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+import normscope
 from networks import jacobian_norm, points, program_of, seeded, spectral_norm, upper_of
+from normscope.core.errors import InputError
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.rules.normalization import Spread, division_constant
@@ -148,3 +150,10 @@ def test_statistics_of_a_spread() -> None:
     expected = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-3).sqrt()
     assert torch.allclose(spread.normalize(x), expected, rtol=1e-10)
     assert spread.size == 6
+
+
+@pytest.mark.parametrize("layer", [nn.LayerNorm(4, eps=-1e-3), nn.GroupNorm(2, 4, eps=-1e-3)])
+def test_a_negative_stabilizer_is_refused(layer: nn.Module) -> None:
+    """It is a number under a root, and a normalizer with it is none."""
+    with pytest.raises(InputError, match="eps of a normalizer must be a finite number >= 0, got -0.001"):
+        normscope.analyze(layer, torch.ones(2, 4))

@@ -149,6 +149,8 @@ def overwritten(call: Call) -> Expr:
     base, source, shape = call["self"], call[name], call.shape
     function = resolve(call.node.op)
     rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
+    if _twice(call):
+        return call.opaque("two values are written to one place, and which of them stays is not defined", known=True)
 
     def apply(into: Tensor, what: Any) -> Tensor:
         return _call_named(function, "self", into, rest | {name: what})
@@ -168,6 +170,23 @@ def overwritten(call: Call) -> Expr:
     if not (isinstance(base, Expr) and isinstance(source, Expr)):
         bias = apply(kept, what)
     return add_terms(call, terms, bias if bias is not None and bool((bias != 0).any()) else None)
+
+
+def _twice(call: Call) -> bool:
+    """Tell whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
+    zeros = torch.zeros(call.shape, dtype=torch.float64)
+    op = call.node.op.split(".")[1]
+    if op == "scatter":
+        index = call["index"].to(zeros.device)
+        written = zeros.scatter_add(call["dim"], index, torch.ones(index.shape, dtype=torch.float64))
+    elif op in ("index_put", "_unsafe_index_put") and not call.get("accumulate", False):
+        places = [None if i is None else i.to(zeros.device) for i in call["indices"]]
+        written = torch.ops.aten.index_put(zeros, places, torch.ones((), dtype=torch.float64), True)
+    elif op == "index_copy":
+        written = torch.bincount(call["index"].flatten().to(zeros.device))
+    else:
+        return False
+    return bool(written.numel()) and float(written.max()) > 1
 
 
 def repeats_heads(call: Call, x: Expr, heads: int) -> Expr:

@@ -61,8 +61,9 @@ def same(call: Call) -> Any:
 def cast(call: Call) -> Expr:
     """Leave real values as they are; a cast to integers is a step function."""
     first = call.value if isinstance(call.value, Tensor) else call.value[0]
-    if not first.dtype.is_floating_point:
-        return call.opaque(f"a cast to {first.dtype} is discontinuous", known=True)
+    named = getattr(torch, call.node.dtype, first.dtype)  # the value itself is computed wider
+    if not named.is_floating_point or named.itemsize < 2:
+        return call.opaque(f"a cast to {str(named)[6:]} is discontinuous", known=True)
     return _first(call)
 
 
@@ -130,11 +131,15 @@ def shuffled(call: Call) -> Expr:
     return call.linear("isometry", _bound(call), [_first(call)])
 
 
+#: Arguments that change what torch calls a gradient and not what is computed: with them it is no adjoint.
+_OF_GRADIENTS = ("padding_idx", "scale_grad_by_freq", "sparse", "sparse_grad")
+
+
 def _bound(call: Call) -> Callable[..., Tensor]:
     """Return the operation as a function of its one tensor argument, all others fixed."""
     function = resolve(call.node.op)
     tainted = call.tainted()[0]
-    rest = {k: literals(v) for k, v in call.arguments.items() if k != tainted}
+    rest = {k: literals(v) for k, v in call.arguments.items() if k not in (tainted, *_OF_GRADIENTS)}
 
     def apply(x: Tensor) -> Tensor:
         constants = {
@@ -148,7 +153,7 @@ def _bound(call: Call) -> Callable[..., Tensor]:
 def _call_named(function: Any, name: str, x: Any, rest: dict[str, Any]) -> Tensor:
     """Call an operation by argument names, positional ones first as its schema has them."""
     arguments = function._schema.arguments
-    args = [x if a.name == name else rest.get(a.name) for a in arguments if not a.kwarg_only]
+    args = [x if a.name == name else rest.get(a.name, a.default_value) for a in arguments if not a.kwarg_only]
     kwargs = {a.name: rest[a.name] for a in arguments if a.kwarg_only and rest.get(a.name) is not None}
     return function(*args, **kwargs)
 

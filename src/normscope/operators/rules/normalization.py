@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import log_of
 from normscope.operators.expression import Expr, LinearOp, linear
@@ -44,6 +45,10 @@ class Spread:
     factor: float = 1.0
     where: str = "inside"
     channel_axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < math.inf:
+            raise InputError(f"the eps of a normalizer must be a finite number >= 0, got {self.eps}: correct the layer")
 
     @property
     def size(self) -> int:
