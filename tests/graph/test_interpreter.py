@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from networks import points
 from normscope.core.errors import CaptureError
 from normscope.graph.dispatch import record_graph
 from normscope.graph.interpreter import call, last_uses, literal, literals, resolve, run
@@ -180,3 +181,17 @@ def test_what_torch_differentiates_only_once() -> None:
     direction = torch.ones_like(x)
     (pushed,) = torch.autograd.grad(pulled, seed, direction)
     assert torch.allclose(pushed.flatten(), dense @ direction.flatten(), rtol=1e-12)
+
+
+def test_rows_of_experts_have_a_derivative() -> None:
+    """Products with one matrix per group of rows are those of the library, and can be differentiated."""
+    pytest.importorskip("transformers.integrations.moe")
+    rows, matrices = points(7, 3), points(2, 3, 4)
+    ends = torch.tensor([2, 7])
+    node = Node("y", "transformers.grouped_mm_fallback.default", (Ref("x"), Ref("w"), Ref("e")))
+    values = {"x": rows.clone().requires_grad_(True), "w": matrices, "e": ends}
+    found = call(node, values)
+    assert torch.allclose(found, torch.ops.transformers.grouped_mm_fallback(rows, matrices, ends))
+    (slope,) = torch.autograd.grad(found.sum(), values["x"])
+    expected = torch.cat([matrices[0].sum(-1).expand(2, 3), matrices[1].sum(-1).expand(5, 3)])
+    assert torch.allclose(slope, expected)

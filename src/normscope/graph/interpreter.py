@@ -45,6 +45,13 @@ def _gathered(self: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor:
     return torch.ops.aten.gather.default(self, dim, index)
 
 
+def _grouped(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
+    """Return rows times the matrix of their expert, ``offs`` being where each expert's rows end."""
+    ends = offs.tolist()
+    pieces = zip([0, *ends[:-1]], ends, weight, strict=True)
+    return torch.cat([*(input[start:end] @ matrix for start, end, matrix in pieces), input[ends[-1] :] @ weight[0] * 0])
+
+
 #: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
 _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
@@ -52,6 +59,7 @@ _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.copy.default": _copied,
     "aten.embedding.default": _embedded,
     "aten.gather.default": _gathered,
+    "transformers.grouped_mm_fallback.default": _grouped,
     # Torch's own has no second derivative, which products with a Jacobian need.
     "aten.hardsigmoid.default": lambda x: (x + 3).clamp(0, 6) / 6,
 }

@@ -25,7 +25,8 @@ def _channelwise(call: Call, x: Expr, kind: str, dims: int) -> Expr:
 def average_pool(call: Call) -> Expr:
     """Average over windows."""
     dims = int(call.node.op.split("d.")[0][-1])
-    return _channelwise(call, _first(call), "nonnegative", dims)
+    kind = "generic" if int(call.get("divisor_override", 1)) < 0 else "nonnegative"
+    return _channelwise(call, _first(call), kind, dims)
 
 
 @rule("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact1d",
