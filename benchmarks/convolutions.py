@@ -273,13 +273,30 @@ def missed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def faster(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return where a peer needs less CPU time for a value as accurate as Normscope's width."""
+    """Return where a peer needs less CPU time for a value as accurate as Normscope's width.
+
+    ``cpu_ratio`` is over the time of the whole interval, ``kind_ratio`` over that of our quickest value which says as
+    much as the peer's: an upper bound stands against the interval, any other value against our own from below too.
+    """
     return [
-        {"layer": row["name"], "peer": name, "claim": found["claim"], **found["equal"]}
+        {
+            "layer": row["name"],
+            "peer": name,
+            "claim": found["claim"],
+            "kind_ratio": found["equal"]["cpu"] / _of_kind(row, found["claim"]),
+            **found["equal"],
+        }
         for row in rows
         for name, found in row["peers"].items()
         if name != ONE_SIDED[0] and found.get("equal") and found["equal"]["cpu_ratio"] < 1.0
     ]
+
+
+def _of_kind(row: dict[str, Any], claim: str) -> float:
+    """Return the CPU time of our quickest value that is as accurate as our width and says as much as a peer's."""
+    from_below = row["peers"].get(ONE_SIDED[0], {}).get("equal")
+    both = float(row["normscope"]["cpu"])
+    return both if claim == "upper" or from_below is None else min(both, from_below["cpu"])
 
 
 def one_sided(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -115,13 +115,21 @@ def _verdicts(section: Section) -> list[str]:
         if not found or peer["name"] == ONE_SIDED[0]:
             continue
         reached = [f for f in found if "equal" in f]
-        where = [f"{q['layer']} ({q['cpu_ratio']:.2f})" for q in quicker if q["peer"] == peer["name"]]
+        mine = [q for q in quicker if q["peer"] == peer["name"]]
+        same = [f"{q['layer']} ({q['kind_ratio']:.2f})" for q in mine if q["kind_ratio"] < 1.0]
+        both = [f"{q['layer']} ({q['cpu_ratio']:.2f})" for q in mine if q["kind_ratio"] >= 1.0]
         line = f"- {peer['name']} ({_claim(peer['claim'])}): within our width on {len(reached)} of {len(found)} layers"
-        lines.append(line + (f"; in less CPU time (over ours) on {', '.join(where)}" if where else ""))
+        if same:
+            line += f"; in less CPU time than any value of ours on {', '.join(same)}"
+        elif reached:
+            line += "; on none of them in less CPU time than our value of its kind"
+        lines.append(line + (f"; in less than both our sides together on {', '.join(both)}" if both else ""))
     lines.append(
         "\nA method from below cannot tell how far it is from the norm: the effort it needs is read off the truth, "
-        "which a user does not have. Normscope's time is for both sides. Times are means of two runs, before and after "
-        "the peers; a busy machine inflates CPU time too."
+        "which a user does not have. It is compared with our value from below, and with the time of both our sides, "
+        "which is what `analyze` takes. `torch.linalg.matrix_norm` is a routine without a bound on its error, here for "
+        "reference: on small matrices a certificate costs more than the value. Times are means of two runs, before and "
+        "after the peers; a busy machine inflates CPU time too."
     )
     return lines
 

@@ -85,6 +85,19 @@ def test_methods_from_below_are_compared_at_equal_work(
     assert "Equal work: values from below alone" in done.stdout
 
 
+def test_peers_are_compared_with_our_value_of_their_kind() -> None:
+    """An upper bound with both our sides; a value from below, or no bound, with our quickest of that accuracy."""
+    equal = {"effort": "1", "error": 0.0, "cpu": 3.0, "wall": 3.0, "cpu_ratio": 0.5}
+    peers = {
+        "normscope lower": {"claim": "lower", "equal": {**equal, "cpu": 2.0}},
+        "above": {"claim": "upper", "equal": equal},
+        "below": {"claim": "lower", "equal": equal},
+        "slow": {"claim": "lower", "equal": {**equal, "cpu_ratio": 1.5}},
+    }
+    found = faster([{"name": "layer", "normscope": {"cpu": 6.0}, "peers": peers}])
+    assert {(f["peer"], f["kind_ratio"]) for f in found} == {("above", 0.5), ("below", 1.5)}
+
+
 def test_exponents_are_fitted_to_finite_costs(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     series = json.loads((quick[1] / "results.json").read_text())["growth"]["series"]
     assert [s["axis"] for s in series] == ["depth", "width"] * 2
