@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+#: The largest step: up to it every integer is a number that charts and arrays can carry.
+STEPS = 2**53
+
 
 @dataclass(frozen=True)
 class Point:
@@ -43,17 +46,27 @@ def to_line(point: Point) -> bytes:
 
 
 def from_line(line: bytes) -> Point | None:
-    """Return the point of a line, or ``None`` if it is no whole point.
+    """Return the point of a line, or ``None`` if it is no whole point: torn, damaged, or of a step that cannot be.
 
     >>> from_line(b'{"step": 3, "ti') is None
     True
     """
     try:
         body = json.loads(line)
-        metrics = {str(name): float(value) for name, value in body.get("metrics", {}).items()}
-        return Point(int(body["step"]), float(body["time"]), metrics, str(body.get("note", "")))
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        metrics = {legible(name): float(value) for name, value in body.get("metrics", {}).items()}
+        point = Point(int(body["step"]), float(body["time"]), metrics, legible(str(body.get("note") or "")))
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
+    return point if 0 <= point.step <= STEPS and math.isfinite(point.time) else None
+
+
+def legible(text: str) -> str:
+    r"""Return a text that can be written to a file: halves of characters, which JSON can carry, are question marks.
+
+    >>> legible("a\ud800b")
+    'a?b'
+    """
+    return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 def whole_lines(content: bytes) -> Iterator[bytes]:
@@ -62,4 +75,4 @@ def whole_lines(content: bytes) -> Iterator[bytes]:
     >>> list(whole_lines(b"a\nb\nc"))
     [b'a\n', b'b\n']
     """
-    yield from (line for line in content.splitlines(keepends=True) if line.endswith(b"\n"))
+    yield from (line + b"\n" for line in content.split(b"\n")[:-1])  # splitlines() would end one at a carriage return

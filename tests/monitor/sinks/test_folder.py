@@ -203,3 +203,52 @@ def test_a_disk_that_was_full_for_a_while_leaves_whole_lines(tmp_path: Path) -> 
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "full\n"
     assert Run.open(tmp_path).series("a").values.tolist() == [1.0, 3.0]
+
+
+def test_damaged_lines_do_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    """They are dropped as a torn line is; a list of resumptions that is null is empty."""
+    _filled(tmp_path)
+    with (tmp_path / METRICS).open("ab") as file:
+        file.write(b"[" * 100_000 + b'\n{"step": 1' + b"0" * 30 + b', "time": 1, "metrics": {"a": 1}}\n')
+    config = json.loads((tmp_path / CONFIG).read_text())
+    (tmp_path / CONFIG).write_text(json.dumps({**config, "resumed": None}))
+    assert Run.open(tmp_path).series("a").steps.tolist() == [1, 2, 3, 4]
+    again = RunFolder(tmp_path)
+    assert again.begin(FACTS, None) == 4
+    again.log({"a": 5.0}, step=5)
+    again.close()
+    assert (tmp_path / METRICS).read_bytes().count(b"\n") == 5
+    assert Run.open(tmp_path).config["resumed"] == [{"step": 4, "started": "today"}]
+
+
+def test_a_configuration_too_deep_is_none(tmp_path: Path) -> None:
+    (tmp_path / CONFIG).write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        RunFolder(tmp_path).begin(FACTS, None)
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, begun: bool) -> None:
+    """At the start the run is refused; at the end it is whole, without the mark of its end."""
+    code = (
+        "import resource, sys\n"
+        "from normscope.core.errors import InputError\n"
+        "from normscope.monitor.sinks.folder import RunFolder\n"
+        f"folder, config = RunFolder({str(tmp_path)!r}), {FACTS!r} | {{'notes': ['x' * 1000]}}\n"
+        f"if {begun}:\n"
+        "    folder.begin(config, None)\n"
+        "    folder.log({'a': 1.0}, step=1)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (300, resource.RLIM_INFINITY))\n"
+        "try:\n"
+        f"    folder.close() if {begun} else folder.begin(config, None)\n"
+        "except InputError as error:\n"
+        "    sys.stdout.write('refused' if 'make room' in str(error) else str(error))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ("" if begun else "refused")
+    assert not list(tmp_path.glob(f".{CONFIG}*"))
+    assert (tmp_path / CONFIG).exists() == begun
+    if begun:
+        run = Run.open(tmp_path)
+        assert run.last_step == 1
+        assert "ended" not in run.config

@@ -94,7 +94,7 @@ class RunFolder:
         else:
             resumed = {"step": at, "started": config.get("started", "")}
             goes_on = {key: value for key, value in known.items() if key != "ended"}
-            self._write_config({**goes_on, "resumed": [*known.get("resumed", ()), resumed]})
+            self._write_config({**goes_on, "resumed": [*(known.get("resumed") or ()), resumed]})
         self._start = time.time() - seconds
         file = self.path / METRICS
         if not file.exists() or file.read_bytes() != kept:
@@ -129,7 +129,7 @@ class RunFolder:
             known = json.loads((self.path / CONFIG).read_text())
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{self.path / CONFIG} is not JSON ({error}): give the monitor another folder") from None
         if not isinstance(known, dict) or known.get("format") != FORMAT:
             raise InputError(
@@ -201,7 +201,11 @@ def _first_difference(was: Any, comes: Any) -> tuple[Any, Any]:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    """Write a file by replacing it as a whole."""
+    """Write a file by replacing it as a whole; where that fails the old one stays, and nothing beside it."""
     temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    os.replace(temporary, file)
+    try:
+        temporary.write_bytes(content)
+        os.replace(temporary, file)
+    except BaseException:  # a full disk: what was written of it helps nobody
+        temporary.unlink(missing_ok=True)
+        raise
