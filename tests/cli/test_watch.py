@@ -127,3 +127,22 @@ def test_a_port_in_use(run: Run, tmp_path: Path) -> None:
         result = run("watch", tmp_path, "--port", taken.getsockname()[1])
     assert result.exit_code == 2
     assert "already in use" in result.stderr
+
+
+def test_a_broken_run_among_several_is_named_and_left_out(run: Run, tmp_path: Path) -> None:
+    """The others are shown; where it was asked for itself, or is the only one, it is a mistake."""
+    written(tmp_path / "runs" / "good", {1: {"norm/a": 1.0}})
+    bad = tmp_path / "runs" / "bad"
+    bad.mkdir()
+    (bad / "config.json").write_text("{")
+    result = run("watch", tmp_path / "runs", "--export", "page.html")
+    assert (result.exit_code, result.stdout) == (0, "written: page.html\n")
+    assert result.stderr.startswith("normscope: left out: ")
+    assert "bad" in result.stderr
+    assert "good" in Path("page.html").read_text()
+    for places in ([bad], [tmp_path / "runs", bad]):
+        result = run("watch", *places, "--export", "none.html")
+        assert (result.exit_code, Path("none.html").exists()) == (2, False)
+        assert "is not JSON" in result.stderr
+    (tmp_path / "runs" / "good" / "config.json").write_text("[]")
+    assert run("watch", tmp_path / "runs", "--export", "none.html").exit_code == 2

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from normscope.core.errors import InputError
+from normscope.watch.export import still_page
 from normscope.watch.feed import Feed, run_folders, run_names
 from watch.runs import begin, written
 
@@ -123,3 +124,36 @@ def test_new_metrics_make_new_charts(feed: Feed, tmp_path: Path) -> None:
     feed.poll()
     assert feed.shape() != shape
     assert "certified" in [g.key for g in feed.groups()]
+
+
+@pytest.mark.parametrize("value", [None, 7, [None], {"a": 1}, "\ud800", ["\ud800"], math.nan])
+@pytest.mark.parametrize(
+    "key", ["model", "parameters", "commit", "notes", "layers", "normalizers", "metrics", "resumed"]
+)
+def test_any_configuration_makes_a_page(tmp_path: Path, key: str, value: object) -> None:
+    """What is null or of another kind is read as empty, and what is shown can be written."""
+    folder = written(tmp_path / "run", {1: {"norm/a": 1.0}})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, key: value}))
+    feed = Feed([folder])
+    assert feed.poll()
+    json.dumps(feed.state(), allow_nan=False, ensure_ascii=False).encode()
+    assert "norm/a" in still_page(feed)
+
+
+def test_broken_runs_are_left_out(tmp_path: Path) -> None:
+    """Unless they were asked for, or there is no other."""
+    good = written(tmp_path / "good", {1: {"norm/a": 1.0}})
+    bad = tmp_path / "bad"
+    bad.mkdir()
+    (bad / "config.json").write_text("{")
+    feed = Feed([good, bad])
+    (error,) = feed.open()
+    assert "bad" in str(error)
+    assert [run.name for run in feed.runs] == ["good"]
+    assert feed.position() == "0.1"
+    assert not feed.poll()
+    with pytest.raises(InputError, match="bad"):
+        Feed([good, bad]).open(asked=[bad])
+    with pytest.raises(InputError, match="bad"):
+        Feed([bad]).open()

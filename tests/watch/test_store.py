@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -164,3 +165,41 @@ def test_a_view_of_a_column_stays() -> None:
         column.append(-1.0)
     assert view.tolist() == list(map(float, range(64)))
     assert len(column.view()) == 264
+
+
+def test_damaged_lines_are_skipped(tmp_path: Path) -> None:
+    """Also those that come while the run is watched; the points after them are read."""
+    folder = written(tmp_path / "run", {s: {"norm/a": 1.0} for s in range(3)})
+    damage = b"[" * 100_000 + b'\n{"step": 1' + b"0" * 400 + b', "time": 1, "metrics": {"norm/a": 1}}\n'
+    (folder / "metrics.jsonl").write_bytes(damage + (folder / "metrics.jsonl").read_bytes())
+    store = _opened(folder)
+    assert (store.count, store.last_step) == (3, 2)
+    with (folder / "metrics.jsonl").open("ab") as file:
+        file.write(damage + b"x\ry\n" + b'{"step": 3, "time": 9, "metrics": {"norm/a": 2}}\n')
+    assert store.poll()
+    assert not store.poll()
+    assert (store.count, store.last_step, store.trouble) == (4, 3, "")
+
+
+def test_runs_that_cannot_be_read(tmp_path: Path) -> None:
+    """Each with its own words."""
+    folder = written(tmp_path / "run", {1: {"norm/a": 1.0}})
+    (folder / "metrics.jsonl").unlink()
+    (folder / "metrics.jsonl").mkdir()
+    with pytest.raises(InputError, match=r"metrics\.jsonl cannot be read"):
+        RunStore(folder, "run").open()
+    (folder / "config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match=r"config\.json is"):
+        RunStore(folder, "run").open()
+
+
+@pytest.mark.parametrize("value", [None, 7, "text", {"a": 1}])
+def test_lists_that_are_none_are_empty(tmp_path: Path, value: object) -> None:
+    """A configuration may be another's."""
+    folder = written(tmp_path / "run", {1: {"norm/a": 1.0}})
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "notes": value}))
+    store = _opened(folder)
+    assert store.listed("notes") == []
+    assert store.listed("layers") == ["a", "b"]
+    assert store.listed("nothing") == []

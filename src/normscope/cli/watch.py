@@ -58,20 +58,25 @@ def watch(
 def opened(paths: list[Path], *, wait: bool) -> Feed:
     """Return the feed of some runs, read as far as they were written.
 
+    A run that cannot be read is left out, with a line on stderr, if it lies in a folder of several; one that was named
+    is a mistake.
+
     Args:
         paths: run folders, or folders of them.
         wait: accept runs that have not begun.
 
     Raises:
-        InputError: if there is no run in a folder, and it is not waited for.
+        InputError: if there is no run in a folder, and it is not waited for, or none that can be read.
     """
     from normscope.watch.feed import Feed, run_folders
 
-    feed = Feed(run_folders([p.expanduser() for p in paths], wait=wait))
-    for run in feed.runs:
-        if not wait:
-            run.open()  # says what is wrong with it
-    feed.poll()
+    places = [p.expanduser() for p in paths]
+    feed = Feed(run_folders(places, wait=wait))
+    if wait:
+        feed.poll()
+        return feed
+    for error in feed.open(asked=places):
+        print(f"normscope: left out: {error}", file=sys.stderr)
     return feed
 
 

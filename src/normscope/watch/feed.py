@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.monitor.lines import Point
+from normscope.monitor.lines import Point, legible
 from normscope.monitor.run import CONFIG
 from normscope.watch.groups import Group, grouped
 from normscope.watch.store import RunStore
@@ -102,6 +102,37 @@ class Feed:
         self._thread: threading.Thread | None = None
         self._groups: tuple[object, list[Group]] = (None, [])
 
+    def open(self, asked: Sequence[str | Path] = ()) -> list[InputError]:
+        """Read all runs for the first time, and leave out those that cannot be read.
+
+        Args:
+            asked: folders of runs that must not be left out.
+
+        Returns:
+            What is wrong with those that were left out.
+
+        Raises:
+            InputError: if a run that was asked for cannot be read, or none can.
+        """
+        needed = {Path(path).resolve() for path in asked}
+        broken: list[InputError] = []
+        with self._changed:
+            good = []
+            for run in self.runs:
+                try:
+                    run.open()
+                    good.append(run)
+                except InputError as error:
+                    if run.path.resolve() in needed:
+                        raise
+                    broken.append(error)
+            if broken and not good:
+                raise broken[0]
+            self.runs = good
+            self._version += 1
+            self._changed.notify_all()
+        return broken
+
     def poll(self) -> bool:
         """Read what is new in all runs, and tell whether anything is."""
         with self._changed:
@@ -148,7 +179,7 @@ class Feed:
             known = tuple((run.generation, len(run.tracks), len(run.config)) for run in self.runs)
             if self._groups[0] != known:
                 names = dict.fromkeys(name for run in self.runs for name in run.tracks)
-                said = [d for run in self.runs for d in run.config.get("metrics", ()) if isinstance(d, dict)]
+                said = [d for run in self.runs for d in run.listed("metrics") if isinstance(d, dict)]
                 self._groups = known, grouped(names, said)
             return self._groups[1]
 
@@ -245,16 +276,17 @@ def _row(point: Point) -> list[Any]:
 
 def _run_state(run: RunStore) -> dict[str, Any]:
     """Return what the page says about a run, with the last number of each of its metrics."""
-    config = run.config
-    facts = {key: config.get(key) for key in ("model", "parameters", "preset", "started", "commit")}
-    notes = [*map(str, config.get("notes", ())), *run.notes]
+    said = {key: run.config.get(key) for key in ("model", "parameters", "preset", "started", "commit")}
+    facts: dict[str, Any] = {key: legible(value) if isinstance(value, str) else None for key, value in said.items()}
+    facts["parameters"] = said["parameters"] if isinstance(said["parameters"], int) else None
+    notes = [*(legible(str(note)) for note in run.listed("notes")), *run.notes]
     broken = {name: [t.broken, t.broken_at] for name, t in run.tracks.items() if t.broken}
     return {
         "name": run.name,
         "facts": facts,
-        "resumed": len(config.get("resumed", ())),
-        "layers": len(config.get("layers", ())),
-        "normalizers": len(config.get("normalizers", ())),
+        "resumed": len(run.listed("resumed")),
+        "layers": len(run.listed("layers")),
+        "normalizers": len(run.listed("normalizers")),
         "notes": notes[:NOTES],
         "more_notes": max(0, len(notes) - NOTES),
         "broken": broken,

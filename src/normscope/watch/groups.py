@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from normscope.monitor.lines import legible
+
 #: How the page calls the kinds of numbers.
 _KINDS = {"lower": "attained"}
 #: What is said of a number that the run does not describe.
@@ -113,10 +115,15 @@ def grouped(names: Iterable[str], descriptions: Sequence[Mapping[str, Any]]) -> 
         _, group = found.setdefault(key, (place, Group(key, title, "log" if log10 else chart.scale, log10)))
         group.lines[name] = {
             "label": _label(name, chart),
-            "kind": _KINDS.get(str(what.get("kind", "")), str(what.get("kind", ""))),
-            **{key: str(what.get(key, "")) for key in ("words", "statement", "domain")},
+            "kind": _KINDS.get(_said(what, "kind"), _said(what, "kind")),
+            **{key: _said(what, key) for key in ("words", "statement", "domain")},
         }
     return [group for _, group in sorted(found.values(), key=lambda pair: pair[0])]
+
+
+def _said(what: Mapping[str, Any], key: str) -> str:
+    """Return a text of a description, empty where there is none."""
+    return legible(str(what.get(key) or ""))
 
 
 def _all_log10(chart: Chart, descriptions: Sequence[Mapping[str, Any]]) -> bool:

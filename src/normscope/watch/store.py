@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from normscope.core.errors import InputError
 from normscope.monitor.lines import Point
 from normscope.monitor.run import CONFIG, METRICS, Run
 
@@ -123,14 +124,29 @@ class RunStore:
         """Tell whether there is a run in the folder."""
         return self._run is not None
 
+    def listed(self, key: str) -> list[Any]:
+        """Return a list of the configuration; an empty one where it has none, or something else."""
+        value = self.config.get(key)
+        return value if isinstance(value, list) else []
+
     def open(self) -> None:
         """Read the run for the first time.
 
         Raises:
-            InputError: if there is none in the folder.
+            InputError: if there is none in the folder, or none that can be read.
         """
         stamp = self._config_stamp()
-        run = cast(_Tail, _Tail.open(self.path))
+        try:
+            run = cast(_Tail, _Tail.open(self.path))
+        except RecursionError:
+            raise InputError(
+                f"{self.path / CONFIG} is nested too deeply: the folder was not written by a monitor"
+            ) from None
+        except OSError as error:
+            raise InputError(
+                f"a run is read from {CONFIG} and {METRICS}; {error.filename or self.path} cannot be read "
+                f"({error.strerror or error}): give a run folder that you may read"
+            ) from None
         self._run, self._stamp, self.config = run, stamp, run.config
         self._take(run.take())
 
