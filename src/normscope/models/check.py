@@ -61,7 +61,7 @@ def check_model(model: nn.Module) -> None:
     for name, tensor in named_tensors(model):
         if is_lazy(tensor) or tensor.device.type == "meta":
             absent.append(name)
-        elif tensor.is_complex() or tensor.is_quantized or tensor.layout is not torch.strided:
+        elif (tensor.is_complex() and name not in others) or tensor.is_quantized or tensor.layout is not torch.strided:
             kind = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
             unusable.append(f"{name} ({str(kind).removeprefix('torch.')})")
         elif name not in others:

@@ -23,6 +23,7 @@ from normscope.operators.registry import Call, bind, expressions, find_rule
 from normscope.operators.replay import divides_by_spread, replay, responds
 from normscope.operators.rules.normalization import Spread, normalizer
 from normscope.operators.rules.response import global_response
+from normscope.operators.rules.rotation import paired
 from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
 
 #: Operations that give a weight another shape.
@@ -251,8 +252,11 @@ class Walk:
         if kind and find_rule(node.op):
             return self._normalizer(call, kind)
         rule = find_rule(node.op)
-        if rule is None or any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
-            return self._opaque(call, value)  # rules speak of real numbers
+        if any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
+            turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
+            return turned or self._opaque(call, value)  # all other rules speak of real numbers
+        if rule is None:
+            return self._opaque(call, value)
         found = self.forms.refined(call, rule(call))
         if self._is_step(node, value, found):
             return call.opaque(f"real numbers that become {str(value.dtype)[6:]} jump", known=True)
