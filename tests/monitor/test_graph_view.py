@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from monitor.moments import Small, batch, dense, small
 from normscope import analyze
-from normscope.core.errors import InputError
+from normscope.core.errors import CaptureError, InputError
 from normscope.core.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
@@ -284,3 +284,48 @@ def test_one_sample_has_no_batch_statistics() -> None:
 
 def test_small_is_what_the_other_tests_take_it_for() -> None:
     assert isinstance(small(), Small)
+
+
+@pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
+@pytest.mark.parametrize("alone", [False, True])
+def test_padding_is_part_of_a_convolution(mode: str, alone: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        conv = nn.Conv2d(2, 3, 3, padding=(2, 1), stride=2, padding_mode=mode, bias=False)
+    model = conv if alone else nn.Sequential(conv, nn.BatchNorm2d(3), nn.ReLU())
+    layer = _view(model, torch.randn(4, 2, 5, 6, generator=torch.Generator().manual_seed(0))).layers()[0]
+    found = layer.map(torch.float64).matrix(), None if layer.folded is None else layer.folded(torch.float64).matrix()
+    truth = dense(conv.double(), (2, 5, 6))
+    assert torch.allclose(found[0], truth, atol=1e-12)
+    if not alone:
+        assert torch.allclose(found[1], truth / (1 + model[1].eps) ** 0.5, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_padding_on_one_side_is_part_of_a_convolution() -> None:
+    conv = nn.Conv1d(2, 3, 4, padding="same", bias=False)
+    (layer,) = _view(nn.Sequential(conv, nn.ReLU()), torch.randn(4, 2, 7)).layers()
+    assert torch.allclose(layer.map(torch.float64).matrix(), dense(conv.double(), (2, 7)), atol=1e-12)
+
+
+def test_a_graph_is_never_read_with_tensors_the_model_no_longer_has() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU())
+    view = _view(model, torch.randn(5, 3))
+    nn.utils.parametrizations.weight_norm(model[0])
+    view._program = None
+    for read in (view.layers, view.look):
+        with pytest.raises(CaptureError, match=r"needs 0\.weight, which the model no longer has"):
+            read()
+    assert "0.weight" in view.refresh()
+    assert view.refresh() == ""
+    assert view.layers()[0].parameter == "0.parametrizations.weight.original1"
+
+
+def test_weights_that_are_cut_loose_are_seen_apart() -> None:
+    model = nn.Sequential(nn.Linear(3, 3, bias=False), nn.ReLU(), nn.Linear(3, 3, bias=False))
+    model[2].weight = model[0].weight
+    view = _view(model, torch.randn(5, 3))
+    model[2].weight = nn.Parameter(torch.zeros(3, 3))
+    assert "2.weight differs" in view.refresh()
+    assert view.layers()[1].map(torch.float32).matrix().abs().max() == 0.0
+    assert view.layers()[0].map(torch.float32).matrix().abs().max() > 0.0

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 
 import torch
 from torch import nn
+from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm
 
 from monitor.moments import batch, dense, small
@@ -112,3 +114,49 @@ def test_weights_computed_by_a_hook_are_those_of_now() -> None:
     plain.weight.data = model[0].weight.detach().double()
     assert torch.allclose(found["0"], dense(plain, (2, 6, 6)), atol=1e-12)
     assert torch.allclose(found["2"], model[2].weight.detach().double(), atol=1e-12)
+
+
+def test_pruned_weights_are_those_of_now() -> None:
+    layer = nn.Linear(3, 4)
+    prune.l1_unstructured(layer, "weight", amount=0.5)
+    with torch.no_grad():
+        layer.weight_orig.mul_(2.0)  # an update; the weight itself is computed when the layer is called
+    before = fingerprint(layer)
+    assert torch.equal(weight_of(layer), (layer.weight_orig * layer.weight_mask).detach())
+    assert fingerprint(layer) == before
+
+
+def test_modules_that_are_others_are_seen_anew() -> None:
+    model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 3))
+    _, view = _views(model)
+    assert view.refresh() == ""
+    model[0], model[3] = nn.Conv2d(2, 5, 5), nn.Linear(20, 3)
+    model.insert(1, nn.BatchNorm2d(5))
+    assert "4.weight" in view.refresh()
+    assert view.refresh() == ""
+    assert [x.name for x in view.layers()] == ["0", "4"]
+    assert [n.name for n in view.normalizers()] == ["1"]
+    double = copy.deepcopy(model).double()
+    truth = dense(lambda x: double[0](x) - double[0](torch.zeros_like(x)), (2, 6, 6))
+    assert torch.allclose(view.layers()[0].map(torch.float64).matrix(), truth, atol=1e-12)
+
+
+def test_a_layer_that_is_no_longer_reached_is_none() -> None:
+    class Optional(nn.Module):
+        """Has a layer that may be left out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.use = nn.Linear(72, 72), nn.Linear(72, 3), True
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            """Return logits."""
+            y = x.flatten(1)
+            return self.head(self.body(y) if self.use else y)
+
+    model = Optional()
+    _, view = _views(model)
+    assert [x.name for x in view.layers()] == ["body", "head"]
+    model.use = False
+    view.look()
+    assert [x.name for x in view.layers()] == ["head"]

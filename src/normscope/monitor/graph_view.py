@@ -13,7 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.layers import _numbered as numbered
 from normscope.analysis.layers import layer_names
-from normscope.core.errors import CaptureError, InputError
+from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.guard import untouched
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
@@ -22,6 +22,7 @@ from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.monitor.structure import difference, structure
 from normscope.monitor.view import (
     Layer,
     Look,
@@ -45,7 +46,7 @@ FEW = 2
 
 
 class GraphView:
-    """A model by its graph. Reading it runs no code of the model's own, so there is nothing of it to be touched.
+    """A model by its graph. Its own code is run only to see whether the graph is still what it computes.
 
     Args:
         model: the model, unwrapped; its parameters and buffers are read anew at every look.
@@ -64,10 +65,12 @@ class GraphView:
     ) -> None:
         self.model, self.labels, self.loss, self.mode = model, labels, loss, mode
         self._arguments = inputs
+        self._comparable = True
         self._capture()
 
     def _capture(self) -> None:
-        """Capture the model and find its layers, normalizers and activations."""
+        """Capture the model and find its layers, normalizers and activations; until that is done there is no graph."""
+        self._whole = False
         self.captured = _captured(self.model, self._arguments, self.labels, self_loss=self.loss is None)
         self.inputs = _tensors(self.captured, self._arguments, self.labels)
         graph = self.captured.graph
@@ -79,11 +82,13 @@ class GraphView:
         self.graph = with_batch_statistics(graph) if self.mode == "batch" else graph
         self.notes: tuple[str, ...] = tuple(graph.notes)
         self._names = {node.target for node in graph if node.op == "parameter"}
+        self._structure = structure(self.model)
         self._example = self._reference()
         self._program: Program | None = None
         program = self._walk()
         self._sites = {s.node: name for s, name in zip(program.sites, _site_names(program), strict=True)}
         self._watch = _watched(self.captured, program, self._sites)
+        self._whole = True
 
     def _reference(self) -> list[Tensor]:
         """Return the inputs the graph is walked at: one sample, or all where samples depend on each other."""
@@ -96,12 +101,18 @@ class GraphView:
         """Return parameters, buffers and constants as they are now, by the names the graph uses.
 
         Buffers are copies: a graph may write to them, as the model does.
+
+        Raises:
+            CaptureError: if the model no longer has one of them.
         """
         tensors = dict(self.captured.tensors)
-        tensors.update((n, p.detach()) for n, p in _all_parameters(self.model) if n in tensors)
+        live = {n: p.detach() for n, p in _all_parameters(self.model) if n in tensors}
         buffers = self.model.named_buffers(remove_duplicate=False)
-        tensors.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
-        return tensors
+        live.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
+        gone = [n for n in tensors if n in self._structure and n not in live]
+        if gone:
+            raise CaptureError(f"the captured graph needs {listed(gone)}, which the model no longer has")
+        return tensors | live
 
     def _walk(self) -> Program:
         """Return the program at the weights of this moment."""
@@ -109,25 +120,53 @@ class GraphView:
             self._program = build_program(self.captured.graph, self._live(), self._example)
         return self._program
 
-    def refresh(self) -> None:
-        """Forget what was read of the weights: they have moved.
+    def refresh(self) -> str:
+        """Forget what was read of the weights: they have moved. A model that is another one is captured again.
 
-        A graph recorded by running holds along the branches taken then. Where the model has left them, it is captured
-        again.
+        That is seen by its parameters and buffers, and by what it computes on the first samples of the probe: a graph
+        holds along the branches, and with the settings, of the moment it was captured in.
+
+        Returns:
+            What made it another one; nothing if it is the same.
+
+        Raises:
+            CaptureError: if it is another one, and cannot be captured.
         """
         self._program = None
-        if self.captured.graph.front_end != "export" and not self._holds():
-            self._capture()
+        changed = self._difference() if self._whole else "it could not be captured"
+        if not changed and self._comparable and not self._holds():
+            changed = "it computes something else on the probe"
+        if changed:
+            try:
+                self._capture()
+            except Exception as error:
+                raise CaptureError(
+                    f"the model has changed ({changed}), and is not measured as it cannot be captured again: {error}"
+                ) from error
+            self._comparable = self._holds()  # otherwise there would be no end of it
+        return changed
+
+    def _difference(self) -> str:
+        """Return what parameters and buffers tell of another model; the size of a buffer that is not used is free."""
+        now = structure(self.model)
+        used = {*self._names, *(node.target for node in self.captured.graph)}
+        free = {n for n, _ in self.model.named_buffers(remove_duplicate=False) if n not in used}
+        return difference(self._structure, {n: self._structure.get(n, v) if n in free else v for n, v in now.items()})
 
     def _holds(self) -> bool:
-        """Tell whether the graph still gives what the model gives."""
-        given = self._arguments
+        """Tell whether the graph still gives what the model gives, on a few samples where it takes any number."""
+        given, inputs = self._arguments, self.inputs
         if "labels" not in self.captured.input_names and self.labels is not None:
             given = replace(given, kwargs={k: v for k, v in given.kwargs.items() if k != "labels"})
-        with untouched(self.model, *given.tensors()), torch.no_grad(), torch.compiler.set_stance("force_eager"):
+        if self.captured.graph.batch == "dynamic":
+            inputs = _tensors(self.captured, _cut(self._arguments, FEW), self.labels)
+            given = _cut(given, FEW)
+        # A model that writes to its parameters was refused when it was captured.
+        guard = untouched(self.model, *given.tensors(), parameters=False)
+        with guard, torch.no_grad(), torch.compiler.set_stance("force_eager"):
             self.model.eval()
             theirs = [value.clone() for _, value in outputs_of(self.model(*given.args, **given.kwargs))]
-        ours = run(self.captured.graph, self._live(), [t.clone() for t in self.inputs])
+        ours = run(self.captured.graph, self._live(), [t.clone() for t in inputs])
         return len(ours) == len(theirs) and all(_close(a, b) for a, b in zip(ours, theirs, strict=True))
 
     def parameters(self) -> dict[str, Tensor]:
@@ -150,7 +189,7 @@ class GraphView:
             if expr.op is None:
                 continue
             node, out = after.get(expr.id, ("", None))
-            source, weight = expr.inputs[0], _parameter_of(expr.op, parameters, first)
+            source, weight = _unpadded(expr), _parameter_of(expr.op, parameters, first)
             folded = None if out is None else _map_between(source, out)
             axis = _output_axis(expr.op, parameters.get(weight))
             found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis))
@@ -287,6 +326,17 @@ def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor], first: Mapping
         return name
     near = [n for n, p in parameters.items() if n.startswith(f"{op.owner}.") and p.numel() == size]
     return near[0] if len(near) == 1 else name
+
+
+def _unpadded(expr: Expr) -> Expr:
+    """Return what a layer acts on: where its module pads the input itself (circular, reflect), what is padded."""
+    source = expr.inputs[0]
+    while expr.op is not None and source.op is not None and len(source.inputs) == 1:
+        pads = "pad_mode" in source.op.data or source.op.kind == "embedding"
+        if source.op.owner != expr.op.owner or not pads or expr.op.kind != "convolution":
+            break
+        source = source.inputs[0]
+    return source
 
 
 def _output_axis(op: LinearOp, parameter: Tensor | None) -> int:

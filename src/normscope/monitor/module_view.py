@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
@@ -16,6 +17,7 @@ from normscope.core.errors import CaptureError
 from normscope.core.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.monitor.structure import difference, structure
 from normscope.monitor.view import (
     Layer,
     Look,
@@ -46,6 +48,8 @@ ACTIVATIONS = (
 )  # fmt: skip
 #: Names of the parameter behind a weight: plain, parametrized by two, or computed by a hook of torch's older functions.
 WEIGHTS = ("weight", "parametrizations.weight.original1", "weight_orig", "weight_v")
+#: Hooks that compute a weight from parameters when the module is called.
+HOOKS = (SpectralNorm, WeightNorm, BasePruningMethod)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -78,10 +82,16 @@ class ModuleView:
         self.inputs = self.arguments.tensors()
         self.notes: tuple[str, ...] = (f"{NOTE} ({reason})" if reason else NOTE,)
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._structure = structure(model)
         self.look()
 
-    def refresh(self) -> None:
-        """Nothing of the weights is kept."""
+    def refresh(self) -> str:
+        """Nothing of the weights is kept; where the modules are others, what reaches them is seen anew."""
+        changed = difference(self._structure, structure(self.model))
+        if changed:
+            self.look(statistics=False)
+            self._structure = structure(self.model)
+        return changed
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the live parameters, detached, by name."""
@@ -114,6 +124,7 @@ class ModuleView:
     ) -> Look:
         """Run the model over the probe batch; hooks live as long as the pass."""
         look = Look()
+        shapes: dict[str, tuple[int, ...]] = {}
         wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient else set()
         with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient):
             leaves = trained(self.parameters() | dict(parameters or {}), wanted)
@@ -121,11 +132,12 @@ class ModuleView:
             self._set_modes()
             for name, module in self.model.named_modules():
                 if isinstance(module, (nn.Linear, *CONVOLUTIONS, *NORMALIZERS, *ACTIVATIONS)):
-                    module.register_forward_pre_hook(self._hook(name, look if statistics else None))
+                    module.register_forward_pre_hook(self._hook(name, shapes, look if statistics else None))
             with torch.compiler.set_stance("force_eager"):
                 result = torch.func.functional_call(
                     self.model, leaves | buffers, self.arguments.args, self.arguments.kwargs
                 )
+            self._shapes = shapes  # of the modules this pass reached, and no others
             look.outputs = dict(outputs_of(result))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
             look.gradients = gradients_of(look.loss, leaves) if gradient else {}
@@ -139,14 +151,16 @@ class ModuleView:
             if self.mode == "batch" and isinstance(module, BATCH_NORMS) and not isinstance(module, nn.SyncBatchNorm):
                 module.train()
 
-    def _hook(self, name: str, look: Look | None) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def _hook(
+        self, name: str, shapes: dict[str, tuple[int, ...]], look: Look | None
+    ) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         """Return a hook that notes the shape, and the variance before a normalizer or activation."""
 
         def note(module: nn.Module, given: tuple[Any, ...]) -> None:
             if not given or not isinstance(given[0], Tensor) or given[0].ndim == 0:
                 return
             x = given[0].detach()
-            self._shapes[name] = tuple(x.shape)
+            shapes[name] = tuple(x.shape)
             if look is None:
                 return
             if isinstance(module, ACTIVATIONS):
@@ -201,7 +215,7 @@ def weight_of(module: nn.Module) -> Tensor | None:
     >>> weight_of(layer).shape, torch.equal(layer.parametrizations.weight[0]._u, before)
     (torch.Size([2, 3]), True)
     """
-    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, SpectralNorm | WeightNorm)]
+    hooks = [hook for hook in module._forward_pre_hooks.values() if isinstance(hook, HOOKS)]
     if not hooks and not is_parametrized(module, "weight"):
         weight: Tensor | None = getattr(module, "weight", None)
         return None if weight is None else weight.detach()

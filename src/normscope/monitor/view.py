@@ -77,8 +77,8 @@ class View(Protocol):
     labels: Tensor | None
     inputs: list[Tensor]
 
-    def refresh(self) -> None:
-        """Forget what was read of the weights: they have moved."""
+    def refresh(self) -> str:
+        """Forget what was read of the weights: they have moved. Return what made it another model, if it is one."""
         ...
 
     def parameters(self) -> dict[str, Tensor]:
