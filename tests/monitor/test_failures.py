@@ -51,3 +51,24 @@ def test_interrupts_and_exits_get_through(kind: type[BaseException]) -> None:
     failures = Failures(lambda message, step: pytest.fail("no failure"))
     with pytest.raises(kind), failures.survived("probing", 1):
         raise kind
+
+
+def test_where_warnings_are_errors_training_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    notes: list[str] = []
+    failures = Failures(lambda message, step: notes.append(message))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for step in range(2):
+            with failures.survived("probing", step):
+                raise OSError("gone")
+    assert [record.getMessage() for record in caplog.records] == notes
+    assert "gone" in notes[0]
+    caplog.clear()
+
+
+def test_what_failed_where_nothing_could_be_given_up_is_given_up_later() -> None:
+    gone: list[int] = []
+    failures = Failures(lambda message, step: None)
+    _fail(failures, PATIENCE + 1)
+    _fail(failures, 3, give_up=lambda: gone.append(1))
+    assert gone == [1]

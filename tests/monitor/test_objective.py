@@ -87,3 +87,12 @@ def test_numbers_that_wait_are_checked_at_once() -> None:
     for value in (torch.zeros(2), "a lot"):
         with pytest.raises(InputError, match="one number"):
             waiting(value)
+
+
+def test_complex_numbers_are_refused() -> None:
+    for value in (torch.tensor(1 + 1j), torch.tensor([2 + 0j]), 3j):
+        for read in (one_number, waiting):
+            with pytest.raises(InputError, match=r"one (real )?number"):
+                read(value)
+    with pytest.raises(InputError, match="it is complex"):
+        probe_loss({"output": X}, None, lambda out: out.sum() * 1j)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+#: Where failures are told if warnings are errors: that is a wish for the user's own code, and training goes on.
+LOG = logging.getLogger("normscope.monitor")
 #: Failures in a row after which something is given up.
 PATIENCE = 3
 
@@ -33,15 +36,16 @@ class Failures:
     def __init__(self, note: Callable[[str, int], None]) -> None:
         self._note = note
         self._in_a_row: Counter[str] = Counter()
+        self._given_up: set[str] = set()
 
     @contextmanager
     def survived(self, what: str, step: int, give_up: Callable[[], None] | None = None) -> Iterator[None]:
         """Go on after the block whatever fails in it; only an interrupt or an exit gets through.
 
         Args:
-            what: the part of the monitor that works in the block.
+            what: the part of the monitor that works in the block; failures are counted by it.
             step: the number of updates so far.
-            give_up: called after :data:`PATIENCE` failures in a row.
+            give_up: called once after :data:`PATIENCE` failures in a row.
         """
         try:
             yield
@@ -51,8 +55,13 @@ class Failures:
                 message = f"{what} of the monitor failed at step {step}: {type(error).__name__}: {error}"
                 with contextlib.suppress(Exception):
                     self._note(message, step)
-                warnings.warn(message, MonitorWarning, stacklevel=4)
-            if self._in_a_row[what] == PATIENCE and give_up is not None:
+                try:
+                    warnings.warn(message, MonitorWarning, stacklevel=4)
+                except MonitorWarning:
+                    LOG.warning(message)
+            if self._in_a_row[what] >= PATIENCE and give_up is not None and what not in self._given_up:
+                self._given_up.add(what)
                 give_up()
         else:
             self._in_a_row.pop(what, None)
+            self._given_up.discard(what)

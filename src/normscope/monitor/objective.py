@@ -49,6 +49,8 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
         loss = function(given) if labels is None else function(given, labels)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
             raise InputError("the monitor's loss must return a tensor with one number, such as cross_entropy does")
+        if loss.is_complex():
+            raise InputError("the monitor's loss must return a real number; it is complex: take its .real or .abs()")
         return loss.reshape(())
     own = outputs.get("loss")
     if own is not None and own.numel() == 1:
@@ -116,6 +118,8 @@ def one_number(value: object) -> float:
     if isinstance(value, Tensor):
         if value.numel() != 1:
             raise InputError(f"a metric is one number; this tensor has shape {tuple(value.shape)}: take its mean")
+        if value.is_complex():
+            raise InputError("a metric is one real number; this tensor is complex: take its .real or .abs()")
         return float(value.detach().reshape(()))
     try:
         return float(value)  # type: ignore[arg-type]
@@ -132,7 +136,8 @@ def waiting(value: object) -> Tensor | float:
     >>> waiting(3), waiting(torch.tensor([2.0]))
     (3.0, tensor([2.]))
     """
-    return value.detach() if isinstance(value, Tensor) and value.numel() == 1 else one_number(value)
+    simple = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
+    return value.detach() if isinstance(value, Tensor) and simple else one_number(value)
 
 
 def on_accelerator(value: object) -> bool:
