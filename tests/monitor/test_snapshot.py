@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
 import torch
 from torch.nn import functional as F
 
 from monitor.moments import batch, moment_of, small
+from normscope.core.errors import NonFiniteError
 from normscope.core.guard import same_bits
+from normscope.monitor.quantities.chain import ChainEstimate
+from normscope.monitor.quantities.folded import FoldedNorms
+from normscope.monitor.quantities.inverse_sigma import InverseSigma
+from normscope.monitor.quantities.spectral import SpectralNorms
 
 
 def test_a_moment_moved_is_elsewhere_and_the_model_is_not() -> None:
@@ -38,3 +48,29 @@ def test_weights_are_by_layer() -> None:
         "conv2": (4, 5, 3, 3),
         "head": (3, 16),
     }
+
+
+def test_a_layer_that_has_no_norm_is_left_out_and_no_other() -> None:
+    model = small()
+    with torch.no_grad():
+        model.conv1.weight[0, 0, 0, 0] = math.inf
+    with pytest.raises((NonFiniteError, ValueError)):
+        _ = moment_of(model, batch()).norms
+    failed: list[str] = []
+
+    @contextmanager
+    def survived(what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            failed.append(what)
+
+    moment = moment_of(model, batch(), survived=survived)
+    truth = float(torch.linalg.matrix_norm(model.head.weight.detach().double(), 2))
+    assert moment.norms.keys() == {"conv2", "head"}
+    assert moment.norms["head"] == pytest.approx(truth, rel=1e-4)
+    assert moment.folded_norms == {}
+    assert failed == ["norm/conv1", "folded/conv1"]
+    for quantity in (SpectralNorms(), FoldedNorms(), ChainEstimate(), InverseSigma()):
+        assert not [name for name in quantity.measure(moment) if name.startswith(("product/norms", "product/folded"))]
+    assert ChainEstimate().measure(moment) == {}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.normalizers import Constants, site_constants
-from normscope.monitor.view import Layer, Look, Normalizer, View
+from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View
 from normscope.monitor.warm import WarmNorms
 from normscope.operators.site import Site
 
@@ -25,6 +29,11 @@ class Snapshot:
         previous: the weights of the layers one update before, if they were kept.
         gradient: whether the pass over the probe also differentiates.
         norms: what is remembered of the layers' norms from earlier moments.
+        survived: a context in which a layer or normalizer is measured, by the name of its metric; one that swallows
+            what fails leaves that layer out, and no other. By default what fails is raised.
+
+    Attributes:
+        changed: what makes it another model than at the last moment; nothing if it is the same.
     """
 
     def __init__(
@@ -36,12 +45,13 @@ class Snapshot:
         previous: Mapping[str, Tensor] | None = None,
         gradient: bool = False,
         norms: WarmNorms | None = None,
+        survived: Callable[[str], AbstractContextManager[Any]] = nullcontext,
     ) -> None:
-        view.refresh()
+        self.changed = view.refresh()
         self.view, self.step = view, step
         self._norms = WarmNorms() if norms is None else norms
         self.rates, self.previous = dict(rates or {}), dict(previous or {})
-        self._gradient = gradient
+        self._gradient, self._survived = gradient, survived
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -89,19 +99,44 @@ class Snapshot:
 
     @cached_property
     def norms(self) -> dict[str, float]:
-        """Return the spectral norm of every layer from below, by its name."""
-        return {x.name: self._norms.measure(x.name, x.map) for x in self.layers}
+        """Return the spectral norm of every layer from below, by its name; of those that have one now."""
+        found: dict[str, float] = {}
+        for layer in self.layers:
+            with self._survived(f"norm/{layer.name}"):
+                found[layer.name] = self._norm(layer.name, layer.map)
+        return found
 
     @cached_property
     def folded_norms(self) -> dict[str, float]:
         """Return the norm of every layer that fixed normalization follows, together with it, from below."""
-        return {x.name: self._norms.measure(f"{x.name} folded", x.folded) for x in self.layers if x.folded is not None}
+        found: dict[str, float] = {}
+        for layer in self.layers:
+            if layer.folded is not None:
+                with self._survived(f"folded/{layer.name}"):
+                    found[layer.name] = self._norm(f"{layer.name} folded", layer.folded)
+        return found
+
+    def _norm(self, name: str, map_of: MapOf) -> float:
+        """Return the norm of a map from below.
+
+        Raises:
+            NonFiniteError: if it has none, as its weights are not all numbers.
+        """
+        norm = self._norms.measure(name, map_of)
+        if not math.isfinite(norm):
+            raise NonFiniteError("a layer whose weights hold NaN or infinity has no norm")
+        return norm
 
     @cached_property
     def constants(self) -> dict[str, Constants]:
         """Return the constants of every normalizer; with statistics of its input, where they stay above the probe's."""
-        floors = {name: floor.cpu() for name, floor in self.look.floors.items()}
-        return {n.name: site_constants(_on_cpu(n.site), floors.get(n.name), "running") for n in self.normalizers}
+        found: dict[str, Constants] = {}
+        for normalizer in self.normalizers:
+            floor = self.look.floors.get(normalizer.name)
+            with self._survived(f"constant/{normalizer.name}"):
+                site = _on_cpu(normalizer.site)
+                found[normalizer.name] = site_constants(site, None if floor is None else floor.cpu(), "running")
+        return found
 
 
 def _on_cpu(site: Site) -> Site:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -71,3 +73,11 @@ def test_it_never_falls_under_gradient_descent_with_weight_normalization() -> No
         now = minimum_row_norm(directions)
         assert now >= last * (1 - 1e-12)
         last = now
+
+
+@pytest.mark.parametrize("broken", ["conv1", "conv2"])
+def test_what_is_no_number_is_not_passed_over(broken: str) -> None:
+    model = small()
+    with torch.no_grad():
+        getattr(model, broken).weight.fill_(math.nan)
+    assert math.isnan(MinimumNorms().measure(moment_of(model, batch()))["weight/minimum_norm"])

@@ -38,10 +38,11 @@ class AngularUpdates(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the angle of each layer whose weight of one update before is known and not zero."""
+        """Return the angle of each layer whose weight of one update before is known, of its shape and not zero."""
+        pairs = {x.name: (moment.previous.get(x.parameter), moment.parameters.get(x.parameter)) for x in moment.layers}
         found = {
-            f"angle/{layer.name}": angle_between(moment.previous[layer.parameter], moment.parameters[layer.parameter])
-            for layer in moment.layers
-            if layer.parameter in moment.previous
+            f"angle/{name}": angle_between(before, after)
+            for name, (before, after) in pairs.items()
+            if before is not None and after is not None and before.shape == after.shape
         }
         return {name: angle for name, angle in found.items() if not math.isnan(angle)}

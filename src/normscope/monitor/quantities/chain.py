@@ -28,15 +28,17 @@ class ChainEstimate(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the estimate, if there is a layer."""
-        if not moment.layers:
+        """Return the estimate, if there is a layer and every factor is known."""
+        folded = [x.normalizer for x in moment.layers if x.folded is not None]
+        if not moment.layers or len(moment.norms) < len(moment.layers) or len(moment.folded_norms) < len(folded):
             return {}
-        folded = {x.normalizer for x in moment.layers if x.folded is not None}
         norms = moment.norms | moment.folded_norms
         parts = [lower_product(norms.values())]
         for normalizer in moment.normalizers:
             if normalizer.site.node in folded or normalizer.site.kind in OF_WEIGHTS:
                 continue
-            constants = moment.constants[normalizer.name]
+            constants = moment.constants.get(normalizer.name)
+            if constants is None:
+                return {}
             parts.append(constants.on_floor or constants.proved)
         return {"bound/chain_log10": product(parts).log10}

@@ -31,7 +31,8 @@ class FoldedNorms(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the folded norm of each layer that has one, and their product."""
+        """Return the folded norm of each layer that has one and, if none had to be left out, their product."""
         norms = moment.folded_norms
+        every = norms and len(norms) == sum(layer.folded is not None for layer in moment.layers)
         found = {f"folded/{name}": norm for name, norm in norms.items()}
-        return found | ({"product/folded_log10": lower_product(norms.values()).log10} if norms else {})
+        return found | ({"product/folded_log10": lower_product(norms.values()).log10} if every else {})

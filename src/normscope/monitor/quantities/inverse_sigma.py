@@ -68,7 +68,11 @@ class InverseSigma(Quantity):
         for name, site in {n.name: n.site for n in moment.normalizers}.items():
             if site.kind in OF_WEIGHTS:
                 continue
-            constants = moment.constants[name]
+            constants = moment.constants.get(name)
+            if constants is None:  # it could not be told now, so no product is one of all
+                for each in values.values():
+                    each.append(None)
+                continue
             proved = constants.on_floor or constants.proved
             found[f"constant/{name}"] = proved.value
             if constants.printed is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -53,4 +55,5 @@ class MinimumNorms(Quantity):
         }
         found = {f"weight/minimum_norm/{name}": value for name, value in norms.items()}
         hidden = list(norms.values())[:-1]
-        return found | ({"weight/minimum_norm": min(hidden)} if hidden else {})
+        least = math.nan if any(map(math.isnan, hidden)) else min(hidden, default=math.nan)
+        return found | ({"weight/minimum_norm": least} if hidden else {})

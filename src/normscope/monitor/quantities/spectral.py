@@ -37,6 +37,7 @@ class SpectralNorms(Quantity):
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
-        """Return the norm of each layer and the product of all."""
+        """Return the norm of each layer and, if all have one, the product of all."""
         found = {f"norm/{name}": norm for name, norm in moment.norms.items()}
-        return found | ({"product/norms_log10": lower_product(moment.norms.values()).log10} if found else {})
+        every = found and len(found) == len(moment.layers)
+        return found | ({"product/norms_log10": lower_product(moment.norms.values()).log10} if every else {})
