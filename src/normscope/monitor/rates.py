@@ -6,13 +6,42 @@ from typing import Any
 
 from torch import nn
 
+from normscope.core.errors import InputError
+
+
+def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
+    """Return the optimizers that were given: none, one, or several in a list or tuple.
+
+    Args:
+        optimizer: ``None``, an object with ``param_groups``, or a list or tuple of such.
+
+    Raises:
+        InputError: if it is something else.
+
+    >>> import torch
+    >>> layers = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> len(optimizers_of([torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]))
+    2
+    """
+    if optimizer is None:
+        return ()
+    found = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
+    for each in found:
+        if not hasattr(each, "param_groups"):
+            raise InputError(
+                "optimizer= is an optimizer, whose param_groups tell the learning rates, or a list or tuple of such; "
+                f"{type(each).__name__} has no param_groups: leave it out, and give lr= to step"
+            )
+    return found
+
 
 def learning_rates(model: nn.Module, optimizer: Any = None, rate: float | None = None) -> dict[str, float]:
     """Return the learning rate of every parameter by each of its names.
 
     Args:
         model: the model.
-        optimizer: where the rates are read, if they are not given; one without groups of parameters has none.
+        optimizer: where the rates are read, if they are not given: one or several; one without groups of parameters
+            has none.
         rate: the rate of all parameters, where it is known.
 
     >>> import torch
@@ -27,7 +56,8 @@ def learning_rates(model: nn.Module, optimizer: Any = None, rate: float | None =
         names.setdefault(id(parameter), []).append(name)
     if rate is not None:
         return {name: rate for each in names.values() for name in each}
-    groups = getattr(optimizer, "param_groups", ())
+    several = optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
+    groups = [group for each in several for group in getattr(each, "param_groups", ())]
     return {
         name: float(group["lr"])
         for group in groups

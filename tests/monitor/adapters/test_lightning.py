@@ -131,3 +131,33 @@ def test_a_resumed_fit_continues_its_run(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run")
     assert run.series("train/loss").steps.tolist() == list(range(1, 13))
     assert run.config["resumed"][0]["step"] == 6
+
+
+def test_all_optimizers_tell_their_rates(tmp_path: Path) -> None:
+    class Two(Classifier):
+        """Steps two optimizers itself."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.automatic_optimization = False
+
+        def training_step(self, batch: Any, index: int) -> Tensor:
+            """Step both."""
+            loss = super().training_step(batch, index)
+            for optimizer in self.optimizers():
+                optimizer.zero_grad()
+            self.manual_backward(loss)
+            for optimizer in self.optimizers():
+                optimizer.step()
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            """Return one for the first layer, and one for the rest."""
+            rest = [p for layer in list(self.net)[1:] for p in layer.parameters()]
+            return [torch.optim.SGD(self.net[0].parameters(), lr=0.5), torch.optim.SGD(rest, lr=0.25)], []
+
+    mon, model = callback(run=tmp_path / "run", quantities=["effective_rate"]), Two()
+    fit(model, tmp_path, [mon])
+    for layer, rate in ((0, 0.5), (4, 0.25)):
+        square = float(model.net[layer].weight.detach().double().square().sum())
+        assert mon.monitor.latest[f"effective_rate/net.{layer}"] == pytest.approx(rate / square, rel=1e-5)

@@ -37,12 +37,13 @@ class HuggingFaceMonitor(TrainerCallback):
         """
         if self.monitor is not None:
             self.monitor.close(measure=False)
+        optimizer = kwargs.get("optimizer")
         probe = dict(self._probe) if hasattr(self._probe, "items") else self._probe
         self.monitor = Monitor(
             kwargs["model"],
             probe,
             self._preset,
-            optimizer=kwargs.get("optimizer"),
+            optimizer=optimizer if hasattr(optimizer, "param_groups") else None,
             step=state.global_step,
             **self._settings,
         ).begin()

@@ -58,10 +58,10 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         settings = dict(self._settings)
         own = [_Logger(logger) for logger in trainer.loggers] if self._log else []
         sinks = [*settings.pop("sinks", ()), *own]
-        optimizer = trainer.optimizers[0] if trainer.optimizers else None
+        optimizers = [each for each in trainer.optimizers if hasattr(each, "param_groups")]
         self._step = trainer.global_step
         self.monitor = Monitor(
-            model, self._probe, self._preset, sinks=sinks, optimizer=optimizer, step=self._step, **settings
+            model, self._probe, self._preset, sinks=sinks, optimizer=optimizers, step=self._step, **settings
         ).begin()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
