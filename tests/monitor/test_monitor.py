@@ -283,7 +283,8 @@ def test_certify_is_an_analysis_of_this_moment() -> None:
 
 def test_probing_by_hand_and_numbers_known_later() -> None:
     mon, kept = monitored(every=100)
-    mon.log(lost=1.0)  # before it begins there is nothing to write to
+    mon.log(early=1.0)  # begins it
+    assert kept.points[-1] == (0, {"train/early": 1.0})
     with mon:
         mon.step(7)
         mon.log(accuracy=0.5)
@@ -300,6 +301,8 @@ def test_wrong_settings_are_refused_at_once() -> None:
         ({"every": 0}, "at least 1"),
         ({"budget": 2.0}, "share of the training time"),
         ({"sinks": [object()]}, "log"),
+        ({"optimizer": "sgd"}, "str has no param_groups"),
+        ({"optimizer": [None]}, "NoneType has no param_groups"),
     ):
         with pytest.raises(InputError, match=words):
             Monitor(plain(), probe(), **settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -17,16 +18,16 @@ from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.monitor.budget import Budget
 from normscope.monitor.facts import run_facts
-from normscope.monitor.failures import Failures
-from normscope.monitor.objective import LossFunction, on_accelerator, one_number, waiting
+from normscope.monitor.objective import LossFunction
+from normscope.monitor.outlets import Outlets
+from normscope.monitor.own import OwnNumbers
 from normscope.monitor.presets import preset_of
 from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
 from normscope.monitor.quantities import QUANTITIES, descriptions
+from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
-from normscope.monitor.rates import learning_rates
-from normscope.monitor.sinks.folder import RunFolder
-from normscope.monitor.sinks.tensorboard import TensorBoard
+from normscope.monitor.rates import learning_rates, optimizers_of
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.unwrap import is_first_process, unwrapped
 from normscope.monitor.view import View
@@ -51,7 +52,8 @@ class Monitor:
         preset: ``economy`` (2 % of the time), ``standard`` (5 %, gradients too) or ``full`` (certified bounds too).
         run: a folder to write the run to; one that holds a run of the same model is continued.
         sinks: further places to write to: objects with ``log(dict, step=...)``, such as ``wandb`` itself.
-        optimizer: where learning rates are read; without it give ``lr`` to :meth:`step`, or do without them.
+        optimizer: where learning rates are read, or a list of several; without it give ``lr`` to :meth:`step`, or do
+            without them.
         loss: ``f(outputs, labels)``; by default the model's own loss, cross-entropy or the mean squared error.
         mode: what BatchNorm does on the probe: ``batch`` as in training, or ``running``.
         quantities: names in the place of the preset's.
@@ -103,21 +105,28 @@ class Monitor:
         self.model, self.name, self.mode = unwrapped(model), name, mode
         self.quantities: list[Quantity] = [QUANTITIES[n]() for n in names]
         self.budget = Budget(chosen.budget if budget is None else budget)
-        self.sinks = _sinks(run, sinks)
+        self._outlets = Outlets(run, sinks)
+        self._failures = self._outlets.failures
+        optimizers_of(optimizer)
         self.optimizer = optimizer
         self.latest: dict[str, float] = {}
         self.probes = 0
         self._probe, self._loss, self._certify_every = probe, loss, chosen.certify
         self._step, self._resumed = step or 0, step
-        self._last = self._step
+        self._last = self._measured_at = self._step
         self._view: View | None = None
         self._norms = WarmNorms() if remember else ColdNorms()
-        self._previous: dict[str, Tensor] | None = None
+        self._previous: tuple[int, dict[str, Tensor]] | None = None
         self._rate: float | None = None
-        self._pending: dict[str, Any] = {}
+        self._own = OwnNumbers()
+        self._config: dict[str, Any] = {}
         self._ended = False
-        self._failures = Failures(self._note)
         self._active = is_first_process()
+
+    @property
+    def sinks(self) -> list[Any]:
+        """Return the sinks that are not given up."""
+        return self._outlets.sinks
 
     def begin(self) -> Monitor:
         """Capture the model, measure it once, and start the clock; ``with`` does this by itself.
@@ -129,21 +138,23 @@ class Monitor:
         start = time.perf_counter()
         with aside(self._device()):
             view = view_of(self.model, self._probe, self._loss, self.mode)
-            config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
+            self._config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
         try:
-            resumed = self._begin_sinks(config)
-            self._view = view
+            start_at = self._outlets.begin(self._config, self._step, self._resumed, self.every, again=self._ended)
+            self._step, self._view = start_at.step, view
             self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
             self.probes = 0
             first = self._measured(clock=False) | (self._certified() if self._certify_every else {})
         except BaseException:  # refused, or interrupted: others may write to what was opened
             self._view = None
-            self._close_sinks()
+            self._outlets.close(self._step)
             raise
         self.latest |= first
-        if not resumed:
-            self._log(first | {"clock/setup_seconds": time.perf_counter() - start})
-        self._last = self._step
+        if not self._ended:  # probes fall on the steps they would have without the break
+            self._last = self._step if start_at.probed is None else start_at.probed
+        if not (self._ended or start_at.resumed):
+            self._write(first | {"clock/setup_seconds": time.perf_counter() - start})
+        self._measured_at = self._step
         self.budget.start()
         self._keep_weights()
         return self
@@ -165,7 +176,8 @@ class Monitor:
             step: the number of updates so far; by default one more than the last time.
             lr: the learning rate, where there is no optimizer to read it from.
             **metrics: numbers of your own, such as ``loss=...``; they are kept as ``train/loss``, at every step if that
-                is cheap beside the step and they need not be fetched from an accelerator, at the last step always.
+                is cheap beside the step and they need not be fetched from an accelerator. Otherwise the last one of
+                each name waits for that, for the next probe or for the end.
         """
         if not self._active:
             return
@@ -173,23 +185,40 @@ class Monitor:
         with self.budget.spending():
             self._step = self._step + 1 if step is None else int(step)
             self._rate = lr if lr is None else float(lr)
-            self._pending = {key: waiting(value) for key, value in metrics.items() if value is not None}
+            self._own.keep(self._step, metrics)
             found = self._probed() if self._due() else {}
-            cheap = self.budget.allows(SCALARS, cost=0.0) and not any(map(on_accelerator, self._pending.values()))
-            if found or (self._pending and cheap):
-                self._log(self._own() | found)
+            if found or self._cheap():
+                self._write(found)
             self._keep_weights()
 
-    def _own(self) -> dict[str, float]:
-        """Return the user's metrics of this step, which are then no longer waiting."""
-        found = {f"train/{key}": one_number(value) for key, value in self._pending.items()}
-        self._pending = {}
-        return found
+    def _cheap(self) -> bool:
+        """Tell whether the user's numbers that wait may be written now."""
+        return bool(self._own) and self.budget.allows(SCALARS, cost=0.0) and self._own.at_hand()
 
     def log(self, **metrics: Any) -> None:
-        """Keep numbers of your own at the current step, as ``train/...``; for loops that know them only later."""
-        if self._active and self._view is not None:
-            self._log({f"train/{key}": one_number(value) for key, value in metrics.items()})
+        """Keep numbers of your own at the current step, as ``train/...``; for loops that know them only later.
+
+        They are written as those of :meth:`step` are; as there, the run begins by it. After the end the run is opened
+        for these numbers alone.
+        """
+        if not self._active:
+            return
+        if self._view is None and self._ended:
+            self._log_after_end(metrics)
+            return
+        self.begin()
+        with self.budget.spending():
+            self._own.keep(self._step, metrics)
+            if self._cheap():
+                self._write({})
+
+    def _log_after_end(self, metrics: Mapping[str, Any]) -> None:
+        """Write the user's numbers to a run that was closed, and close it again; nothing is measured for that."""
+        self._own.keep(self._step, metrics)
+        with self._failures.survived("writing after the end", self._step):
+            self._outlets.begin(self._config, self._step, None, self.every, again=True)
+            self._write({})
+        self._outlets.close(self._step)
 
     def probe(self) -> dict[str, float]:
         """Measure now, whatever the budget says; the time counts as spent.
@@ -202,7 +231,8 @@ class Monitor:
             return {}
         with self.budget.spending():
             found = self._probed()
-            self._log(found)
+            self._write(found)
+            self._keep_weights()
         return found
 
     def certify(self, **settings: Any) -> Result:
@@ -218,7 +248,7 @@ class Monitor:
         result = self._analyzed(**settings)
         if self._active:
             self.latest |= certified_metrics(result)
-            self._log(certified_metrics(result))
+            self._write(certified_metrics(result))
         return result
 
     def value(self, name: str) -> Value:
@@ -244,20 +274,15 @@ class Monitor:
         """
         if self._view is None:
             return
-        if measure and self._step > self._last and self.budget.allows():
-            self.probe()
-        if self._pending:
-            self._log(self._own())
-        self._close_sinks()
+        if measure and self._step > self._measured_at and self.budget.allows():
+            last = self._last
+            with self.budget.spending():
+                self._write(self._probed())
+            self._last = last  # where it goes on, the probes do too
+        self._write({})
+        self._outlets.close(self._step)
         self._view, self._previous = None, None
         self._ended, self._resumed = True, None  # from now on it goes on after the last point, not from ``step=``
-
-    def _close_sinks(self) -> None:
-        """Close the sinks that are ours."""
-        for sink in self.sinks:
-            if isinstance(sink, RunFolder | TensorBoard):
-                with self._failures.survived(f"sink {type(sink).__name__}", self._step):
-                    sink.close()
 
     def __enter__(self) -> Monitor:
         return self.begin()
@@ -271,22 +296,10 @@ class Monitor:
         """Return where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
-    def _begin_sinks(self, config: Mapping[str, Any]) -> bool:
-        """Start the run folders, and tell whether one of them, or this monitor, goes on with an earlier run."""
-        resumed = self._ended
-        for sink in self.sinks:
-            if isinstance(sink, RunFolder):
-                at = sink.begin(config, self._resumed)
-                resumed, self._step = resumed or sink.resumed, max(self._step, at)
-        for sink in self.sinks:
-            if isinstance(sink, TensorBoard) and (resumed or self._resumed):
-                sink.resume(self._step)
-        return resumed
-
     def _due(self) -> bool:
         """Tell whether to probe now: the weights of one update before were kept, or nothing asks for them."""
         if any(q.previous for q in self.quantities):
-            return self._previous is not None
+            return self._previous is not None and self._previous[0] < self._step
         return self._step - self._last >= self.every and self.budget.allows()
 
     def _keep_weights(self) -> None:
@@ -296,7 +309,8 @@ class Monitor:
             return
         with self._failures.survived("keeping weights", self._step, give_up=self._give_up_previous):
             wanted = {layer.parameter for layer in self._view.layers()}
-            self._previous = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
+            kept = {n: p.clone() for n, p in self._view.parameters().items() if n in wanted}
+            self._previous = self._step, kept
 
     def _give_up_previous(self) -> None:
         """Do without the quantities that need the weights of one update before: the others need not wait for them."""
@@ -305,10 +319,12 @@ class Monitor:
     def _probed(self) -> dict[str, float]:
         """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
         found = self._measured(clock=True)
-        self._last, self._previous = self._step, None
+        self._last, self._measured_at, self._previous = self._step, self._step, None
         if self._certify_every and self.probes % self._certify_every == 0:
             found |= self._certified()
-        self.latest |= found
+        # What could not be measured now has no last number; angles and certified bounds are not of every probe.
+        seldom = [d for q in self.quantities if q.previous for d in q.describes] + list(CERTIFIED)
+        self.latest = {n: x for n, x in self.latest.items() if any(d.matches(n) for d in seldom)} | found
         return found
 
     def _measured(self, *, clock: bool) -> dict[str, float]:
@@ -317,6 +333,7 @@ class Monitor:
             return {}
         begin = time.perf_counter()
         found: dict[str, float] = {}
+        previous = self._previous if self._previous is not None and self._previous[0] < self._step else (0, None)
         with self._failures.survived("probing", self._step), aside(self._device()):
             if torch.accelerator.is_available():
                 torch.accelerator.synchronize()  # what training left to do is not the probe's time
@@ -325,10 +342,15 @@ class Monitor:
                 self._view,
                 self._step,
                 rates=learning_rates(self.model, self.optimizer, self._rate),
-                previous=self._previous,
+                previous=previous[1],
                 gradient=any(q.gradient for q in self.quantities),
                 norms=self._norms,
+                survived=partial(self._failures.survived, step=self._step),
             )
+            if moment.changed:
+                self.latest = {}  # of another model
+                with contextlib.suppress(Exception):  # a folder that cannot be written is told when points are
+                    self._outlets.note(f"the model has changed since the last probe: {moment.changed}", self._step)
             for quantity in tuple(self.quantities):
                 found |= self._of(quantity, moment)
         cost = time.perf_counter() - begin
@@ -343,12 +365,6 @@ class Monitor:
         with self._failures.survived(f"quantity {quantity.name}", self._step, give_up):
             found = quantity.measure(moment)
         return found
-
-    def _note(self, message: str, step: int) -> None:
-        """Write a message to the run folders."""
-        for sink in self.sinks:
-            if isinstance(sink, RunFolder):
-                sink.log({}, step=step, note=message)
 
     def _analyzed(self, **settings: Any) -> Result:
         """Analyze the model as it is now."""
@@ -369,22 +385,10 @@ class Monitor:
         """Do without certified metrics."""
         self._certify_every = 0
 
-    def _log(self, metrics: Mapping[str, float]) -> None:
-        """Hand metrics to every sink."""
-        for sink in tuple(self.sinks):
-            give_up = partial(self.sinks.remove, sink)
-            with self._failures.survived(f"sink {type(sink).__name__}", self._step, give_up):
-                sink.log(dict(metrics), step=self._step)
-
-
-def _sinks(run: str | Path | None, sinks: Iterable[Any]) -> list[Any]:
-    """Return the sinks, the run folder first.
-
-    Raises:
-        InputError: if one of them cannot log.
-    """
-    found = [*([] if run is None else [RunFolder(run)]), *sinks]
-    for sink in found:
-        if not callable(getattr(sink, "log", None)):
-            raise InputError(f"a sink has a method log(dict, step=...); {type(sink).__name__} has none")
-    return found
+    def _write(self, metrics: Mapping[str, float]) -> None:
+        """Hand metrics of this step to every sink, and with them the user's that wait, in the order of their steps."""
+        points = self._own.taken()
+        points[self._step] = {**points.get(self._step, {}), **metrics}
+        for step in sorted(points):
+            if points[step]:
+                self._outlets.log(points[step], step)

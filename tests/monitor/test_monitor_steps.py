@@ -1,0 +1,164 @@
+"""The engine from step to step: angles, numbers of the user's, layers that break, failures beside training."""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError
+from normscope.monitor import Run
+from normscope.monitor.failures import MonitorWarning
+from normscope.monitor.monitor import Monitor
+
+
+def _net() -> nn.Sequential:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Linear(3, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 2)
+        )
+
+
+def _probe() -> tuple[Tensor, Tensor]:
+    return torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
+
+
+def _monitor(path: Path, model: nn.Module | None = None, **settings: Any) -> Monitor:
+    return Monitor(
+        _net() if model is None else model, _probe(), run=path, **{"budget": math.inf, "every": 1, **settings}
+    )
+
+
+def _turn(model: nn.Sequential, step: int) -> float:
+    """Move a weight, and return the angle by which it turned."""
+    with torch.no_grad():
+        before = model[0].weight.detach().double().flatten()
+        model[0].weight.add_(0.1 * step)
+        after = model[0].weight.detach().double().flatten()
+    return math.acos(float(before @ after / (before.norm() * after.norm())))
+
+
+@pytest.mark.parametrize("every", [1, 4, 6])
+@pytest.mark.parametrize("last", [3, 7, 8])
+def test_an_angle_is_recorded_where_an_update_lies_between_and_only_there(
+    tmp_path: Path, every: int, last: int
+) -> None:
+    model = _net()
+    mon = _monitor(tmp_path, model, every=every, quantities=["angle", "loss"])
+    turns: dict[int, float] = {}
+    with mon:
+        for step in range(1, last + 1):
+            turns[step] = _turn(model, step)
+            mon.step()
+            if step == 3:
+                assert "angle/0" not in mon.probe()
+    run = Run.open(tmp_path)
+    assert last in run.series("probe/loss").steps  # measured at the end
+    if "angle/0" in run.names:
+        series = run.series("angle/0")
+        for step, angle in zip(series.steps.tolist(), series.values.tolist(), strict=True):
+            assert angle == pytest.approx(turns[step], rel=1e-4)
+    expected = {1: list(range(1, last + 1)), 4: [7] if last >= 7 else [], 6: []}[every]  # after 3 counted anew
+    assert (run.series("angle/0").steps.tolist() if "angle/0" in run.names else []) == expected
+
+
+@pytest.mark.parametrize("broken", [0, 3, 6])
+def test_a_layer_that_is_no_number_is_left_out_until_it_is_one_again(tmp_path: Path, broken: int) -> None:
+    model = _net()
+    good = copy.deepcopy(model.state_dict())
+    with _monitor(tmp_path, model, preset="standard", mode="running") as mon, warnings.catch_warnings(record=True) as w:
+        warnings.simplefilter("always")
+        mon.step()
+        with torch.no_grad():
+            model[broken].weight[0, 0] = math.nan
+        for _ in range(5):
+            mon.step()
+        assert f"norm/{broken}" not in mon.latest
+        assert "product/norms_log10" not in mon.latest
+        model.load_state_dict(good)
+        for _ in range(2):
+            mon.step()
+    run = Run.open(tmp_path)
+    for name in (0, 3, 6):
+        expected = [0, 1, 7, 8] if name == broken else list(range(9))
+        assert run.series(f"norm/{name}").steps.tolist() == expected, name
+    for name in ("product/norms_log10", "bound/chain_log10", "constant/4", "product/inverse_sigma_proved_log10"):
+        found = run.series(name)
+        assert found.steps.tolist()[-2:] == [7, 8], name
+        assert all(map(math.isfinite, found.values)), name
+    told = [str(each.message) for each in w if each.category is MonitorWarning]
+    assert sum(f"norm/{broken} " in text for text in told) == 1
+    assert not any("quantity" in text for text in told), told
+
+
+def test_numbers_logged_count_as_spent_and_wait_where_there_is_no_time() -> None:
+    class Slow:
+        """Takes its time."""
+
+        def __init__(self) -> None:
+            self.points: list[tuple[int, dict[str, float]]] = []
+
+        def log(self, metrics: dict[str, float], step: int) -> None:
+            """Keep slowly."""
+            time.sleep(0.01)
+            self.points.append((step, metrics))
+
+    slow = Slow()
+    mon = Monitor(_net(), _probe(), sinks=[slow], every=1000, budget=1e-3)
+    with mon:
+        time.sleep(0.1)
+        for step in range(1, 8):
+            mon.step(step)
+            mon.log(loss=float(step))
+            if step == 2:
+                mon.log(accuracy=0.5)
+        assert mon.budget.spent >= 0.01 * len(slow.points[1:])
+        assert mon.budget.spent < 0.05  # and not seven times a hundredth
+        mon.probe()
+        assert slow.points[-1][1]["train/loss"] == 7.0
+    written = {name: (step, value) for step, m in slow.points for name, value in m.items() if name.startswith("train/")}
+    assert written == {"train/loss": (7, 7.0), "train/accuracy": (2, 0.5)}  # each name's last one, at its own step
+    assert [step for step, _ in slow.points] == sorted(step for step, _ in slow.points)
+
+
+def test_where_warnings_are_errors_training_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    model = _net()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with _monitor(tmp_path, model) as mon:
+            with torch.no_grad():
+                model[0].weight.fill_(math.nan)
+            for _ in range(4):
+                mon.step(loss=1.0)
+    assert any("norm/0" in record.getMessage() for record in caplog.records)
+    assert any("norm/0" in note for note in Run.open(tmp_path).notes)
+    caplog.clear()
+
+
+def test_a_complex_loss_is_refused(tmp_path: Path) -> None:
+    with _monitor(tmp_path, every=100) as mon:
+        for loss in (torch.tensor(1 + 2j), torch.tensor(1 + 0j), 1j):
+            for give in (mon.step, mon.log):
+                with pytest.raises(InputError, match=r"one (real )?number"):
+                    give(loss=loss)
+    with pytest.raises(InputError, match="it is complex"):
+        Monitor(_net(), _probe(), loss=lambda out, y: out.sum() * 1j).begin()
+
+
+def test_the_rates_of_several_optimizers(tmp_path: Path) -> None:
+    model = _net()
+    several = [torch.optim.SGD(model[i].parameters(), lr=rate) for i, rate in ((0, 0.5), (3, 0.25))]
+    with _monitor(tmp_path, model, optimizer=several, quantities=["effective_rate"]) as mon:
+        mon.step()
+    for i, rate in ((0, 0.5), (3, 0.25)):
+        square = float(model[i].weight.detach().double().square().sum())
+        assert mon.latest[f"effective_rate/{i}"] == pytest.approx(rate / square, rel=1e-6)
+    assert "effective_rate/6" not in mon.latest
