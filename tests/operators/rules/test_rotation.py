@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import normscope
 from networks import Lambda, jacobian_norm, points
+from normscope.testing.upper_bound import check_upper_bound
 
 ANGLES = torch.tensor([0.3, 2.0, -1.0], dtype=torch.float64)
 
@@ -49,6 +50,18 @@ def test_a_turned_and_mapped_vector_keeps_its_norm() -> None:
     found = normscope.analyze(model, points(2, 5, 6)).end_to_end["global"]
     assert found is not None
     assert found.value == pytest.approx(float(torch.linalg.matrix_norm(linear.weight.detach(), 2)), rel=1e-9)
+
+
+def test_entries_of_turned_pairs_may_be_larger() -> None:
+    """An entry of a turned pair is up to a root of two larger: a gate behind it must know."""
+    eighth = torch.polar(torch.ones(3).double(), torch.full((3,), math.pi / 4).double())
+    model = Lambda(lambda s, x: _flat(_pairs(torch.tanh(4 * x)) * s.c) * x.sin(), c=eighth)
+    upper = normscope.analyze(model, points(2, 6)).end_to_end["global"]
+    assert upper is not None
+    largest = max(jacobian_norm(model, p[None]) for p in 3.0 * points(200, 6))
+    checked = check_upper_bound(model, [points(4, 6)])
+    assert checked.violations == []
+    assert largest <= upper.value
 
 
 @pytest.mark.parametrize(

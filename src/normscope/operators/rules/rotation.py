@@ -47,13 +47,13 @@ def _product(call: Call, z: Expr, factor: Tensor, shape: tuple[int, ...]) -> Exp
     """Return pairs turned by the angles of constants, then scaled by their moduli."""
     if z.shape[-1:] != (2,) or not bool(torch.isfinite(torch.view_as_real(factor)).all()):
         return None
-    modulus = factor.abs().expand(shape[:-1])
-    unit = torch.where(factor == 0, torch.ones_like(factor), factor / factor.abs()).expand(shape[:-1])
-    scale = modulus.unsqueeze(-1).expand(shape)
+    modulus = factor.abs() * (1 + 2.0**-50)  # so that rounding leaves what turns at most one
+    unit = torch.where(factor == 0, torch.zeros_like(factor), factor / modulus).expand(shape[:-1])
+    scale = modulus.expand(shape[:-1]).unsqueeze(-1).expand(shape)
 
     def turn(v: Tensor) -> Tensor:
         (a, b), c, s = v.unbind(-1), unit.real.to(v), unit.imag.to(v)
         return torch.stack((a * c - b * s, a * s + b * c), -1)
 
-    turned = call.linear("isometry", turn, [broadcast(z, shape, call)], shape=shape)
+    turned = call.linear("contraction", turn, [broadcast(z, shape, call)], shape=shape, rowwise=True)
     return call.linear("diagonal", lambda v: v * scale.to(v), [turned], scale=scale, shape=shape)
