@@ -433,3 +433,27 @@ def test_keys_of_any_kind() -> None:
         second.add_(1)
     assert [k is key for k in model.table] == [True, False, False]
     assert (float(first), float(second)) == (0.0, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*(nested tensors|quantize|Sparse CSR).*")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged),
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        lambda: torch.eye(2).to_sparse(),
+        lambda: torch.eye(2).to_sparse_csr(),
+        lambda: torch.ones(2, dtype=torch.complex64).conj(),
+        lambda: torch.ones(2).to(torch.float8_e4m3fn),
+        lambda: torch.ones(2, device="meta"),
+    ],
+)
+@pytest.mark.parametrize("deep", [False, True])
+def test_tensors_of_any_kind_are_no_harm(make: Callable[[], Tensor], deep: bool) -> None:
+    """Those that cannot be compared are left alone."""
+    model = nn.Identity()
+    model.held = {"a": [make()]} if deep else make()
+    with untouched(model) as guard:
+        pass
+    assert guard.moved == ()

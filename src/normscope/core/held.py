@@ -26,7 +26,7 @@ ENTRIES = 10_000
 #: Entries of a tensor or all containers below the first level, or of an array, above which it is left alone.
 LARGE = 1_000_000
 #: Bytes of tensors below the first level and of arrays, in all, above which further ones are left alone.
-ROOM = 64 * 2**20
+ROOM = 16 * 2**20
 
 _PLAIN = frozenset((
     type(None), bool, int, float, complex, str, bytes, range, slice, types.FunctionType, types.ModuleType, type,
@@ -58,7 +58,7 @@ class Held:
 
     Attributes:
         modules: by path; those that lie in a plain list or object, and are therefore not registered, come last.
-        tensors: parameters, buffers and others, by name.
+        tensors: parameters, buffers and others, by name; without quantized and nested ones.
         containers: dicts, lists, sets, deques and the attributes of objects, each with the name of what holds it and
             the prefix of the names of its entries, ``None`` if they have none of their own.
         arrays: of numpy.
@@ -118,6 +118,8 @@ class Held:
         if type(value) in _PLAIN or id(value) in self._seen:
             return
         if isinstance(value, Tensor):
+            if value.is_quantized or value.is_nested:  # torch cannot compare them, nor copy all of them
+                return
             if depth <= 1 or self._fits(value.numel(), value.element_size()):
                 self._seen.add(id(value))
                 self.tensors.append((name, value))
@@ -173,13 +175,16 @@ class Held:
             return enumerate(value)
         if isinstance(value, _CALLABLES):
             return _called(value)
-        if not _is_helper(value) or (depth and not _is_own(value)):
+        # A plain object of somebody's class keeps tables and counts too. A trainer or logger holds a whole training,
+        # and what has a lock is shared by threads: their attributes are put back, and no more.
+        root = str(type(value).__module__).partition(".")[0]
+        held_in = [] if isinstance(value, type) or root in _NO_HELPERS else _attributes(value)
+        entries = [item for container in held_in for item in list(container.items())]
+        followed = root not in _TRAINERS and not any(isinstance(item, _LOCKS) for _, item in entries)
+        if not held_in or (depth and not followed):
             return None
-        present = _attributes(value)
-        self.containers += [(name, f"{name}.", container) for container in present]
-        own = _is_own(value)  # of what holds a whole training the attributes are put back, and no more
-        entries = chain.from_iterable(list(container.items()) for container in present)
-        return [(key, item) for key, item in entries if own or isinstance(item, Tensor)]
+        self.containers += [(name, f"{name}.", container) for container in held_in]
+        return [(key, item) for key, item in entries if followed or isinstance(item, Tensor)]
 
 
 class Slots:
@@ -201,8 +206,8 @@ class Slots:
 
     def __init__(self, owner: object) -> None:
         self.owner = owner
-        kinds = [vars(kind) for kind in type(owner).__mro__ if "__slots__" in vars(kind)]
-        self.names = [k for kind in kinds for k, v in kind.items() if isinstance(v, types.MemberDescriptorType)]
+        kind: Any = type(owner)
+        self.names: tuple[str, ...] = _slot_names(kind)
 
     def __len__(self) -> int:
         return len(self.items())
@@ -222,6 +227,13 @@ class Slots:
             object.__setattr__(self.owner, name, value)
 
 
+@functools.lru_cache(maxsize=1024)
+def _slot_names(kind: Any) -> tuple[str, ...]:
+    """Return the names of the slots of a class, private ones as they are stored."""
+    kinds = [vars(base) for base in kind.__mro__ if "__slots__" in vars(base)]
+    return tuple(k for base in kinds for k, v in base.items() if isinstance(v, types.MemberDescriptorType))
+
+
 def _called(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield what a bound method or partial function holds."""
     if isinstance(value, functools.partial):
@@ -232,21 +244,7 @@ def _called(value: Any) -> Iterator[tuple[str, Any]]:
 
 def _attributes(value: object) -> list[Any]:
     """Return what an object keeps its attributes in: a dictionary, slots, both or neither."""
-    inside, slots = getattr(value, "__dict__", None), Slots(value)
-    return ([inside] if isinstance(inside, dict) else []) + ([slots] if slots.names else [])
-
-
-def _is_helper(value: object) -> bool:
-    """Tell whether an attribute is a plain object of somebody's class, which may keep tables and counts as well."""
-    return not isinstance(value, type) and _root(value) not in _NO_HELPERS and bool(_attributes(value))
-
-
-def _is_own(value: object) -> bool:
-    """Tell whether an object belongs to a model alone: no trainer or logger, and nothing that threads share."""
-    inside = [item for container in _attributes(value) for _, item in list(container.items())]
-    return _root(value) not in _TRAINERS and not any(isinstance(item, _LOCKS) for item in inside)
-
-
-def _root(value: object) -> str:
-    """Return the package that an object's class comes from."""
-    return str(type(value).__module__).partition(".")[0]
+    inside: Any = getattr(value, "__dict__", None)
+    found: list[Any] = [inside] if isinstance(inside, dict) else []
+    slots = Slots(value)
+    return [*found, slots] if slots.names else found
