@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -329,3 +331,37 @@ def test_weights_that_are_cut_loose_are_seen_apart() -> None:
     assert "2.weight differs" in view.refresh()
     assert view.layers()[1].map(torch.float32).matrix().abs().max() == 0.0
     assert view.layers()[0].map(torch.float32).matrix().abs().max() > 0.0
+
+
+def test_outputs_of_every_form_are_compared() -> None:
+    @dataclasses.dataclass
+    class Scores:
+        """What it gives."""
+
+        logits: Tensor
+        classes: Tensor
+        more: tuple[Tensor, None]
+
+    class Structured(nn.Module):
+        """Gives an object."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.shift = nn.Linear(3, 2), 0.0
+
+        def forward(self, x: Tensor) -> Scores:
+            """Return scores, classes and squares."""
+            y = self.fc(x)
+            return Scores(y, y.argmax(-1), (y.square() + self.shift, None))
+
+    model = Structured()
+    view = _view(model, torch.randn(5, 3))
+    assert view.refresh() == ""
+    captured = view.captured
+    with torch.no_grad():
+        model.fc.weight.mul_(2.0)
+    assert view.refresh() == ""
+    assert view.captured is captured
+    model.shift = 1.0
+    assert "computes something else" in view.refresh()
+    assert view.refresh() == ""

@@ -162,3 +162,20 @@ def test_the_rates_of_several_optimizers(tmp_path: Path) -> None:
         square = float(model[i].weight.detach().double().square().sum())
         assert mon.latest[f"effective_rate/{i}"] == pytest.approx(rate / square, rel=1e-6)
     assert "effective_rate/6" not in mon.latest
+
+
+def test_nothing_certified_of_a_layer_is_below_what_is_attained() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(2, 3, 3, padding=1, padding_mode="circular"), nn.ReLU(), nn.Conv2d(3, 2, 3, padding=1)
+        )
+    with torch.no_grad():
+        model[0].weight.abs_()
+    x = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(0))
+    with Monitor(model, x, "full", quantities=["norms"], budget=math.inf) as mon:
+        mon.certify()
+    assert {"norm/0", "norm/2", "certified/norm_log10/2"} <= mon.latest.keys()
+    for name in ("0", "2"):
+        certified = mon.latest.get(f"certified/norm_log10/{name}", math.inf)
+        assert math.log10(mon.latest[f"norm/{name}"]) <= certified

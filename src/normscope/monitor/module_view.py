@@ -107,7 +107,8 @@ class ModuleView:
             own = dict(module.named_parameters())
             weight = next((n for n in own if n in WEIGHTS), "")
             weight = weight or next((n for n in own if n.startswith("parametrizations.weight.original")), "")
-            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
+            repeats = getattr(module, "padding_mode", "zeros") != "zeros"
+            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape), repeats=repeats))
         return tuple(found)
 
     def normalizers(self) -> tuple[Normalizer, ...]:

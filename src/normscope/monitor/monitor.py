@@ -247,8 +247,9 @@ class Monitor:
         self.begin()
         result = self._analyzed(**settings)
         if self._active:
-            self.latest |= certified_metrics(result)
-            self._write(certified_metrics(result))
+            found = certified_metrics(result, self._repeating())
+            self.latest |= found
+            self._write(found)
         return result
 
     def value(self, name: str) -> Value:
@@ -378,8 +379,12 @@ class Monitor:
         """Return certified metrics, nothing if the analysis fails."""
         found: dict[str, float] = {}
         with self._failures.survived("certification", self._step, self._give_up_certifying):
-            found = certified_metrics(self._analyzed())
+            found = certified_metrics(self._analyzed(), self._repeating())
         return found
+
+    def _repeating(self) -> set[str]:
+        """Return the layers of which an analysis certifies another map."""
+        return set() if self._view is None else {layer.name for layer in self._view.layers() if layer.repeats}
 
     def _give_up_certifying(self) -> None:
         """Do without certified metrics."""

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from normscope.graph.capture import _tensors_in as tensors_in
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.site import Site
 
@@ -26,6 +27,8 @@ class Layer:
         folded: the same followed by the fixed normalization right after it, if there is one.
         normalizer: the graph node of that normalization.
         output_axis: the axis of the parameter that counts outputs.
+        repeats: whether it pads its input with entries of that (circular, reflect); an analysis takes the padding for
+            an operation of its own, so what that certifies of the layer is not of this map.
     """
 
     name: str
@@ -34,6 +37,7 @@ class Layer:
     folded: MapOf | None = None
     normalizer: str = ""
     output_axis: int = 0
+    repeats: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,13 +179,10 @@ def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor]) -> dict[str,
     return {name: value.detach() for name, value in zip(wanted, found, strict=True) if value is not None}
 
 
-def outputs_of(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
-    """Return the floating tensors of a model's output by name, in order.
+def outputs_of(value: Any) -> list[tuple[str, Tensor]]:
+    """Return the floating tensors of a model's output by name, in order, as a captured graph gives them.
 
     >>> [key for key, _ in outputs_of({"loss": torch.zeros(()), "more": (torch.ones(2), None)})]
     ['loss', 'more.0']
     """
-    if isinstance(value, Tensor):
-        return [(name or "output", value)] if value.is_floating_point() else []
-    items = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, tuple | list) else ()
-    return [pair for key, item in items for pair in outputs_of(item, f"{name}.{key}" if name else str(key))]
+    return tensors_in(value)
