@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from networks import Lambda, jacobian, points, program_of, seeded
 from normscope.lipschitz import tokens
-from normscope.lipschitz.tokens import token_axis, token_matrix
+from normscope.lipschitz.tokens import token_axis, token_matrices, token_matrix
 
 
 @pytest.mark.parametrize(
@@ -61,3 +61,50 @@ def test_a_matrix_beyond_the_limit_is_not_formed(monkeypatch: pytest.MonkeyPatch
     program = program_of(seeded(nn.Linear(3, 5)), points(2, 4, 3))
     monkeypatch.setattr(tokens, "LARGEST_MATRIX", 4)
     assert token_matrix(program.atoms[0], program.outputs[0][1]) is None
+
+
+def _turned(s: Lambda, x: Tensor) -> Tensor:
+    """Return rows turned by angles of their own, one half of a row against the other."""
+    left, right = x.chunk(2, -1)
+    return x * s.c + torch.cat([-right, left], -1) * s.s
+
+
+TURNS = {"c": torch.linspace(0, 3, 5)[:, None].repeat(1, 6).cos().double()}
+TURNS["s"] = (1 - TURNS["c"].square()).sqrt()
+
+
+@pytest.mark.parametrize(
+    ("function", "height"),
+    [
+        (_turned, 6),
+        (lambda s, x: x * s.c, 6),
+        (lambda s, x: torch.cat([x, x * s.s], -1), 12),
+        (lambda s, x: (x * s.c).reshape(-1, 5, 2, 3), 6),
+    ],
+)
+def test_rows_that_are_treated_otherwise_have_matrices_of_their_own(
+    function: Callable[[Lambda, Tensor], Tensor], height: int
+) -> None:
+    """On the diagonal of the whole map, in order, and nothing beside it."""
+    model = Lambda(function, **TURNS)
+    program = program_of(model, points(2, 5, 6))
+    found = token_matrices(program.atoms[0], program.outputs[0][1])
+    assert found is not None
+    matrices, stride = found
+    assert matrices.shape == (5, height, 6)
+    assert stride == height
+    assert torch.allclose(torch.block_diag(*matrices), jacobian(model, points(1, 5, 6)), atol=1e-15)
+
+
+@pytest.mark.parametrize("function", [lambda s, x: x.cumsum(1), lambda s, x: x.roll(1, 1)])
+def test_mixed_rows_have_none(function: Callable[[Lambda, Tensor], Tensor]) -> None:
+    """Neither have moved ones."""
+    program = program_of(Lambda(function, **TURNS), points(2, 5, 6))
+    assert token_matrices(program.atoms[0], program.outputs[0][1]) is None
+
+
+def test_too_many_matrices_are_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is on their entries."""
+    program = program_of(Lambda(_turned, **TURNS), points(2, 5, 6))
+    monkeypatch.setattr(tokens, "LARGEST_STACK", 5 * 6 * 6 - 1)
+    assert token_matrices(program.atoms[0], program.outputs[0][1]) is None

@@ -93,3 +93,13 @@ def test_what_is_no_run_folder_is_refused_with_words(tmp_path: Path) -> None:
     (tmp_path / "odd" / "config.json").mkdir(parents=True)
     with pytest.raises(InputError, match="cannot be read"):
         Run.open(tmp_path / "odd")
+
+
+def test_a_damaged_configuration_is_refused_or_read_as_empty(tmp_path: Path) -> None:
+    """Nesting beyond any reader is no JSON; notes that are null are none."""
+    (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        Run.open(tmp_path)
+    (tmp_path / "config.json").write_text('{"format": 1, "notes": null}')
+    assert Run.open(tmp_path).notes == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -56,6 +57,10 @@ class Node:
 
     def inputs(self) -> tuple[str, ...]:
         """Return the names of the nodes this one reads, each once, in order."""
+        return self._read
+
+    @functools.cached_property
+    def _read(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(r.name for r in references((self.args, self.kwargs))))
 
 

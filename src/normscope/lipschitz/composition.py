@@ -51,6 +51,7 @@ class Composition:
         self._images: dict[int, Range] = {}
         self._lips: dict[int, Lip] = {}
         self._ranges: dict[int, Range] = {}
+        self._bases: dict[int, Expr] = {}
         self._offsets: dict[int, Tensor] = {}
         self._atoms = {a.id: a for a in program.atoms}
 
@@ -206,9 +207,17 @@ class Composition:
             order = _needed(expr, self._ranges)
             # Row by row is exact and costs a matrix: once for what is asked, and for each branch of a junction below.
             ends = {expr.id} | {i.id for e in order if len(e.atoms) > 1 for i in e.inputs}
+            self._bases.update({e.id: base for e in order if (base := self._base(e)) is not None})
+            ends |= {self._bases[e.id].id for e in order if e.id in self._bases}
             for item in order:
                 self._ranges[item.id] = self._range(item, row_by_row=item.id in ends).tightened(item.shape)
         return self._ranges[expr.id]
+
+    def _base(self, expr: Expr) -> Expr | None:
+        """Return the tensor that the branches of a sum or concatenation, perhaps reshaped, all come from."""
+        if expr.op is not None and expr.op.data.get("reshape") and expr.op.bias is None:
+            return self._bases.get(expr.inputs[0].id) or self._base(expr.inputs[0])
+        return _meeting(expr) if expr.op is not None and expr.op.kind in ("sum", "concat") else None
 
     def _range(self, expr: Expr, *, row_by_row: bool) -> Range:
         """Compute a range from those of the operands, and row by row where that is wanted and the map allows it."""
@@ -217,6 +226,9 @@ class Composition:
         if not expr.atoms:
             return ranges.range_of(offset(expr, self._offsets))
         out = ranges.shifted(self._linear_range(expr, [self._ranges[i.id] for i in expr.inputs]), expr)
+        if expr.id in self._bases:
+            base = self._bases[expr.id]
+            out = out.meet(ranges.row_by_own(base, expr, self._ranges[base.id].row))
         if row_by_row and len(expr.atoms) == 1:
             source = self._atom_of(expr)
             row = self.image(source).row
@@ -369,6 +381,19 @@ def _replayed(path: list[Expr], start: Expr) -> Expr:
             raise ValueError("a chain holds operations only")
         start = linear(step.op, [start], step.shape)
     return start
+
+
+def _meeting(junction: Expr) -> Expr | None:
+    """Return where the branches of a junction meet again, if that is near and nothing constant is added on the way."""
+    open_ = {junction.id: junction}
+    for _ in range(24):
+        latest = open_.pop(max(open_))
+        if latest.op is None or latest.op.bias is not None or not all(i.atoms for i in latest.inputs):
+            return None
+        open_ |= {i.id: i for i in latest.inputs}
+        if len(open_) == 1:
+            return next(iter(open_.values()))
+    return None
 
 
 def _needed(expr: Expr, done: Mapping[int, Range]) -> list[Expr]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.lipschitz.forming import forming_error
-from normscope.lipschitz.tokens import token_axis, token_matrix
+from normscope.lipschitz.tokens import token_axis, token_matrices, token_matrix
 from normscope.operators.expression import Expr, LinearOp
 from normscope.operators.nonlinear import INF, Range, product
 
@@ -198,3 +198,26 @@ def row_wise(source: Expr, expr: Expr, row: float, *, constant: Tensor | None = 
     if found[1][1] % expr.shape[-1] == 0 and min(expr.shape[-1], width) <= SMALL_BLOCK:
         rows = (_largest_norm(matrix.reshape(-1, expr.shape[-1], width)) + slack) * row
     return added([Range(-sup, sup, rows), shift])
+
+
+def row_by_own(source: Expr, expr: Expr, row: float) -> Range:
+    """Return the range of a map that treats every row of its source by itself, each otherwise.
+
+    A row of the result is ``B x`` with x a row of the source, and ``||B||^2`` is at most the largest absolute row sum
+    of ``B^T B`` or ``B B^T``: one for a rotation.
+
+    Args:
+        source: the expression the map starts from.
+        expr: where it ends.
+        row: the largest norm of a row of the source.
+    """
+    found = None if row == INF or not expr.shape else token_matrices(source, expr)
+    if found is None or found[1] % expr.shape[-1]:
+        return Range()
+    blocks = found[0].unflatten(1, (-1, expr.shape[-1]))
+    gram = blocks.mT @ blocks if blocks.shape[-2] > blocks.shape[-1] else blocks @ blocks.mT
+    rounding = 2.0**-50 * blocks.shape[-2] * blocks.shape[-1] * blocks.square().sum((-2, -1))
+    square = float((gram.abs().sum(-1).amax(-1) + rounding).max())
+    forming = forming_error(source, expr)
+    slack = math.exp(forming.log_total) if forming.log_total < 600.0 else INF
+    return Range(row=(up(math.sqrt(square)) + slack) * row)

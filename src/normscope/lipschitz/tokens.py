@@ -11,6 +11,8 @@ from normscope.operators.expression import Expr, evaluate, track
 
 #: Largest side of a matrix that is formed for a segment acting token by token.
 LARGEST_MATRIX = 20_000
+#: Most entries of a stack of matrices, one for each row.
+LARGEST_STACK = 20_000_000
 
 
 #: An axis of the source, as (length, stride), and where it ends up in the target.
@@ -50,6 +52,29 @@ def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor
             image = function(units.reshape(source.shape)).reshape(out_outer, n, t)
         matrix[:, start : start + count] = image[:, :count].permute(0, 2, 1).reshape(height, count)
     return matrix
+
+
+def token_matrices(source: Expr, target: Expr) -> tuple[Tensor, int] | None:
+    """Return the matrices by which a map treats the rows of its source, each row by its own, and their stride behind.
+
+    A row is a slice along the last axis. The matrices have the shape (rows, output entries per row, width), so that
+    rotary positions, which turn every row otherwise, are followed too; ``None`` where rows are mixed, or they are too
+    many to be worth it.
+    """
+    width = source.shape[-1] if source.shape else 0
+    rows = source.numel // width if width else 0
+    if rows == 0 or target.numel % rows or target.numel * width > LARGEST_STACK:
+        return None
+    found = track(source, target, (rows, width)) if rows > 1 else ((1, target.numel), True)
+    if found is None:
+        return None
+    (_, stride), _ = found
+    function, columns = evaluate(source, target), []
+    for unit in torch.eye(width, dtype=torch.float64):
+        with torch.no_grad():
+            image = function(unit.expand(source.shape)).reshape(-1, rows, stride)
+        columns.append(image.transpose(0, 1).reshape(rows, -1))
+    return torch.stack(columns, -1), stride
 
 
 def token_axis(source: Expr, target: Expr, wanted: tuple[int, int] | None = None) -> Axis | None:

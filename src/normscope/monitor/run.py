@@ -76,7 +76,7 @@ class Run:
             raise InputError(
                 f"{folder / CONFIG} cannot be read ({error.strerror}): give a run folder that you may read"
             ) from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(
                 f"{folder / CONFIG} is not JSON ({error}): the folder was not written by a monitor"
             ) from None
@@ -132,7 +132,7 @@ class Run:
     @property
     def notes(self) -> list[str]:
         """Return what a reader must know: of the configuration, and of the points."""
-        return [*self.config.get("notes", ()), *(point.note for point in self._points if point.note)]
+        return [*(self.config.get("notes") or ()), *(point.note for point in self._points if point.note)]
 
     @property
     def last_step(self) -> int:
