@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import warnings
 from collections.abc import Callable
@@ -164,3 +165,21 @@ def test_a_model_that_is_the_same_is_captured_once(monkeypatch: pytest.MonkeyPat
             model.fc.weight.fill_(math.nan)
         with pytest.warns(MonitorWarning, match="norm/fc"):
             mon.step()
+
+
+def test_a_model_that_cannot_be_captured_again_is_certified_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object, **named: object) -> None:
+        raise RuntimeError("not today")
+
+    model = _net()
+    with Monitor(model, _probe(), quantities=["norms"], budget=math.inf, every=1) as mon:
+        with monkeypatch.context() as patch, warnings.catch_warnings():
+            warnings.simplefilter("ignore", MonitorWarning)
+            patch.setattr("normscope.monitor.graph_view._captured", refuse)
+            parametrizations.weight_norm(model[0])
+            mon.step()
+            result = mon.certify()
+        weight = copy.deepcopy(model[0]).double().weight.detach()  # of the given parameters in exact arithmetic
+        truth = float(torch.linalg.matrix_norm(weight, 2))
+        assert truth * (1 - 1e-12) <= mon.value("certified/norm_log10/0").value <= 1.001 * truth
+        assert result.layers[0].name == "0"

@@ -384,7 +384,11 @@ class Monitor:
 
     def _repeating(self) -> set[str]:
         """Return the layers of which an analysis certifies another map."""
-        return set() if self._view is None else {layer.name for layer in self._view.layers() if layer.repeats}
+        modules = self.model.named_modules()
+        found = {name for name, module in modules if getattr(module, "padding_mode", "zeros") != "zeros"}
+        with self._failures.survived("telling layers apart", self._step):  # there may be no graph of it now
+            found |= {layer.name for layer in self._view.layers() if layer.repeats} if self._view is not None else set()
+        return found
 
     def _give_up_certifying(self) -> None:
         """Do without certified metrics."""

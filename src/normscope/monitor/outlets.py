@@ -86,7 +86,7 @@ class Outlets:
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         """Hand metrics to every sink."""
         for sink in tuple(self.sinks):
-            with self.failures.survived(self._names[id(sink)], step, partial(self._give_up, sink)):
+            with self.failures.survived(self._name(sink), step, partial(self._give_up, sink)):
                 sink.log(dict(metrics), step=step)
 
     def note(self, message: str, step: int) -> None:
@@ -99,8 +99,12 @@ class Outlets:
         """Close the sinks that are ours."""
         for sink in self.sinks:
             if isinstance(sink, RunFolder | TensorBoard):
-                with self.failures.survived(self._names[id(sink)], step):
+                with self.failures.survived(self._name(sink), step):
                     sink.close()
+
+    def _name(self, sink: Any) -> str:
+        """Return what a sink is called, and its failures are counted by: those of one class are told apart."""
+        return self._names.get(id(sink), f"sink {type(sink).__name__}")
 
     def _give_up(self, sink: Any) -> None:
         """Do without a sink."""
