@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import normscope
-from networks import Lambda, LambdaOfTwo, seeded
+from networks import Lambda, LambdaOfTwo, points, seeded
 from normscope.core.errors import InputError
 from normscope.testing.draw import Draw
 
@@ -117,3 +117,16 @@ def test_time_in_the_first_axis_is_analyzed_as_a_whole(steps: int) -> None:
     norm = float(torch.linalg.matrix_norm(truth, 2))
     assert norm <= upper.value < math.inf
     assert lower.value == pytest.approx(norm, rel=1e-4)
+
+
+def test_a_normalizer_that_is_called_twice_is_frozen_twice() -> None:
+    """Each call by the statistics of what it was given."""
+    norm = nn.BatchNorm1d(3).double()
+    model = Lambda(lambda s, x: s.b(100 * s.b(0.01 * x)), b=norm)
+    x = points(16, 3)
+    first = (0.01 * x).var(0, unbiased=False) + norm.eps
+    second = (100 * (0.01 * x - (0.01 * x).mean(0)) / first.sqrt()).var(0, unbiased=False) + norm.eps
+    truth = float((1.0 / (first * second).sqrt()).max())
+    found = normscope.analyze(model, x, mode="frozen-batch").end_to_end
+    assert found["global"].value == pytest.approx(truth, rel=1e-6)  # type: ignore[union-attr]
+    assert found["lower"].value == pytest.approx(truth, rel=1e-6)  # type: ignore[union-attr]

@@ -84,3 +84,17 @@ def test_no_limit() -> None:
 def test_other_shares_are_refused(share: float) -> None:
     with pytest.raises(InputError, match="share of the training time"):
         Budget(share)
+
+
+def test_what_is_being_spent_counts() -> None:
+    """Whoever asks in the middle of a probe is not told that there is time for the next."""
+    clock = Clock()
+    budget = Budget(0.1, clock)
+    budget.start()
+    budget.expected = 1.0
+    clock.time += 20
+    assert budget.allows()
+    with budget.spending():
+        clock.time += 1
+        assert not budget.allows()
+    assert not budget.allows()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -54,6 +53,17 @@ def probe() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(8, 3, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1] * 4)
 
 
+class Clock:
+    """A clock that moves when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        """Return the seconds, a microsecond later every time."""
+        self.now += 1e-6
+        return self.now
+
+
 def monitored(model: nn.Module | None = None, **settings: Any) -> tuple[Monitor, Kept]:
     kept = Kept()
     sinks = [*settings.pop("sinks", ()), kept]
@@ -95,7 +105,7 @@ def test_numbers_of_the_last_step_are_written_whatever_they_cost() -> None:
         for step in range(5):
             mon.step(loss=float(step))
     found = [(step, m["train/loss"]) for step, m in kept.points if "train/loss" in m]
-    assert found == [(1, 0.0), (5, 4.0)]  # after the first one the time is spent
+    assert found == [(5, 4.0)]
 
 
 def test_an_error_in_the_loop_ends_the_run_at_once(tmp_path: Path) -> None:
@@ -180,17 +190,26 @@ def test_learning_rates_come_from_the_optimizer_or_the_step() -> None:
 
 
 @pytest.mark.parametrize(("preset", "share"), [("economy", 0.02), ("standard", 0.05)])
-def test_it_stays_within_its_budget(preset: str, share: float) -> None:
-    mon, kept = monitored(preset=preset, budget=None, every=1)
+def test_it_stays_within_its_budget(preset: str, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of its own, so that no busy machine decides."""
+    clock = Clock()
+    monkeypatch.setattr("normscope.monitor.monitor.time.perf_counter", clock)
+    measure = ProbeLoss.measure
+
+    def costly(self: ProbeLoss, moment: Any) -> dict[str, float]:
+        clock.now += 0.03 * (1 + clock.now % 0.4)  # a probe costs up to 1.4 times what another does
+        return measure(self, moment)
+
+    monkeypatch.setattr(ProbeLoss, "measure", costly)
+    mon, _ = monitored(preset=preset, budget=None, every=1)
+    mon.budget._now = clock
     with mon:
-        begin = time.perf_counter()
-        while time.perf_counter() - begin < 1.5 + 2.5 * mon.budget.expected / share:
-            time.sleep(0.005)  # a training step
+        for _ in range(4000):
+            clock.now += 0.005  # a training step
             mon.step(loss=1.0)
-        dearest = max(m["clock/probe_seconds"] for _, m in kept.points if "clock/probe_seconds" in m)
-        assert mon.probes > 1
-        # a probe may cost more than expected, and what follows waits for it
-        assert mon.budget.spent <= share * mon.budget.elapsed() + dearest
+            assert mon.budget.spent <= share * mon.budget.elapsed() or mon.probes < 2
+        assert mon.probes > 5
+        assert mon.budget.spent >= 0.5 * share * mon.budget.elapsed()  # and it is used
 
 
 def test_a_run_folder_is_written_and_resumed(tmp_path: Path) -> None:

@@ -175,7 +175,6 @@ def test_nothing_certified_of_a_layer_is_below_what_is_attained() -> None:
     x = torch.randn(4, 2, 5, 5, generator=torch.Generator().manual_seed(0))
     with Monitor(model, x, "full", quantities=["norms"], budget=math.inf) as mon:
         mon.certify()
-    assert {"norm/0", "norm/2", "certified/norm_log10/2"} <= mon.latest.keys()
     for name in ("0", "2"):
-        certified = mon.latest.get(f"certified/norm_log10/{name}", math.inf)
-        assert math.log10(mon.latest[f"norm/{name}"]) <= certified
+        attained, certified = math.log10(mon.latest[f"norm/{name}"]), mon.latest[f"certified/norm_log10/{name}"]
+        assert attained <= certified <= attained + 1e-3

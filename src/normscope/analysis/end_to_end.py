@@ -129,7 +129,7 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     composition = Composition(work.program, domain, work.norms)
     value, probable = _values(composition, name, mode)
     if math.isinf(value.log) and value.log > 0:
-        name = _restricted(name, "within the data's range and norm")
+        name = _restricted(name, "within the data's range and norms")
         domain = Domain(name, floors, tuple(seen.inputs))
         composition = Composition(work.program, domain, work.norms)
         value, probable = _values(composition, name, mode)
@@ -147,7 +147,7 @@ def _without(work: Work) -> Value | None:
     composition = Composition(program, Domain(whole), work.norms)
     value, _ = _values(composition, whole, None)
     if math.isinf(value.log) and value.log > 0 and work.seen is not None:
-        name = _restricted(whole, "within the data's range and norm")
+        name = _restricted(whole, "within the data's range and norms")
         composition = Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms)
         value, _ = _values(composition, name, None)
     work.compositions["without_normalizers"] = composition
@@ -197,7 +197,7 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
     program = build_program(graph, captured.tensors, batch)
     seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
     condition = held(captured, program).condition("that batch")
-    name = f"stacked batches of {batch[0].shape[0]} whose channel stds stay above those of the first batch"
+    name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
     found = search(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)

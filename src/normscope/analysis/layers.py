@@ -10,6 +10,7 @@ from normscope.analysis.work import Work
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.normalizers import describe, site_constants
+from normscope.operators.expression import Expr
 from normscope.operators.program import Program
 from normscope.operators.site import Site
 
@@ -28,10 +29,11 @@ def layers(work: Work) -> list[LayerResult]:
         if op is None:
             continue
         work.say(f"norm of {name}")
-        bounds = work.norms.norm(expr.inputs[0], expr)
+        source = before_padding(expr)
+        bounds = work.norms.norm(source, expr)
         folded = None
         if expr.id in after:
-            together = work.norms.norm(expr.inputs[0], after[expr.id])
+            together = work.norms.norm(source, after[expr.id])
             folded = Value(together.log_upper, Kind.CERTIFIED, mode=work.options.mode, statement="normscope F1")
         results.append(
             LayerResult(
@@ -53,6 +55,17 @@ def layers(work: Work) -> list[LayerResult]:
             )
         )
     return results
+
+
+def before_padding(layer: Expr) -> Expr:
+    """Return what a layer acts on: the padding of a convolution, where it is an operation of its own, is part of it."""
+    source = layer.inputs[0]
+    while layer.op is not None and source.op is not None and layer.op.kind == "convolution":
+        pads = source.op.data.get("pads") or (source.op.kind == "embedding" and len(source.inputs) == 1)
+        if not pads or source.op.owner != layer.op.owner or source.op.bias is not None:
+            break
+        source = source.inputs[0]
+    return source
 
 
 def layer_names(program: Program) -> list[str]:

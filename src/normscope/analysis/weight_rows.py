@@ -115,7 +115,7 @@ def _conditions(found: Found, key: str, leaf: int, *, small: bool, data: bool) -
         weight = "at these weights" if small else "all values of this weight"
         return f"these data points, {weight}" + (f" for which {_FLOOR}" if floors and not small else "")
     whole = found.domains[key].name
-    conditions = [f"whose {_FLOOR}"] * floors + ["within the data's range and norm"] * ranged
+    conditions = [f"whose {_FLOOR}"] * floors + ["within the data's range and norms"] * ranged
     inputs = f"{'inputs' if whole == 'all inputs' else whole} {' and '.join(conditions)}" if conditions else whole
     return f"{inputs}, at these weights" if small else inputs
 

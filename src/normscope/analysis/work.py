@@ -18,8 +18,9 @@ from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
-from normscope.graph.modes import running_statistics, with_batch_statistics
+from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.search import Best, number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
@@ -126,14 +127,16 @@ def frozen(captured: Captured) -> Captured:
     moving = Captured(graph, captured.tensors, captured.example, captured.input_names)
     seen = survey(moving, program, [captured.example], activations={})
     tensors = dict(captured.tensors)
+    statistics = {}
     for node in captured.graph:
-        statistics = running_statistics(node)
-        found = seen.before_normalizers.get(node.name)
-        if statistics is not None and found is not None:
-            for name, value in zip(statistics, (found.moments.mean, found.moments.variance), strict=True):
-                target = captured.graph[name].target
-                tensors[target] = value.to(tensors[target])
-    return Captured(captured.graph, tensors, captured.example, captured.input_names)
+        names, found = running_statistics(node), seen.before_normalizers.get(node.name)
+        if names is not None and found is not None:
+            # A module that is called twice has statistics of its own for each call.
+            values = zip(names, (found.moments.mean, found.moments.variance), strict=True)
+            tensors |= {f"{n}@{node.name}": v.to(tensors[captured.graph[n].target]) for n, v in values}
+            statistics[node.name] = (f"{names[0]}@{node.name}", f"{names[1]}@{node.name}")
+    graph = with_statistics(captured.graph, statistics)
+    return Captured(graph, tensors, captured.example, captured.input_names)
 
 
 def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
@@ -149,7 +152,8 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
     if found.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
     # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
-    some = work.candidates[: number_of_points(work.program, work.options.points)]
+    heavy = forward_cost(work.program) > LARGE
+    some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
     found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from normscope.graph.ir import Graph, Node, Ref
@@ -34,6 +35,24 @@ def running_statistics(node: Node) -> tuple[str, str] | None:
         return None
     mean, variance = node.args[3:5]
     return (mean.name, variance.name) if isinstance(mean, Ref) and isinstance(variance, Ref) else None
+
+
+def with_statistics(graph: Graph, targets: Mapping[str, tuple[str, str]]) -> Graph:
+    """Return the graph with other running statistics for some BatchNorms: buffers of the names given.
+
+    Args:
+        graph: the graph.
+        targets: names of mean and variance by the node of a BatchNorm.
+    """
+    nodes = []
+    for node in graph:
+        if node.name in targets:
+            old = [graph[name] for name in running_statistics(node) or ()]
+            nodes += [replace(n, name=t, target=t) for n, t in zip(old, targets[node.name], strict=True)]
+            args = (*node.args[:3], *(Ref(t) for t in targets[node.name]), *node.args[5:])
+            node = replace(node, args=args)
+        nodes.append(node)
+    return replace(graph, nodes=tuple(nodes), _index={})
 
 
 def has_batch_norm(graph: Graph) -> bool:

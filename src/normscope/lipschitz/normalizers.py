@@ -93,6 +93,8 @@ def _spread(site: Site, spread: Spread, floor: Tensor | None, mode: str) -> Cons
     on_floor = None
     if floor is not None:
         name = f"std before it >= {float(floor.min()):.6g}"
+        if float(floor.max()) > float(floor.min()):
+            name = f"stds before it above those seen, each channel's its own (the least is {float(floor.min()):.6g})"
         on_floor = Value.of(_scaled(site, spread, floor), Kind.CERTIFIED, domain=name, mode=batch, statement=statement)
     printed = _printed(site, zero if floor is None else floor, batch)
     against = proved if on_floor is None else on_floor

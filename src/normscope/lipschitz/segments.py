@@ -377,7 +377,8 @@ def _channel_scale(scale: Tensor, shape: tuple[int, ...], dims: int) -> Tensor |
 
 def _fingerprint(data: dict[str, Any], before: Any, after: Any, mode: Any, tolerance: float) -> Any:
     """Return a key of everything a convolution's norm depends on, so that a shared layer is measured once."""
-    tensors = tuple(None if t is None else (t.data_ptr(), tuple(t.shape)) for t in (data["weight"],))
+    weight = data["weight"]
+    tensors = (weight.data_ptr(), tuple(weight.shape), weight.stride(), weight.dtype)
     scales = tuple(None if t is None else tuple(t.flatten().tolist()) for t in (before, after))
     rest = tuple(str(data[k]) for k in sorted(data) if k != "weight")
     return tensors, scales, rest, str(mode), tolerance

@@ -47,6 +47,7 @@ class Budget:
             )
         self.share, self.spent = share, 0.0
         self._now, self._begin = now, 0.0
+        self._since: float | None = None
         self.expected = 0.0
 
     def start(self) -> None:
@@ -71,13 +72,16 @@ class Budget:
         """
         expected = self.expected if cost is None else cost
         planned = PLANNED * part * self.share * self.elapsed()
-        return math.isinf(self.share) or self.spent + COSTLIER * expected <= planned
+        # What is being spent at this moment is not yet in the account.
+        running = 0.0 if self._since is None else self._now() - self._since
+        return math.isinf(self.share) or self.spent + running + COSTLIER * expected <= planned
 
     @contextmanager
     def spending(self) -> Iterator[None]:
         """Count the time of a block as spent."""
-        begin = self._now()
+        self._since = begin = self._now()
         try:
             yield
         finally:
             self.spent += self._now() - begin
+            self._since = None

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.layers import _numbered as numbered
-from normscope.analysis.layers import layer_names
+from normscope.analysis.layers import before_padding, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.guard import untouched
 from normscope.graph.capture import Captured, capture
@@ -34,7 +34,7 @@ from normscope.monitor.view import (
     outputs_of,
     trained,
 )
-from normscope.operators.expression import Expr, LinearOp, between, evaluate
+from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
@@ -191,11 +191,10 @@ class GraphView:
             if expr.op is None:
                 continue
             node, out = after.get(expr.id, ("", None))
-            source, weight = _unpadded(expr), _parameter_of(expr.op, parameters, first)
+            source, weight = before_padding(expr), _parameter_of(expr.op, parameters, first)
             folded = None if out is None else _map_between(source, out)
             axis = _output_axis(expr.op, parameters.get(weight))
-            repeats = any("pad_mode" in e.op.data for e in between(source, expr) if e.op is not None)
-            found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis, repeats))
+            found.append(Layer(name, weight, _map_between(source, expr), folded, node, axis))
         return tuple(found)
 
     def normalizers(self) -> tuple[Normalizer, ...]:
@@ -329,17 +328,6 @@ def _parameter_of(op: LinearOp, parameters: Mapping[str, Tensor], first: Mapping
         return name
     near = [n for n, p in parameters.items() if n.startswith(f"{op.owner}.") and p.numel() == size]
     return near[0] if len(near) == 1 else name
-
-
-def _unpadded(expr: Expr) -> Expr:
-    """Return what a layer acts on: where its module pads the input itself (circular, reflect), what is padded."""
-    source = expr.inputs[0]
-    while expr.op is not None and source.op is not None and len(source.inputs) == 1:
-        pads = "pad_mode" in source.op.data or source.op.kind == "embedding"
-        if source.op.owner != expr.op.owner or not pads or expr.op.kind != "convolution":
-            break
-        source = source.inputs[0]
-    return source
 
 
 def _output_axis(op: LinearOp, parameter: Tensor | None) -> int:

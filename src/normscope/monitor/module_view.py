@@ -107,8 +107,7 @@ class ModuleView:
             own = dict(module.named_parameters())
             weight = next((n for n in own if n in WEIGHTS), "")
             weight = weight or next((n for n in own if n.startswith("parametrizations.weight.original")), "")
-            repeats = getattr(module, "padding_mode", "zeros") != "zeros"
-            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape), repeats=repeats))
+            found.append(Layer(name, f"{name}.{weight}" if name else weight, _map_of(module, shape)))
         return tuple(found)
 
     def normalizers(self) -> tuple[Normalizer, ...]:

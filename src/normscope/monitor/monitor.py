@@ -247,7 +247,7 @@ class Monitor:
         self.begin()
         result = self._analyzed(**settings)
         if self._active:
-            found = certified_metrics(result, self._repeating())
+            found = certified_metrics(result)
             self.latest |= found
             self._write(found)
         return result
@@ -379,15 +379,7 @@ class Monitor:
         """Return certified metrics, nothing if the analysis fails."""
         found: dict[str, float] = {}
         with self._failures.survived("certification", self._step, self._give_up_certifying):
-            found = certified_metrics(self._analyzed(), self._repeating())
-        return found
-
-    def _repeating(self) -> set[str]:
-        """Return the layers of which an analysis certifies another map."""
-        modules = self.model.named_modules()
-        found = {name for name, module in modules if getattr(module, "padding_mode", "zeros") != "zeros"}
-        with self._failures.survived("telling layers apart", self._step):  # there may be no graph of it now
-            found |= {layer.name for layer in self._view.layers() if layer.repeats} if self._view is not None else set()
+            found = certified_metrics(self._analyzed())
         return found
 
     def _give_up_certifying(self) -> None:

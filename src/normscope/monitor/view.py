@@ -27,8 +27,6 @@ class Layer:
         folded: the same followed by the fixed normalization right after it, if there is one.
         normalizer: the graph node of that normalization.
         output_axis: the axis of the parameter that counts outputs.
-        repeats: whether it pads its input with entries of that (circular, reflect); an analysis takes the padding for
-            an operation of its own, so what that certifies of the layer is not of this map.
     """
 
     name: str
@@ -37,7 +35,6 @@ class Layer:
     folded: MapOf | None = None
     normalizer: str = ""
     output_axis: int = 0
-    repeats: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -347,8 +347,15 @@ class _Finder:
             stack.extend(item.inputs if item.op is not None else item.atom.inputs)
         for item_id in sorted(seen):
             op = seen[item_id].op
-            if op is not None and op.kind == "matrix" and op.data["weight"].data_ptr() == wanted.data_ptr():
+            if op is not None and op.kind == "matrix" and _is_same(op.data["weight"], wanted):
                 yield seen[item_id]
+
+
+def _is_same(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are the same entries in the same memory, one perhaps transposed."""
+    return a.data_ptr() == b.data_ptr() and sorted(zip(a.shape, a.stride(), strict=True)) == sorted(
+        zip(b.shape, b.stride(), strict=True)
+    )
 
 
 def kind_of(op: str, argument: str) -> str:

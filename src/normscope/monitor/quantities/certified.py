@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from normscope.core.result import Result
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.monitor.quantity import Description
@@ -57,19 +55,16 @@ DESCRIPTIONS = (
 )
 
 
-def certified_metrics(result: Result, without: Collection[str] = ()) -> dict[str, float]:
+def certified_metrics(result: Result) -> dict[str, float]:
     """Return the metrics of a certified analysis by name.
 
     Args:
         result: what ``analyze`` found.
-        without: layers that it takes for other maps than the monitor does, and whose norms are left out.
 
     Returns:
         Decimal logarithms, rounded to the safe side.
     """
-    found = {
-        f"certified/norm_log10/{layer.name}": layer.upper.log10 for layer in result.layers if layer.name not in without
-    }
+    found = {f"certified/norm_log10/{layer.name}": layer.upper.log10 for layer in result.layers}
     for name, key in END_TO_END.items():
         value = result.end_to_end.get(key)
         if value is not None:

@@ -82,7 +82,7 @@ def pad(call: Call) -> Expr:
     amounts = list(call.get("pad", call.get("padding")))
     dims = range(len(x.shape) - len(amounts) // 2, len(x.shape))
     bias = None
-    extra: dict[str, Any] = {}
+    extra: dict[str, Any] = {"pads": True}
     if mode == "constant":
         value = float(call.get("value", 0.0))
         if value:
