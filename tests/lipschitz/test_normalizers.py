@@ -66,7 +66,7 @@ def test_on_floors_it_bounds_every_point_above_them(name: str) -> None:
     assert constants.on_floor is not None
     assert worst <= constants.on_floor.value * (1 + 1e-9)
     assert constants.on_floor.log < constants.proved.log
-    assert f"{float(floor.min()):.6g}" in constants.on_floor.domain
+    assert f"{float(seen.floor.min()):.6g}" in constants.on_floor.domain
 
 
 def test_fixed_statistics() -> None:
