@@ -213,7 +213,7 @@ def _peer(peer: Peer, layer: Layer, weight: Tensor, truth: Interval, width: floa
     reason = peer.refuses(layer)
     if reason:
         return {"none": reason}
-    if layer.is_matrix and peer.name not in ("matrix norm", "torch spectral_norm"):
+    if layer.is_matrix and peer.name not in (ONE_SIDED[0], "matrix norm", "torch spectral_norm"):
         return {"none": "a matrix norm"}
     found: dict[str, Any] = {"claim": peer.claim}
     cpu = wall = 0.0

@@ -13,6 +13,7 @@ from benchmarks.layers import Layer
 from benchmarks.peers.base import Peer, Stage
 from normscope.lipschitz.spectral.geometry import convolution_axes, zero_padded_map
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+from normscope.operators.linear_map import LinearMap
 
 
 class OwnLower(Peer):
@@ -34,11 +35,16 @@ class OwnLower(Peer):
         sides = [layer.size] * 2, [layer.kernel] * 2, [layer.stride] * 2, [layer.padding] * 2, [1, 1]
         axes = convolution_axes(*sides)
 
+        def acting(dtype: torch.dtype) -> LinearMap:
+            if layer.is_matrix:  # windows that do not overlap: the kernel as a matrix has the norm
+                return LinearMap.from_matrix(weight.flatten(1).to(dtype))
+            return zero_padded_map(weight.to(dtype), axes, layer.groups)
+
         def value(steps: int) -> float:
-            fast = zero_padded_map(weight.to(torch.float32), axes, layer.groups)
+            fast = acting(torch.float32)
             small = fast if fast.domain_dimension <= fast.range_dimension else fast.transpose
             run = lanczos_norm(small, tolerance=0.0, max_steps=steps, reorthogonalise=False)
-            exact = zero_padded_map(weight.to(torch.float64), axes, layer.groups)
+            exact = acting(torch.float64)
             wide = exact if exact.domain_dimension <= exact.range_dimension else exact.transpose
             return attained_norm(wide, run.vector.to(torch.float64).reshape(wide.domain_shape))
 
