@@ -11,12 +11,13 @@ from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
+from normscope.lipschitz.spectral.eigenpair import certified_eigenpair
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, to_unit_scale
 from normscope.operators.linear_map import LinearMap
 
-#: Sides up to which all eigenvectors are cheaper than a Lanczos run.
-EIGENVECTORS_UP_TO = 192
+#: Sides up to which eigenvalues are cheaper than a Lanczos run.
+EIGENVALUES_UP_TO = 256
 
 
 @statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrix and its rounding error are bounded")
@@ -86,17 +87,15 @@ def gram_norm(
     >>> bounds.lower <= math.sqrt(5) <= bounds.upper
     True
     """
-    n = gram.shape[0]
-    if n <= EIGENVECTORS_UP_TO:
-        lower = _attained_by_eigenvector(map, gram, apply_error)
-    else:
-        # On the Gram matrix itself: a step is cheaper there, and every eigenvalue squared lies further from the next.
-        run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-7, max_steps=200, seed=seed, apply_error=0.0)
-        lower = _attained(map, run.vector, apply_error)
-    upper = _certified(gram, lower, gram_error)
-    if n > EIGENVECTORS_UP_TO and upper > lower * (1.0 + good_width) + gram_error / max(upper, 1e-300):
-        lower = max(lower, _attained_by_eigenvector(map, gram, apply_error))
-        upper = min(upper, _certified(gram, lower, gram_error))
+    if gram.shape[0] <= EIGENVALUES_UP_TO:
+        return _from_interval(*_by_eigenpair(map, gram, gram_error, apply_error), "cholesky")
+    # On the Gram matrix itself: a step is cheaper there, and every eigenvalue squared lies further from the next.
+    run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-7, max_steps=200, seed=seed, apply_error=0.0)
+    lower = _attained(map, run.vector, apply_error)
+    upper = _root(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
+    if upper > lower * (1.0 + good_width) + gram_error / max(upper, 1e-300):
+        attained, certified = _by_eigenpair(map, gram, gram_error, apply_error)
+        lower, upper = max(lower, attained), min(upper, certified)
     return _from_interval(lower, upper, "cholesky")
 
 
@@ -122,9 +121,10 @@ def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:
     return gram
 
 
-def _attained_by_eigenvector(map: LinearMap, gram: Tensor, apply_error: float) -> float:
-    """Return the norm attained at the last eigenvector of the Gram matrix."""
-    return _attained(map, torch.linalg.eigh(gram)[1][:, -1], apply_error)
+def _by_eigenpair(map: LinearMap, gram: Tensor, gram_error: float, apply_error: float) -> tuple[float, float]:
+    """Return the norm attained at the leading eigenvector of the Gram matrix, and the certificate."""
+    square, vector = certified_eigenpair(gram)
+    return _attained(map, vector, apply_error), _root(square + gram_error * (1.0 + 2.0**-50))
 
 
 def _attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
@@ -133,9 +133,8 @@ def _attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
     return max(0.0, (value - apply_error) * (1.0 - 4 * UNIT_ROUNDOFF))
 
 
-def _certified(gram: Tensor, lower: float, gram_error: float) -> float:
-    """Return the certificate on the norm (not squared), with the attained value as the guess."""
-    square = float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error))
+def _root(square: float) -> float:
+    """Return the square root of a certificate, outwards by the roundings of sum and root."""
     return math.sqrt(square) * (1.0 + 4 * UNIT_ROUNDOFF)
 
 

@@ -12,6 +12,7 @@ from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
+from normscope.lipschitz.spectral.eigenpair import certified_eigenpair
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma
 from normscope.operators.linear_map import LinearMap
@@ -66,9 +67,9 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     lower = _attained(A, run.vector, numbers, exponent, frobenius)
     upper = _certified(gram, lower, gram_error)
     if upper > lower * (1.0 + GOOD_WIDTH):
-        vector = torch.linalg.eigh(gram)[1][:, -1]
+        square, vector = certified_eigenpair(gram)
         lower = max(lower, _attained(A, vector, numbers, exponent, frobenius))
-        upper = min(upper, _certified(gram, lower, gram_error))
+        upper = min(upper, math.sqrt(square + gram_error * (1.0 + 2.0**-50)) * (1.0 + 4 * UNIT_ROUNDOFF))
     log_lower = math.log(lower) if lower > 0 else -math.inf
     bounds = NormBounds.certified(log_lower, math.log(upper), "cholesky in blocks").widen(4 * UNIT_ROUNDOFF)
     return bounds.scaled(exponent * math.log(2.0))

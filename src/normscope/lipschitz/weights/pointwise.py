@@ -18,7 +18,7 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
-from normscope.lipschitz.spectral.dense import EIGENVECTORS_UP_TO
+from normscope.lipschitz.spectral.dense import EIGENVALUES_UP_TO
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
@@ -272,7 +272,7 @@ def _top(matrix: Tensor) -> tuple[float, float]:
     if not bool(torch.isfinite(matrix).all()):
         return math.nan, math.inf
     small = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.mT
-    if small.shape[0] <= EIGENVECTORS_UP_TO:
+    if small.shape[0] <= EIGENVALUES_UP_TO:
         vector = torch.linalg.eigh(small @ small.mT)[1][:, -1]
     else:
         run = lanczos_norm(LinearMap.from_matrix(matrix), tolerance=1e-13, max_steps=200, apply_error=0.0)
