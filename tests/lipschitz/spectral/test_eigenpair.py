@@ -64,7 +64,7 @@ def test_a_leading_vector_of_alternating_signs_is_found(n: int) -> None:
 
 
 def test_the_bound_holds_in_exact_arithmetic() -> None:
-    """tau I - G is positive definite over the rationals: all pivots of elimination are positive."""
+    """The shifted matrix is positive definite over the rationals: all pivots of elimination are positive."""
     for seed in range(20):
         A = torch.randn(6, 6, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         G = A @ A.mT

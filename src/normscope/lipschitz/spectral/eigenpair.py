@@ -19,7 +19,7 @@ STEPS = 3
 
 @statement("rump2006", "Corollary 2.4", holds="float64, no underflow, factorisation by inner products")
 def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
-    r"""Return a certified bound on the largest eigenvalue of a symmetric matrix, and a unit vector that nearly attains it.
+    r"""Return a certified bound on the largest eigenvalue of a symmetric matrix, and a unit vector that nearly has it.
 
     With :math:`\tau` just above the largest of the eigenvalues, computed without vectors, the Cholesky factor of
     :math:`\tau I - G` proves :math:`\lambda_{\max} \le \tau + c` (:func:`.cholesky_margin`), and inverse iteration
