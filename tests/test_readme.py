@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from normscope.cli.main import app
-from normscope.report.text import _EFFECTS, END_TO_END
+from normscope.report.text import EFFECTS, END_TO_END
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -74,7 +74,7 @@ def test_every_block_is_looked_at() -> None:
 def test_the_excerpt_has_rows_that_are_printed() -> None:
     """Row names of the excerpt are those of the demo's table."""
     (excerpt,) = _blocks("text")
-    known = {words for _, words, _ in END_TO_END} | set(_EFFECTS.values())
+    known = {words for _, words, _ in END_TO_END} | set(EFFECTS.values())
     rows = [re.split(r"\s{2,}", line.strip())[0] for line in excerpt.splitlines()]
     assert rows[:2] == ["constant", "accuracy on held-out digits"]
     assert set(rows[2:]) <= known

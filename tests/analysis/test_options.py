@@ -37,5 +37,17 @@ def test_numbers_out_of_range_are_refused(setting: dict[str, Any], message: str)
 
 def test_what_the_size_of_the_network_chooses_may_be_left_out() -> None:
     """None is no number out of range."""
-    Options(points=None, ascent=None, tolerance=None)
-    Options(points=1, ascent=0, tolerance=0.5, delta=0.5, seed=0)
+    assert Options(points=None, ascent=None, tolerance=None) == Options()
+    least = {"points": 1, "ascent": 0, "tolerance": 0.5, "delta": 0.5, "seed": 0}
+    assert {name: getattr(Options(**least), name) for name in least} == least
+
+
+def test_single_fields_count_more_than_the_options_they_come_with() -> None:
+    """Nothing that is given is dropped, and a field that is none is named."""
+    both = analyze(nn.Linear(2, 2), torch.ones(2, 2), options=Options(mode="running", points=1), mode="batch")
+    assert {v.mode for v in both.end_to_end.values()} & {"batch"}
+    assert Options.of(Options(seed=3), {"points": 2}) == Options(seed=3, points=2)
+    with pytest.raises(InputError, match=r"settings of an analysis are mode, .*; got 'sead'"):
+        analyze(nn.Linear(2, 2), torch.ones(2, 2), sead=3)
+    with pytest.raises(InputError, match="mode, of BatchNorm, is one of"):
+        Options(mode="training")

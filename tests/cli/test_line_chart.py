@@ -49,6 +49,8 @@ def test_picture() -> None:
 
 
 def test_nothing_to_draw() -> None:
-    """No line, or no finite point: an empty frame."""
-    for series in ({}, {"a": []}, {"a": [(1.0, math.nan)]}, {"a": [(1.0, 2.0)]}):
-        ElementTree.fromstring(svg_chart("", "", "", series))
+    """No line, or no finite point: an empty frame; one point is drawn as one."""
+    for series, drawn in (({}, 0), ({"a": []}, 0), ({"a": [(1.0, math.nan)]}, 0), ({"a": [(1.0, 2.0)]}, 1)):
+        root = ElementTree.fromstring(svg_chart("", "", "", series))
+        lines = [node.get("points") for node in root.iter() if node.tag.endswith("polyline")]
+        assert sum(len(line.split()) for line in lines if line) == drawn

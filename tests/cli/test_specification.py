@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from normscope.cli.specification import checked_folder, parse_shape, split_arguments
+from normscope.cli.specification import checked_folder, parse_shape, split_arguments, split_commas, writing
 from normscope.core.errors import ModelNotFoundError
 
 
@@ -61,3 +61,17 @@ def test_folders_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("os.access", lambda path, mode: False)
     with pytest.raises(typer.BadParameter, match="not writable"):
         checked_folder(tmp_path)
+
+
+def test_what_cannot_be_written_is_said_with_its_option(tmp_path: Path) -> None:
+    """A full disk at the end of long work is a message, not a traceback."""
+    target = tmp_path / "result.json"
+    with pytest.raises(typer.BadParameter, match="must be writable: No space left") as caught, writing(target, "--out"):
+        raise OSError(28, "No space left on device")
+    assert caught.value.param_hint == "--out"
+
+
+def test_lists_with_commas() -> None:
+    """Blanks and empty parts do not count."""
+    assert split_commas(" NS101 ,,NS102,") == ["NS101", "NS102"]
+    assert split_commas(None) == split_commas("") == []

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.core.numbers import count, fraction
+from normscope.core.numbers import check_count, check_fraction
 
 
 @pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, -1.0, 2, math.nan, math.inf, "0.5", None, True])
 def test_what_is_no_fraction(value: Any) -> None:
     """The ends are not in, and no text is."""
     with pytest.raises(InputError, match="a width is between 0 and 1; got"):
-        fraction(value, "a width")
+        check_fraction(value, "a width")
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.0, math.nan, "3", None, True])
 def test_what_is_no_count(value: Any) -> None:
     """Whole numbers only."""
     with pytest.raises(InputError, match="points is a whole number, at least 1; got"):
-        count(value, "points", least=1)
+        check_count(value, "points", least=1)
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
     """They come out of arrays of settings."""
-    fraction(np.float32(0.5), "a width")
-    count(np.int64(1), "points", least=1)
+    check_fraction(np.float32(0.5), "a width")
+    check_count(np.int64(1), "points", least=1)

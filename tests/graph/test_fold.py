@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.graph.dispatch import record_graph
-from normscope.graph.fold import Block, fold, summarize
+from normscope.graph.fold import Block, fold
 
 
 def _fold(model: nn.Module, *shape: int) -> list[Block]:
@@ -92,9 +92,3 @@ def test_blocks_are_plain_data() -> None:
     blocks = _fold(Encoder(2), 2, 4, 8)
     text = json.dumps([block.to_dict() for block in blocks])
     assert [Block.from_dict(data) for data in json.loads(text)] == blocks
-
-
-def test_summary_counts_operations() -> None:
-    """Summary counts operations."""
-    assert summarize(()) == ""
-    assert summarize(("aten.linear.default", "getitem", "aten.linear.default")) == "2 linear, getitem"

@@ -27,6 +27,10 @@ def _rotary(x: Tensor) -> Tensor:
     return x * cosine + torch.cat([-x[..., half:], x[..., :half]], -1) * sine
 
 
+def _noise(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(5))
+
+
 def _conv(*args: int, **settings: object) -> nn.Conv2d:
     return nn.Conv2d(*args, **settings)  # type: ignore[arg-type]
 
@@ -39,6 +43,12 @@ SEGMENTS: dict[str, tuple[Model, tuple[int, ...]]] = {
         (2, 6, 6),
     ),
     "x + convolution": (lambda: Lambda(lambda s, x: x + s.c(x), c=_conv(3, 3, 3, padding=1)), (3, 6, 6)),
+    "another matrix for each token": (
+        lambda: Lambda(
+            lambda s, x: torch.einsum("ntj,tij->nti", x, s.weight) + x, weight=nn.Parameter(_noise(7, 4, 4))
+        ),
+        (7, 4),
+    ),
     "x + x": (lambda: Lambda(lambda s, x: x + x), (5,)),
     "side by side": (
         lambda: Lambda(lambda s, x: torch.cat([s.a(x), s.b(x)], -1), a=nn.Linear(5, 4), b=nn.Linear(5, 3)),

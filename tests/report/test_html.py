@@ -18,7 +18,7 @@ from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
 from normscope.lipschitz.checkpoint import CheckpointResult, TensorResult
 from normscope.report.embed import digest, read_back
-from normscope.report.html import render, save_html
+from normscope.report.html import report_html, save_html
 from normscope.report.wording import page_value, sort_key
 from report.samples import deep, opaque, result
 
@@ -64,10 +64,10 @@ FINDINGS = [
 @pytest.mark.parametrize(
     "page",
     [
-        lambda: render(result(), findings=FINDINGS),
-        lambda: render({"a": result(), "b <i>": result(coverage=opaque())}, facts={"accuracy": ["1 %", "2 %"]}),
-        lambda: render(Result({}, {}, Coverage(0, 0, 1.0, 0), (), (), {})),
-        lambda: render(deep(30)),
+        lambda: report_html(result(), findings=FINDINGS),
+        lambda: report_html({"a": result(), "b <i>": result(coverage=opaque())}, facts={"accuracy": ["1 %", "2 %"]}),
+        lambda: report_html(Result({}, {}, Coverage(0, 0, 1.0, 0), (), (), {})),
+        lambda: report_html(deep(30)),
     ],
 )
 def test_the_structure_is_sound(page: object) -> None:
@@ -87,7 +87,7 @@ def test_the_structure_is_sound(page: object) -> None:
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
     """No address but the library's own comment; the policy allows this script and this style alone."""
-    text = render(result())
+    text = report_html(result())
     assert set(re.findall(r"https?://[^\s\"'*)]+", text)) <= {"https://github.com/leeoniya/uPlot"}
     assert not re.search(r"\ssrc=|<link|@import|url\(", text)
     policy = html.unescape(re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1])  # type: ignore[index]
@@ -109,7 +109,7 @@ def test_names_cannot_become_markup() -> None:
         blocks=({"name": evil, "type": evil, "repeat": 1, "ops": [], "parameters": 1, "children": []},),
     )
     finding = Finding(evil, Severity.INFO, evil, evil, {evil: evil}, Certainty.PROVED, evil, evil)
-    text = render({evil: found, "b": found}, findings={evil: [finding]}, facts={evil: [evil, evil]}, title=evil)
+    text = report_html({evil: found, "b": found}, findings={evil: [finding]}, facts={evil: [evil, evil]}, title=evil)
     assert "alert(1)</script>" not in text
     assert "<b>" not in text
     assert Outline(text).open == []
@@ -119,7 +119,7 @@ def test_names_cannot_become_markup() -> None:
 def test_every_number_is_there_with_its_kind() -> None:
     """Without scripts: each value of the result as text, beside it what it guarantees, and the same on hover."""
     found = result()
-    text = render(found)
+    text = report_html(found)
     values = [v for v in found.end_to_end.values() if v is not None]
     values += [v for x in found.layers for v in (x.upper, x.lower, x.folded) if v is not None]
     values += [v for n in found.normalizers for v in (n.printed, n.proved, n.on_floor) if v is not None]
@@ -132,21 +132,21 @@ def test_every_number_is_there_with_its_kind() -> None:
 
 def test_sections_for_what_was_not_analyzed() -> None:
     """Unknown operations, those without a constant, and what data could have told."""
-    text = render(result(coverage=opaque(), statistics={}))
+    text = report_html(result(coverage=opaque(), statistics={}))
     for words in ("aten.bessel", "core.j0", "no rule for aten.bessel", "aten.sign", "it jumps", "No data was given"):
         assert words in text
 
 
 def test_findings_are_shown_gravest_first_and_grouped() -> None:
     """Those of one rule together; whether the doctor was asked is said."""
-    text = render(result(), findings=FINDINGS)
+    text = report_html(result(), findings=FINDINGS)
     assert text.index("NS1") < text.index("NS2")
     assert "&lt;norm&gt;" in text
     assert "at 2 places" in text
     assert "To do:</strong> mend it" in text
     assert "ratio: 0.25" in text
-    assert "No rule had anything to say" in render(result(), findings=[])
-    assert "The doctor was not asked" in render(result())
+    assert "No rule had anything to say" in report_html(result(), findings=[])
+    assert "The doctor was not asked" in report_html(result())
 
 
 def test_a_thousand_layers_stay_small(tmp_path: Path) -> None:
@@ -161,14 +161,14 @@ def test_a_thousand_layers_stay_small(tmp_path: Path) -> None:
 
 def test_the_same_result_gives_the_same_page() -> None:
     """No clock, no chance."""
-    assert render(deep(40)) == render(deep(40))
+    assert report_html(deep(40)) == report_html(deep(40))
 
 
 def test_a_checkpoint_alone() -> None:
     """Its tensors are on the page and inside it."""
     checkpoint = {"name": "m.pt", "tensors": 1, "numbers": 4, "bytes": 16, "files": ["m.pt"]}
     found = CheckpointResult(checkpoint, (TensorResult("fc.weight", "matrix", (2, 2), "float32", 4),), {})
-    text = render(found)
+    text = report_html(found)
     assert "fc.weight" in text
     assert Outline(text).open == []
     assert read_back(text)["m.pt"] == json.loads(found.to_json())
@@ -177,14 +177,14 @@ def test_a_checkpoint_alone() -> None:
 def test_wrong_use() -> None:
     """No result, or facts that do not fit."""
     with pytest.raises(ValueError, match="at least one result"):
-        render({})
+        report_html({})
     with pytest.raises(ValueError, match="one cell for each of 2"):
-        render({"a": result(), "b": result()}, facts={"accuracy": ["1 %"]})
+        report_html({"a": result(), "b": result()}, facts={"accuracy": ["1 %"]})
 
 
 def test_the_package_offers_it() -> None:
     """Under its public names."""
-    assert normscope.report_html is render
+    assert normscope.report_html is report_html
     assert normscope.save_html is save_html
 
 
@@ -198,4 +198,4 @@ def test_vendored_files_are_what_they_are_said_to_be() -> None:
     assert f"| {version[1]} |" in said
     licence = (VENDOR / "LICENSE-uPlot.txt").read_text()
     assert licence.startswith("The MIT License")
-    assert html.escape(licence.strip().splitlines()[-1], quote=False) in html.unescape(render(result()))
+    assert html.escape(licence.strip().splitlines()[-1], quote=False) in html.unescape(report_html(result()))

@@ -27,6 +27,9 @@ from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.models.check import check_model
 
+#: Relative widths aimed at for the norms of large networks, and of all others.
+COARSE, FINE = 1e-2, 1e-4
+
 
 def analyze(
     model: nn.Module,
@@ -47,7 +50,7 @@ def analyze(
         data: a tensor, tuple, dict, DataLoader or generator of inputs; without it nothing about data is claimed.
         input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
         name: how the model is called in the result.
-        options: an :class:`Options`; single fields may be given as keyword arguments instead.
+        options: an :class:`Options`; single fields may be given as keyword arguments, which count more.
         progress: called with a line of text at each step.
         limit: use at most this many samples of the data.
         device: where the graph is run; by default where the model is.
@@ -63,7 +66,7 @@ def analyze(
     >>> result.end_to_end["global"].kind.value, result.coverage.understood == result.coverage.ops
     ('certified', True)
     """
-    options = Options(**settings) if options is None else options
+    options = Options.of(options, settings)
     model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
     with untouched(model):
@@ -78,8 +81,6 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
-    if options.mode not in ("running", "batch", "frozen-batch"):
-        raise InputError(f"mode is 'running', 'batch' or 'frozen-batch' (of BatchNorm), not {options.mode!r}")
     if options.mode == "frozen-batch" and data is None:
         raise InputError("mode 'frozen-batch' freezes the statistics of a batch of data: give data")
     if limit is not None and limit < 1:
@@ -105,30 +106,23 @@ def captured_on(
     example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
     captured = capture(model, example)
     size = example.batch if limit is None else min(limit, example.batch)
-    return _on(replace(captured, example=captured.at_batch(max(size, 1))), device)
-
-
-def _on(captured: Captured, device: str | torch.device | None) -> Captured:
-    """Move a captured model to a device."""
-    if device is None:
-        return captured
-    tensors = {k: v.detach().to(device) for k, v in captured.tensors.items()}
-    return Captured(captured.graph, tensors, [t.to(device) for t in captured.example], captured.input_names)
+    return replace(captured, example=captured.at_batch(max(size, 1))).on(device)
 
 
 def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say: Progress, limit: int | None) -> Work:
     """Walk the graph in its mode and look at the data: what every analysis starts from."""
     if options.mode == "batch":
-        graph = with_batch_statistics(captured.graph)
-        captured = Captured(graph, captured.tensors, captured.example, captured.input_names)
+        captured = replace(captured, graph=with_batch_statistics(captured.graph))
     elif options.mode == "frozen-batch":
         captured = frozen(captured)
     program, coupled = walk_coupled(captured, options)
     if coupled:
         refuse_single_values(program)
-    if options.tolerance is None:
-        options = replace(options, tolerance=1e-2 if forward_cost(program) > LARGE else 1e-4)
-    effort = Effort(options.tolerance or 1e-2, options.delta, options.seed)
+    tolerance = options.tolerance
+    if tolerance is None:
+        tolerance = COARSE if forward_cost(program) > LARGE else FINE
+        options = replace(options, tolerance=tolerance)
+    effort = Effort(tolerance, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)
     work.candidates = candidates(work, model, data, limit)
     if data is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,7 +14,6 @@ from normscope.analysis.work import Work, batches, shapes_of, walk_coupled, wher
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
-from normscope.graph.capture import Captured
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.normalizers import OF_WEIGHTS
@@ -25,6 +25,8 @@ from normscope.statistics.survey import survey
 
 #: Normalizers for which the paper states a corollary of its own.
 KINDS_PRINTED = ("batch_norm", "layer_norm")
+#: Samples of a batch that is bounded as one stacked input.
+STACKED = 16
 #: Rounding of the logarithms themselves, added to every certified total.
 LOG_ROUNDING = 1e-12
 
@@ -188,12 +190,12 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
         return None, None
     if work.stacked is not None:
         return None, None
-    batch = next(batches(work, model, data, 16))
+    batch = next(batches(work, model, data, STACKED))
     if batch[0].shape[0] < 2:
         return None, None
     work.say("composing the bound on a stacked batch")
     graph = with_batch_statistics(work.captured.graph)
-    captured = Captured(graph, work.captured.tensors, batch, work.captured.input_names)
+    captured = replace(work.captured, graph=graph, example=batch)
     program = build_program(graph, captured.tensors, batch)
     seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
     condition = held(captured, program).condition("that batch")

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
-from normscope.core.numbers import count, fraction
+from normscope.core.errors import InputError
+from normscope.core.numbers import check_count, check_fraction
+
+#: What BatchNorm may do.
+MODES = ("running", "batch", "frozen-batch")
 
 
 @dataclass(frozen=True)
@@ -36,11 +42,34 @@ class Options:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        fraction(self.delta, "delta, a probability,")
+        check_fraction(self.delta, "delta, a probability,")
         if self.tolerance is not None:
-            fraction(self.tolerance, "tolerance, a relative width,")
+            check_fraction(self.tolerance, "tolerance, a relative width,")
         if self.points is not None:
-            count(self.points, "points", least=1)
+            check_count(self.points, "points", least=1)
         if self.ascent is not None:
-            count(self.ascent, "ascent", least=0)
-        count(self.seed, "seed", least=0)
+            check_count(self.ascent, "ascent", least=0)
+        check_count(self.seed, "seed", least=0)
+        if self.mode not in MODES:
+            raise InputError(f"mode, of BatchNorm, is one of {', '.join(MODES)}; got {self.mode!r}")
+
+    @classmethod
+    def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
+        """Return options with single fields set anew.
+
+        Args:
+            options: what to start from; by default the usual ones.
+            settings: the fields to set, by name.
+
+        Raises:
+            InputError: if there is no such field, or a number is out of range.
+
+        >>> Options.of(Options(seed=3), {"points": 2})
+        Options(mode='running', points=2, ascent=None, tolerance=None, delta=1e-09, without_normalizers=True, \
+stacked=None, seed=3)
+        """
+        names = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in names:
+                raise InputError(f"the settings of an analysis are {', '.join(names)}; got {name!r}")
+        return replace(options or cls(), **settings)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -104,7 +104,7 @@ def _with_batch_statistics(found: Found, batch: list[Tensor], size: int) -> Stac
     """Look at a batch whose statistics BatchNorm uses."""
     work = found.work
     graph = with_batch_statistics(work.captured.graph)
-    captured = Captured(graph, work.captured.tensors, batch, work.captured.input_names)
+    captured = replace(work.captured, graph=graph, example=batch)
     weights = find_weights(graph, captured.tensors, batch)
     seen = survey(captured, weights.program, [batch], activations={}, dtype=torch.float64)
     domain = Domain("this batch", seen.floors(), _ranges(seen.inputs, weights.program))

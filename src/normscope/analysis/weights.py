@@ -57,7 +57,7 @@ def weight_lipschitz(
         data: a tensor, tuple, dict, DataLoader or generator of inputs.
         input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
         name: how the model is called in the result.
-        options: an :class:`Options`; single fields may be given as keyword arguments instead.
+        options: an :class:`Options`; single fields may be given as keyword arguments, which count more.
         progress: called with a line of text at each step.
         limit: use at most this many samples of the data (by default 64).
         device: where the graph is run; by default where the model is.
@@ -75,7 +75,7 @@ def weight_lipschitz(
     >>> all(row.attained.log <= row.best.log for row in result.weights)
     True
     """
-    options = Options(**settings) if options is None else options
+    options = Options.of(options, settings)
     model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
     limit = SAMPLES if limit is None else limit
@@ -169,10 +169,10 @@ def _jointly(found: Found, table: Sequence[WeightRow], batch: Stacked | None) ->
     domain = "these data points, at these weights"
     mode = found.mode
     out["certified"] = Value(log, Kind.CERTIFIED, domain, mode, "normscope Proposition W-6", (MEASURED,))
-    logs = [n.jointly for n in found.norms if n.jointly is not None]
-    if logs:
+    norms = [n.jointly for n in found.norms if n.jointly is not None]
+    if norms:
         out["attained"] = Value.of(
-            max(logs), Kind.LOWER, domain="these data points", mode=mode, statement="normscope F13"
+            max(norms), Kind.LOWER, domain="these data points", mode=mode, statement="normscope F13"
         )
     if batch is not None:
         out |= batch.jointly([row.stacked.get("certified") for row in table])

@@ -6,7 +6,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -27,6 +27,8 @@ from normscope.operators.program import Program, build_program
 from normscope.statistics.survey import Survey, activation_inputs, survey
 
 Progress = Callable[[str], None]
+#: Most samples among which the search for bad inputs begins.
+CANDIDATES = 64
 _STATISTICS = "the statistics of the batch"
 
 
@@ -124,8 +126,7 @@ def frozen(captured: Captured) -> Captured:
     graph = with_batch_statistics(captured.graph)
     program = build_program(graph, captured.tensors, captured.example)
     refuse_single_values(program)
-    moving = Captured(graph, captured.tensors, captured.example, captured.input_names)
-    seen = survey(moving, program, [captured.example], activations={})
+    seen = survey(replace(captured, graph=graph), program, [captured.example], activations={})
     tensors = dict(captured.tensors)
     statistics = {}
     for node in captured.graph:
@@ -135,8 +136,7 @@ def frozen(captured: Captured) -> Captured:
             values = zip(names, (found.moments.mean, found.moments.variance), strict=True)
             tensors |= {f"{n}@{node.name}": v.to(tensors[captured.graph[n].target]) for n, v in values}
             statistics[node.name] = (f"{names[0]}@{node.name}", f"{names[1]}@{node.name}")
-    graph = with_statistics(captured.graph, statistics)
-    return Captured(graph, tensors, captured.example, captured.input_names)
+    return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
 def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
@@ -165,7 +165,7 @@ def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> li
     """
     if data is None or (work.stacked or 1) > 1:
         return [work.reference]
-    return one_at_a_time(work, model, data, 64 if limit is None else min(limit, 64))
+    return one_at_a_time(work, model, data, CANDIDATES if limit is None else min(limit, CANDIDATES))
 
 
 def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[list[Tensor]]:

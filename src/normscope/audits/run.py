@@ -18,7 +18,7 @@ import torch
 
 from normscope.audits.claim import Claim, Claims, Outcome, Verdict
 from normscope.core.errors import InputError, listed
-from normscope.core.result import write_text
+from normscope.core.files import write_text
 from normscope.core.statement import PAPERS
 
 #: The papers in the order of their numbers: number, key, and the module (or folder of modules) with their claims.

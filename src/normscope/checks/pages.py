@@ -8,7 +8,7 @@ from pathlib import Path
 
 from normscope.checks.catalogue import RULES
 from normscope.checks.rule import NEEDS, Rule
-from normscope.core.result import write_text
+from normscope.core.files import write_text
 
 WIDTH = 120
 INDEX = "README.md"

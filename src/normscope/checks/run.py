@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 from normscope.checks.catalogue import RULES
-from normscope.checks.rule import Rule
 from normscope.checks.settings import Settings, read_baseline
 from normscope.checks.subject import Progress, Subject, examine
 from normscope.core.errors import InputError
+from normscope.core.files import write_text
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, order
 from normscope.core.guard import untouched
-from normscope.core.result import write_text
 
 
 @dataclass(frozen=True)
@@ -182,12 +181,3 @@ def _plural(severity: Severity, n: int) -> str:
     words = {Severity.INFO: ("remark", "remarks")}
     one, many = words.get(severity, (severity.value, f"{severity.value}s"))
     return one if n == 1 else many
-
-
-def rule_of(code: str) -> Rule | None:
-    """Return the rule of a code, or ``None`` if there is none.
-
-    >>> rule_of("NS101").name
-    'cancelled-bias'
-    """
-    return RULES.get(code)

@@ -245,9 +245,7 @@ def _fill(
     say: Progress,
 ) -> None:
     """Build the programs and run over the data."""
-    if device is not None:
-        tensors = {k: v.detach().to(device) for k, v in captured.tensors.items()}
-        captured = Captured(captured.graph, tensors, [t.to(device) for t in captured.example], captured.input_names)
+    captured = captured.on(device)
     options = Options(seed=seed, points=1)
     program = walk(captured, options)
     # A check asks whether numbers are of one size or another, not for their fourth digit.

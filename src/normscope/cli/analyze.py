@@ -32,9 +32,9 @@ from normscope.cli.options import (
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape
+from normscope.cli.specification import checked_file, checked_folder, parse_shape, writing
 from normscope.core.errors import InputError
-from normscope.core.numbers import fraction
+from normscope.core.numbers import check_fraction
 
 if TYPE_CHECKING:
     from normscope.core.finding import Finding
@@ -211,12 +211,8 @@ def write(result: Result | CheckpointResult | WeightResult, target: Path) -> Pat
     Raises:
         typer.BadParameter: if it cannot be written there.
     """
-    try:
+    with writing(target):
         return result.save(target)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"results must be writable; {target}: {error.strerror or error}; name another place", param_hint="--out"
-        ) from error
 
 
 def write_page(
@@ -229,12 +225,8 @@ def write_page(
     """
     from normscope.report.html import save_html
 
-    try:
+    with writing(target, option):
         return save_html(results, target, **rest)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"a report must be writable; {target}: {error.strerror or error}; name another place", param_hint=option
-        ) from error
 
 
 def findings_of(request: Request, stages: Stages) -> Sequence[Finding] | None:
@@ -265,12 +257,12 @@ def _refuse_beside_weights(request: Request) -> None:
         )
 
 
-def checked_numbers(tolerance: float | None, delta: float) -> None:
+def checked_numbers(tolerance: float | None, delta: float | None = None) -> None:
     """Raise if a number is out of range, before anything is loaded."""
     for value, what, option in ((tolerance, "a relative width", "--tolerance"), (delta, "a probability", "--delta")):
         try:
             if value is not None:
-                fraction(value, what)
+                check_fraction(value, what)
         except InputError as error:
             raise typer.BadParameter(str(error), param_hint=option) from None
 

@@ -10,6 +10,7 @@ import typer
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.cli.options import Json, Quiet
+from normscope.cli.specification import checked_file, split_commas, writing
 
 
 @guarded
@@ -29,9 +30,9 @@ def audit(
 
     No verdict is stored: each follows from numbers that its check measures in this run.
     """
-    ids = None if only is None else [id.strip() for id in only.split(",") if id.strip()]
-    for option, file in (("--out", out), ("--markdown", markdown)):
-        _checked_file(file, option)
+    ids = None if only is None else split_commas(only)
+    out = None if out is None else checked_file(out)
+    markdown = None if markdown is None else checked_file(markdown, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
         from normscope.audits.run import audit as run
@@ -50,30 +51,13 @@ def audit(
             print(f"written: {file}")
 
 
-def _checked_file(file: Path | None, option: str) -> None:
-    """Raise, before any work is done, if a file cannot be written.
-
-    Raises:
-        typer.BadParameter: if it is a folder, or below a file.
-    """
-    if file is None:
-        return
-    above = next((folder for folder in file.absolute().parents if folder.exists()), Path("/"))
-    if file.is_dir() or not above.is_dir():
-        raise typer.BadParameter(f"a file is written; {file} is a folder or below a file", param_hint=option)
-
-
 def _written(file: Path, text: str, option: str) -> Path:
     """Write a file, whole or not at all.
 
     Raises:
         typer.BadParameter: if it cannot be written there.
     """
-    from normscope.core.result import write_text
+    from normscope.core.files import write_text
 
-    try:
+    with writing(file, option):
         return write_text(file, text)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"a file is written; {file}: {error.strerror or error}; name another place", param_hint=option
-        ) from error

@@ -27,7 +27,7 @@ from normscope.cli.options import (
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import parse_shape, split_arguments
+from normscope.cli.specification import parse_shape, split_arguments, split_commas, writing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -162,6 +162,7 @@ def run(
             input_shape=loaded.shape,
             name=request.model,
             limit=request.limit,
+            device=request.device,
             progress=stages,
             seed=request.seed,
         )
@@ -184,10 +185,10 @@ def rendered(result: CheckResult, format: str, source: Source | None, capacity: 
         return github_text(result, source)
     if format == "html":
         from normscope.report.findings import findings_html
-        from normscope.report.html import render
+        from normscope.report.html import report_html
 
         try:
-            return render(capacity(), findings=result.findings)
+            return report_html(capacity(), findings=result.findings)
         except NormscopeError:  # no graph: there is nothing to show but the findings
             return findings_html(result)
     return findings_text(result)
@@ -264,7 +265,7 @@ def _settings(
 
 def _split(codes: list[str]) -> tuple[str, ...]:
     """Return codes given one by one or with commas."""
-    return tuple(part.strip() for code in codes for part in code.split(",") if part.strip())
+    return tuple(part for code in codes for part in split_commas(code))
 
 
 def _dtype(name: str | None) -> Any:
@@ -283,11 +284,7 @@ def _dtype(name: str | None) -> Any:
 
 def _write(file: Path, text: str, hint: str) -> None:
     """Write a file, whole or not at all."""
-    from normscope.core.result import write_text
+    from normscope.core.files import write_text
 
-    try:
+    with writing(file, hint):
         write_text(file, text)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"the file must be writable; {file}: {error.strerror or error}; name another", param_hint=hint
-        ) from error

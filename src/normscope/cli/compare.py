@@ -29,7 +29,7 @@ from normscope.cli.options import (
     Seed,
     Split,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape
+from normscope.cli.specification import checked_file, checked_folder, parse_shape, writing
 
 if TYPE_CHECKING:
     from normscope.comparison.compare import Comparable, Comparison
@@ -92,7 +92,9 @@ def compare(
     request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)
     with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
         found, findings = run(Given(items, model, request, not no_check), stages)
-        target = found.save(folder / FILE)
+        target = folder / FILE
+        with writing(target):
+            found.save(target)
         page = write_comparison(found, findings, page)
     if json:
         print(found.to_json())

@@ -70,20 +70,19 @@ def complexity(
 
 
 def _read(path: Path) -> Result:
-    """Return a result that was written before.
+    """Return the result of a model that was written before.
 
     Raises:
         InputError: if the file is none.
     """
+    from normscope.comparison.stored import read_result
     from normscope.core.errors import InputError
     from normscope.core.result import Result
 
-    try:
-        return Result.from_dict(json_module.loads(path.read_text()))
-    except OSError as error:
-        raise InputError(f"a result must be readable; {path}: {error.strerror or error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is not a result of normscope analyze: {error}; run analyze again") from error
+    found = read_result(path)
+    if not isinstance(found, Result):
+        raise InputError(f"iteration counts are about a model; {path} is of a checkpoint; give the result of a model")
+    return found
 
 
 def _analyzed(

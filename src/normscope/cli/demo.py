@@ -16,7 +16,7 @@ from normscope.cli.analyze import FILE, REPORT, write, write_page
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.loading import Inputs
 from normscope.cli.options import Quiet, Seed
-from normscope.cli.specification import checked_folder
+from normscope.cli.specification import checked_folder, writing
 
 if TYPE_CHECKING:
     from torch import nn
@@ -45,7 +45,7 @@ def demo(
     It ends with a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
     the folder given by --out.
     """
-    from normscope.core.result import write_text
+    from normscope.core.files import write_text
     from normscope.report.table import plain_text
 
     folder = checked_folder(out)
@@ -54,7 +54,8 @@ def demo(
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
     summary = plain_text([_introduction(width, epochs, seed), section, _reading()])
-    written.append(write_text(folder / "summary.txt", summary + "\n"))
+    with writing(folder):
+        written.append(write_text(folder / "summary.txt", summary + "\n"))
     title = "The same network without and with BatchNorm"
     page = write_page(results, folder / REPORT, "--out", facts=facts, title=title)
     if quiet:

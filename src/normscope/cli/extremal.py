@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.console import guarded, show
-from normscope.cli.specification import checked_folder
+from normscope.cli.specification import checked_folder, writing
 
 if TYPE_CHECKING:
     from normscope.core.value import Value
@@ -94,9 +94,10 @@ def extremal(
     written = None
     if target is not None:
         from normscope.cli.line_chart import svg_chart
-        from normscope.core.result import write_text
+        from normscope.core.files import write_text
 
-        written = write_text(target, svg_chart(shown.title, shown.x_label, shown.y_label, shown.series))
+        with writing(target, "--plot"):
+            written = write_text(target, svg_chart(shown.title, shown.x_label, shown.y_label, shown.series))
     if json:
         print(json_module.dumps(_document(construction, request, shown), indent=1, allow_nan=False))
         return

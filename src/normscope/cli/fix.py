@@ -23,7 +23,7 @@ from normscope.cli.options import (
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import parse_shape
+from normscope.cli.specification import parse_shape, split_commas, writing
 
 if TYPE_CHECKING:
     from normscope.fixes import FixResult
@@ -79,7 +79,7 @@ def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> Fix
     from normscope.fixes import fix as mend
 
     loaded = load(named, seed, stages)
-    names = [part.strip() for item in only or [] for part in item.split(",") if part.strip()]
+    names = [name for item in only or [] for name in split_commas(item)]
     return mend(
         loaded.model,
         loaded.inputs,
@@ -110,9 +110,5 @@ def _checked(dry_run: bool, target: Path | None, force: bool) -> None:
 
 def _write(result: FixResult, target: Path) -> None:
     """Write the new weights."""
-    try:
+    with writing(target, "--write-to"):
         result.save(target)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"the file must be writable; {target}: {error.strerror or error}; name another", param_hint="--write-to"
-        ) from error

@@ -15,7 +15,8 @@ MODEL = (
 
 WeightsFile = Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")]
 DataName = Annotated[
-    str | None, typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt).")
+    str | None,
+    typer.Option(help="digits, mnist, fashion-mnist, cifar10, or a tensor file (.npy, .npz, .pt, .safetensors)."),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder of named data sets.")]
 Split = Annotated[str, typer.Option(help="test or train.")]

@@ -14,7 +14,7 @@ import typer
 from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import guarded
 from normscope.cli.options import Quiet
-from normscope.cli.specification import checked_file
+from normscope.cli.specification import checked_file, writing
 from normscope.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -131,11 +131,7 @@ def _folders(names: Sequence[str]) -> list[str]:
 
 def _write(target: Path, data: Mapping[str, Any]) -> Path:
     """Write one result as ``analyze`` does."""
-    from normscope.core.result import write_text
+    from normscope.core.files import write_text
 
-    try:
+    with writing(target):
         return write_text(target, json.dumps(data, indent=1, allow_nan=False) + "\n")
-    except OSError as error:
-        raise typer.BadParameter(
-            f"results must be writable; {target}: {error.strerror or error}; name another place", param_hint="--out"
-        ) from error

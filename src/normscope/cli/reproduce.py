@@ -13,8 +13,7 @@ import typer
 
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import Quiet
-from normscope.cli.specification import checked_folder
-from normscope.core.errors import InputError
+from normscope.cli.specification import checked_folder, writing
 
 if TYPE_CHECKING:
     from normscope.experiments.evidence import Evidence
@@ -39,7 +38,7 @@ def reproduce(
     """
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
-    with contextlib.redirect_stdout(sys.stderr), _told_for_the_command_line(), progress as stages:
+    with contextlib.redirect_stdout(sys.stderr), _resumable(), progress as stages:
         body, evidence, written = run(figure, scale, folder, stages, root=data_root, seed=seed, certify=not no_certify)
     if json:
         print(json_module.dumps(body, indent=1, allow_nan=False))
@@ -53,12 +52,10 @@ def reproduce(
 
 
 @contextlib.contextmanager
-def _told_for_the_command_line() -> Iterator[None]:
-    """Name the option where a message speaks of an argument, and say that stopping loses little."""
+def _resumable() -> Iterator[None]:
+    """Say that stopping loses little."""
     try:
         yield
-    except InputError as error:
-        raise InputError(str(error).replace("name its folder as the root", "name its folder by --data-root")) from None
     except KeyboardInterrupt:
         print("normscope: whole epochs are kept; the same command goes on from there", file=sys.stderr)
         raise
@@ -82,7 +79,7 @@ def run(
         The JSON form, the evidence, and the files written.
     """
     stages("loading torch")
-    from normscope.core.result import write_text
+    from normscope.core.files import write_text
     from normscope.experiments.record import record
     from normscope.experiments.reproduction import evidence_of, facts
     from normscope.experiments.setting import settings_of
@@ -98,8 +95,10 @@ def run(
     body = facts(figure, scale, settings, evidence, certify=certify, located=root is not None)
     stages("drawing")
     drawn = draw(figure, runs)
-    written = [place / f"{figure}.{ending}" for ending in ("png", "svg")]
-    for file in written:
-        drawn.savefig(file, dpi=150)
-    written.append(write_text(place / f"{figure}.json", json_module.dumps(body, indent=1, allow_nan=False) + "\n"))
-    return body, evidence, written
+    pictures = [place / f"{figure}.{ending}" for ending in ("png", "svg")]
+    facts_file = place / f"{figure}.json"
+    with writing(place):
+        for file in pictures:
+            drawn.savefig(file, dpi=150)
+        write_text(facts_file, json_module.dumps(body, indent=1, allow_nan=False) + "\n")
+    return body, evidence, [*pictures, facts_file]

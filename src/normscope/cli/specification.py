@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,34 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
             param_hint="--input",
         )
     return shape
+
+
+@contextlib.contextmanager
+def writing(target: Path, option: str = "--out") -> Iterator[None]:
+    """Turn what keeps a file from being written, a full disk or a lost right, into a message about its option.
+
+    Args:
+        target: the file.
+        option: the option that named it.
+
+    Raises:
+        typer.BadParameter: instead of an :class:`OSError`.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise typer.BadParameter(
+            f"{target} must be writable: {error.strerror or error}; name another place", param_hint=option
+        ) from error
+
+
+def split_commas(text: str | None) -> list[str]:
+    """Return the parts of a list written with commas; blanks and empty parts do not count.
+
+    >>> split_commas("a, b,,c"), split_commas(None)
+    (['a', 'b', 'c'], [])
+    """
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 
 def checked_folder(folder: Path, option: str = "--out") -> Path:

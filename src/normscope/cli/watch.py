@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normscope.cli.console import Stages, guarded
-from normscope.cli.specification import checked_file
+from normscope.cli.specification import checked_file, writing
 
 if TYPE_CHECKING:
     from normscope.watch.feed import Feed
@@ -84,12 +84,8 @@ def write_still(feed: Feed, target: Path, title: str) -> None:
     """Write the page as it is now."""
     from normscope.watch.export import export as write
 
-    try:
+    with writing(target, "--export"):
         write(feed, target, title)
-    except OSError as error:
-        raise typer.BadParameter(
-            f"the page must be writable; {target}: {error.strerror or error}; name another place", param_hint="--export"
-        ) from error
 
 
 def serve(server: WatchServer, *, open_browser: bool, quiet: bool) -> None:

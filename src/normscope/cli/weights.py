@@ -60,7 +60,7 @@ def weights(
     Exact Jacobians at data points, certified constants over the data, and Theorem 12 as printed beside them. Without
     --data only the constants with respect to the outputs of layers are bounded.
     """
-    checked_numbers(tolerance, 0.5)
+    checked_numbers(tolerance)
     shape = parse_shape(input)
     folder = checked_folder(out)
     options = {"mode": mode, "points": points, "tolerance": tolerance, "seed": seed, "stacked": stacked}

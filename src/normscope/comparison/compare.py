@@ -12,8 +12,9 @@ from typing import Any
 
 from normscope.comparison.align import Part, align
 from normscope.core.errors import InputError
+from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
-from normscope.core.result import SCHEMA_VERSION, LayerResult, NormalizerResult, Result, write_text
+from normscope.core.result import SCHEMA_VERSION, LayerResult, NormalizerResult, Result
 from normscope.core.value import LN10, Value, json_number
 from normscope.lipschitz.checkpoint import CheckpointResult, TensorResult
 

@@ -7,8 +7,8 @@ from numbers import Integral, Real
 from normscope.core.errors import InputError
 
 
-def fraction(value: object, what: str) -> None:
-    """Return if a value is a number strictly between 0 and 1.
+def check_fraction(value: object, what: str) -> None:
+    """Raise unless a value is a number strictly between 0 and 1.
 
     Args:
         value: what was given.
@@ -17,8 +17,8 @@ def fraction(value: object, what: str) -> None:
     Raises:
         InputError: if it is not; NaN is not.
 
-    >>> fraction(0.5, "a probability")
-    >>> fraction(2.0, "a probability")
+    >>> check_fraction(0.5, "a probability")
+    >>> check_fraction(2.0, "a probability")
     Traceback (most recent call last):
         ...
     normscope.core.errors.InputError: a probability is between 0 and 1; got 2.0
@@ -27,8 +27,8 @@ def fraction(value: object, what: str) -> None:
         raise InputError(f"{what} is between 0 and 1; got {value!r}")
 
 
-def count(value: object, what: str, *, least: int) -> None:
-    """Return if a value is a whole number that is large enough.
+def check_count(value: object, what: str, *, least: int) -> None:
+    """Raise unless a value is a whole number that is large enough.
 
     Args:
         value: what was given.
@@ -38,8 +38,8 @@ def count(value: object, what: str, *, least: int) -> None:
     Raises:
         InputError: if it is not.
 
-    >>> count(3, "points", least=1)
-    >>> count(0, "points", least=1)
+    >>> check_count(3, "points", least=1)
+    >>> check_count(0, "points", least=1)
     Traceback (most recent call last):
         ...
     normscope.core.errors.InputError: points is a whole number, at least 1; got 0

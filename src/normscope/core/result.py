@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from normscope.core.depth import Depth
+from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.value import Value, json_number
 
@@ -35,6 +35,7 @@ class Coverage:
         ops: operations that depend on the input.
         understood: those with a rule.
         parameters: share of the parameters whose every use was understood.
+        parameters_total: their number.
         opaque: the others, each with its place and the reason.
     """
 
@@ -82,6 +83,7 @@ class LayerResult:
         lower: attained value.
         folded: norm together with the fixed normalization after it.
         method: how it was found.
+        probable: a smaller upper bound that holds with probability, where there is one.
     """
 
     name: str
@@ -129,7 +131,7 @@ class Result:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "capacity",
-            **{f.name: _plain(getattr(self, f.name)) for f in fields(self)},
+            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
 
     def to_json(self) -> str:
@@ -159,9 +161,9 @@ class Result:
             model=data["model"],
             input=data["input"],
             coverage=Coverage(**coverage),
-            normalizers=tuple(NormalizerResult(**_values(n)) for n in data["normalizers"]),
-            layers=tuple(LayerResult(**{**_values(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
-            end_to_end=_values(data["end_to_end"]),
+            normalizers=tuple(NormalizerResult(**from_plain(n)) for n in data["normalizers"]),
+            layers=tuple(LayerResult(**{**from_plain(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
+            end_to_end=from_plain(data["end_to_end"]),
             statistics=data["statistics"],
             effect=data["effect"],
             messages=tuple(data["messages"]),
@@ -170,43 +172,25 @@ class Result:
         )
 
 
-def _plain(value: Any) -> Any:
-    """Return plain JSON data."""
+def to_plain(value: Any) -> Any:
+    """Return plain JSON data.
+
+    >>> to_plain((1.0, {"a": float("inf")}))
+    [1.0, {'a': 'inf'}]
+    """
     if isinstance(value, Value | Depth):
         return value.to_dict()
     if isinstance(value, float):
         return json_number(value)
     if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(v) for v in value]
+        return [to_plain(v) for v in value]
     if hasattr(value, "__dataclass_fields__"):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
     return value
 
 
-def _values(data: dict[str, Any]) -> dict[str, Any]:
+def from_plain(data: dict[str, Any]) -> dict[str, Any]:
     """Return a dictionary with every JSON value turned back into a :class:`Value`."""
     return {k: Value.from_dict(v) if isinstance(v, dict) and "log10" in v else v for k, v in data.items()}
-
-
-def write_text(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a text file, whole or not at all.
-
-    >>> import tempfile, pathlib
-    >>> folder = pathlib.Path(tempfile.mkdtemp())
-    >>> write_text(folder / "a.txt", "b").read_text()
-    'b'
-    """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "w") as stream:
-            stream.write(text)
-        Path(name).chmod(0o644)
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return target

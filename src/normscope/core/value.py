@@ -87,7 +87,7 @@ def log_sum(logs: Iterable[float], side: float = math.nan) -> float:
     if not math.isnan(side):
         slack = (3 * len(terms) + 4 + 2 * part) * _UNIT
         part = math.nextafter(part + math.copysign(slack, side), side)
-    return _exact_sum((top, part), side)
+    return exact_sum((top, part), side)
 
 
 def log_of(x: float) -> float:
@@ -101,8 +101,12 @@ def log_of(x: float) -> float:
     return -math.inf if x == 0 else math.log(x)
 
 
-def _exact_sum(terms: Iterable[float], side: float) -> float:
-    """Return the sum of floats rounded to a side, or to nearest."""
+def exact_sum(terms: Iterable[float], side: float) -> float:
+    """Return the sum of floats rounded to a side, or to nearest.
+
+    >>> exact_sum([1.0, 1e-30], math.inf) > 1.0
+    True
+    """
     items = tuple(terms)
     rounded = math.fsum(items)
     if math.isnan(side) or math.isinf(rounded):
@@ -240,7 +244,7 @@ def json_number(x: float) -> float | str:
 
 def _combine(values: tuple[Value, ...], log: float) -> Value:
     """Return the combination of values at ``log``, with the weakest guarantee of all."""
-    delta = _exact_sum((v.delta for v in values), math.inf)
+    delta = exact_sum((v.delta for v in values), math.inf)
     return Value(
         log=log,
         kind=weakest(v.kind for v in values),
@@ -271,7 +275,7 @@ def product(values: Iterable[Value]) -> Value:
     if not items:
         return Value(0.0, Kind.CERTIFIED)
     infinite = any(v.log == math.inf for v in items)
-    return _combine(items, math.inf if infinite else _exact_sum((v.log for v in items), _side(items)))
+    return _combine(items, math.inf if infinite else exact_sum((v.log for v in items), _side(items)))
 
 
 def total(values: Iterable[Value]) -> Value:

@@ -57,8 +57,8 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
     found = f"; incomplete: {'; '.join(partial)}" if partial else ""
     looked = ", ".join(str(folder) for folder in folders)
     raise InputError(
-        f"{name} must be on this machine; looked in {looked}{found}; {how}; then name its folder as the root, "
-        f"or set {VARIABLE}"
+        f"{name} must be on this machine; looked in {looked}{found}; {how}; then name its folder "
+        f"(--data-root, root=), or set {VARIABLE}"
     )
 
 

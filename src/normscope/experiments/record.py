@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.core.result import Result, write_text
+from normscope.core.files import write_text
+from normscope.core.result import Result
 from normscope.data.load import load_data
 from normscope.experiments.setting import Setting
 from normscope.experiments.unit_ball import enlarged, into_unit_ball

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from normscope.analysis.again import repeatable
 from normscope.checks.subject import Progress, Subject, examine
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
+from normscope.core.files import replacing
 from normscope.core.guard import untouched
 from normscope.fixes.balance import balance_pairs
 from normscope.fixes.cancelled_bias import drop_biases
@@ -87,22 +87,14 @@ class FixResult:
         target = Path(path)
         if target.suffix not in ENDINGS:
             raise InputError(f"weights are written to a file ending in {' or '.join(ENDINGS)}; got {target.name}")
-        target.parent.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.state.items()}
-        descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        os.close(descriptor)
-        try:
+        with replacing(target) as temporary:
             if target.suffix == ".pt":
-                torch.save(tensors, name)
+                torch.save(tensors, temporary)
             else:
                 from safetensors.torch import save_file
 
-                save_file(tensors, name)
-            Path(name).chmod(0o644)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+                save_file(tensors, temporary)
         return target
 
 

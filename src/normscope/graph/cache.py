@@ -5,11 +5,9 @@ A cache may only ever save time. Whatever goes wrong in it is a miss, and what i
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from normscope.core.files import replacing
 from normscope.core.guard import bits
 from normscope.graph.identity import model_key
 from normscope.graph.ir import Graph
@@ -113,27 +112,18 @@ def store(key: str, graph: Graph, tensors: Mapping[str, Tensor]) -> None:
         graph: the graph.
         tensors: its parameters, buffers and constants by name.
     """
-    temporary: str | None = None
     try:
         path = _path(key)
         names = [node.target for node in graph if node.op == "constant"]
         constants = {name: tensors[name].detach().cpu().contiguous().clone() for name in names}
         if path is None or graph.front_end != "export" or not _portable(names, tensors):
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        os.close(handle)
         text = graph.to_json()
-        save_file(constants, temporary, metadata={"graph": text, "digest": _digest(text, constants)})
-        os.replace(temporary, path)
-        temporary = None
+        with replacing(path) as temporary:
+            save_file(constants, temporary, metadata={"graph": text, "digest": _digest(text, constants)})
         _trim(path.parent)
     except Exception:  # a full disk, a read-only home, another process trimming: the graph is just not kept
         return
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 def attach(graph: Graph, model: nn.Module, constants: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

@@ -47,6 +47,13 @@ class Captured:
         """Run the graph on other inputs."""
         return run(self.graph, self.tensors, inputs)
 
+    def on(self, device: str | torch.device | None) -> Captured:
+        """Return the same with all of its tensors on a device; ``None`` leaves them where they are."""
+        if device is None:
+            return self
+        tensors = {name: tensor.detach().to(device) for name, tensor in self.tensors.items()}
+        return replace(self, tensors=tensors, example=[t.to(device) for t in self.example])
+
     def at_batch(self, size: int) -> list[Tensor]:
         """Return the example cut to a batch size (as captured, if the graph has a fixed batch)."""
         if self.graph.batch != "dynamic":

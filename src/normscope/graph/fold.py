@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -138,13 +137,3 @@ def _continues(before: tuple[str, _Tree], after: tuple[str, _Tree]) -> bool:
     if not (before[0].isdigit() and after[0].isdigit() and int(after[0]) == int(before[0]) + 1):
         return False
     return before[1].signature() == after[1].signature()
-
-
-def summarize(ops: tuple[str, ...]) -> str:
-    """Return a short text for a sequence of operations, the frequent ones first.
-
-    >>> summarize(("aten.add.Tensor", "aten.relu.default", "aten.add.Tensor"))
-    '2 add, relu'
-    """
-    counts = Counter(op.split(".")[1] if "." in op else op for op in ops)
-    return ", ".join(f"{count} {name}" if count > 1 else name for name, count in counts.most_common())

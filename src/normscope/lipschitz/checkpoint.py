@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import NonFiniteError, WeightsError
-from normscope.core.result import SCHEMA_VERSION, _plain, _values, write_text
+from normscope.core.files import write_text
+from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.safe_load import PICKLED, SAFETENSORS
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDEX, INDICES, Role, TensorEntry, iterate_tensors, read_header
@@ -80,7 +81,7 @@ class CheckpointResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        body = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        body = {f.name: to_plain(getattr(self, f.name)) for f in fields(self)}
         return {"schema_version": SCHEMA_VERSION, "kind": "weights", **body}
 
     def to_json(self) -> str:
@@ -102,8 +103,8 @@ class CheckpointResult:
             raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
         return cls(
             checkpoint=data["checkpoint"],
-            tensors=tuple(TensorResult(**{**_values(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
-            products=_values(data["products"]),
+            tensors=tuple(TensorResult(**{**from_plain(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
+            products=from_plain(data["products"]),
             messages=tuple(data["messages"]),
         )
 

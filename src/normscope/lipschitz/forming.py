@@ -54,7 +54,9 @@ class Forming:
     @property
     def log_total(self) -> float:
         """Return the logarithm of a bound on the whole error, the relative part taken of the mass."""
-        return log_sum((self.log_error, self.log_mass + math.log(self.relative))) if self.fits else math.inf
+        if not self.fits:
+            return math.inf
+        return log_sum((self.log_error, self.log_mass + math.log(self.relative)), math.inf)
 
     def allow(self, bounds: NormBounds) -> NormBounds:
         """Return bounds on the norm of the segment from those on its computed matrix.

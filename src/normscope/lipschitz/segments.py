@@ -11,23 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.value import exact_sum, log_sum
 from normscope.lipschitz.forming import forming_error
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.chain import chain_norm
 from normscope.lipschitz.spectral.convolution import convolution_norm
-from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm, matrix_norm
-from normscope.lipschitz.spectral.general import DENSE_UP_TO, operator_norm
+from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm, largest_matrix_norm, matrix_norm
+from normscope.lipschitz.spectral.general import operator_norm
 from normscope.lipschitz.spectral.schur import schur_norm
 from normscope.lipschitz.tokens import token_axis, token_matrix
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
 from normscope.operators.linear_map import LinearMap
 
 #: Largest smaller side of an operator whose Gram matrix is formed.
-LARGEST_GRAM = DENSE_UP_TO
+LARGEST_GRAM = 1_536
 #: Most entries of the matrix of a segment that is formed itself, rather than its Gram matrix.
 LARGEST_FORMED = 2**22
 #: Largest number of entries of any tensor in a chain whose matrices are multiplied out.
 LARGEST_FACTOR = 1_024
+#: Largest side of a block of a map that acts index by index, and most entries of all blocks.
+LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
 #: Isometric kinds: they leave every norm as it is.
 UNIT = ("isometry", "embedding")
 
@@ -128,22 +131,16 @@ class SegmentNorms:
         if _small([source, target]):
             forming = forming_error(source, target, adjoint=True)
             if forming.fits and source.numel * target.numel <= LARGEST_FORMED:
-                return _meet(forming.allow(matrix_norm(mapping.matrix(), seed=self.effort.seed)), fallback)
+                return forming.allow(matrix_norm(mapping.matrix(), seed=self.effort.seed)).meet(fallback)
             if not forming.squares_fit:
                 return fallback
             small = mapping if source.numel <= target.numel else mapping.transpose
             error, mass = math.exp(forming.log_total), math.exp(forming.log_mass)
             exact = gram_norm(small, gram_matrix(small), 2 * error * mass + error**2, error, seed=self.effort.seed)
-            return _meet(exact, fallback)
-        upper = fallback.upper
-        found = operator_norm(
-            mapping,
-            tolerance=max(self.effort.tolerance, 1e-2),
-            delta=self.effort.delta,
-            seed=self.effort.seed,
-            certified_fallback=upper if upper > 0 else math.inf,
-        )
-        return _meet(found, fallback)
+            return exact.meet(fallback)
+        tolerance = max(self.effort.tolerance, 1e-2)
+        found = operator_norm(mapping, tolerance=tolerance, delta=self.effort.delta, seed=self.effort.seed)
+        return found.meet(fallback)
 
     def _parts(self, chain: list[Expr]) -> list[NormBounds]:
         """Measure a chain part by part, each as long as one method covers it."""
@@ -217,7 +214,7 @@ class SegmentNorms:
                 return self._whole(source, target, known)
             if known is not None:
                 return known
-        blocks = _per_index(source, target)
+        blocks = _per_index(source, target, self.effort.seed)
         if blocks is not None:
             return blocks
         fallback = self._paths(source, target)
@@ -237,8 +234,7 @@ class SegmentNorms:
             return schur_norm(LinearMap.from_function(op.apply, source.shape, target.shape, dtype=torch.float64))
         if op.kind == "matrix":
             weight = op.data["weight"]
-            stack = weight.reshape(-1, *weight.shape[-2:])
-            return max((matrix_norm(w, seed=self.effort.seed) for w in stack), key=lambda b: b.log_upper)
+            return largest_matrix_norm(weight.reshape(-1, *weight.shape[-2:]), seed=self.effort.seed)
         if op.kind == "convolution":
             return self._as_convolution([source, target])
         return None
@@ -249,16 +245,16 @@ class SegmentNorms:
         for expr in between(source, target):
             below = [logs[i.id] for i in expr.inputs]
             op = expr.op
-            if op is None or not below:
+            if op is None or max(below, default=-math.inf) == -math.inf:
                 logs[expr.id] = -math.inf
                 continue
             if op.kind == "sum":
-                logs[expr.id] = _log_add(below)
+                logs[expr.id] = log_sum(below, math.inf)
             elif op.kind == "concat":
-                logs[expr.id] = _log_add([2 * b for b in below]) / 2
+                logs[expr.id] = log_sum([2 * b for b in below], math.inf) / 2
             else:
                 known = self._known(op, expr.inputs[0], expr) if len(below) == 1 else None
-                logs[expr.id] = math.inf if known is None else below[0] + known.log_upper
+                logs[expr.id] = math.inf if known is None else exact_sum((below[0], known.log_upper), math.inf)
         upper = logs[target.id]
         return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
 
@@ -273,13 +269,13 @@ def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
     return mapping.matrix(), forming_error(source, target, adjoint=True).log_total
 
 
-def _per_index(source: Expr, target: Expr) -> NormBounds | None:
+def _per_index(source: Expr, target: Expr, seed: int) -> NormBounds | None:
     """Measure a map that acts on each index of some axes separately, perhaps differently, on few entries each."""
     shape = source.shape
     if not shape:
         return None
     n, s = math.prod(shape[:-1]), shape[-1]
-    if n < 2 or s > 512 or n * s * s > 2**27:
+    if n < 2 or s > LARGEST_BLOCK or n * s * s > LARGEST_BLOCKS:
         return None
     found = track(source, target, (n, s))
     if found is None or math.prod(target.shape) // n != found[0][1]:
@@ -297,10 +293,7 @@ def _per_index(source: Expr, target: Expr) -> NormBounds | None:
             columns.append(function(unit.reshape(shape)).reshape(n, t))
     stack = torch.stack(columns, -1)  # (n, t, s)
     distinct = torch.unique(stack.reshape(n, -1), dim=0).reshape(-1, t, s)
-    values = torch.linalg.matrix_norm(distinct, ord=2)
-    top = float(values.max())
-    slack = 1e-13 * math.sqrt(s * t) * float(torch.linalg.matrix_norm(distinct).max())
-    return forming.allow(_interval(max(top - slack, 0.0), top + slack, "index by index"))
+    return forming.allow(largest_matrix_norm(distinct, seed=seed))
 
 
 def _single(below: Expr, above: Expr) -> Any:
@@ -391,27 +384,12 @@ def _small(chain: list[Expr]) -> bool:
 
 def _product_of(parts: list[NormBounds]) -> NormBounds:
     """Return the product of the norms of consecutive parts; nothing below is attained by it."""
-    upper = math.fsum(p.log_upper for p in parts) if all(p.log_upper < math.inf for p in parts) else math.inf
     if any(p.log_upper == -math.inf for p in parts):
         return _exact(0.0, "zero")
-    probable = math.fsum(p.log_probable for p in parts) if all(p.log_probable < math.inf for p in parts) else math.inf
+    upper = exact_sum((p.log_upper for p in parts), math.inf)
+    probably_zero = any(p.log_probable == -math.inf for p in parts)
+    probable = -math.inf if probably_zero else exact_sum((p.log_probable for p in parts), math.inf)
     return NormBounds(-math.inf, upper, min(probable, upper), sum(p.delta for p in parts), "product of norms")
-
-
-def _meet(a: NormBounds, b: NormBounds) -> NormBounds:
-    """Return the tightest bounds that both allow."""
-    lower = max(a.log_lower, b.log_lower)
-    upper = max(min(a.log_upper, b.log_upper), lower)
-    better = a if a.log_probable <= b.log_probable else b
-    probable = min(max(better.log_probable, lower), upper)
-    delta = 0.0 if probable == upper else better.delta
-    return NormBounds(lower, upper, probable, delta, a.method)
-
-
-def _log_add(logs: list[float]) -> float:
-    """Return the logarithm of a sum."""
-    top = max(logs, default=-math.inf)
-    return top if math.isinf(top) else top + math.log(math.fsum(math.exp(x - top) for x in logs))
 
 
 def _unit(method: str) -> NormBounds:
@@ -422,9 +400,3 @@ def _unit(method: str) -> NormBounds:
 def _exact(norm: float, method: str) -> NormBounds:
     """Return a norm known up to rounding."""
     return NormBounds.exact(norm, method=method)
-
-
-def _interval(lower: float, upper: float, method: str) -> NormBounds:
-    """Return bounds given as numbers."""
-    logs = [math.log(x) if x > 0 else -math.inf for x in (lower, upper)]
-    return NormBounds.certified(min(logs), logs[1], method)

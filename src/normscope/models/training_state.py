@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
+from normscope.core.files import replacing
 from normscope.core.safe_load import PICKLED, FileKind, safe_load
 
 VERSION = 1
@@ -51,8 +51,6 @@ def save_state(
         progress: how far the run has come.
         settings: what must be the same for the run to go on, e.g. step size and seed.
     """
-    target = Path(file)
-    target.parent.mkdir(parents=True, exist_ok=True)
     state = {
         "version": VERSION,
         "settings": settings,
@@ -62,16 +60,8 @@ def save_state(
         "random": torch.get_rng_state(),
         "progress": asdict(progress),
     }
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            torch.save(state, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(target)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(file, durable=True) as temporary:
+        torch.save(state, temporary)
 
 
 def restore_state(

@@ -51,7 +51,7 @@ class Program:
         layers: linear operations with parameters, in order.
         ends: for each normalizer of activations, the expressions before and after it.
         fixed: integer inputs that are held fixed (masks, positions).
-        understood: number of operations with a rule, and of all that depend on the input.
+        used_weights: for each parameter or buffer, the nodes that read it in a way a rule understands.
         opaque: atoms without a finite constant that an output depends on.
         total: all operations that depend on the input.
         nodes: the graph node whose value an expression is, by the expression's id.

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
-from normscope.core.result import Result, write_text
+from normscope.core.result import Result
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
@@ -23,7 +24,7 @@ from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
-from normscope.report.text import _EFFECTS, END_TO_END, Facts
+from normscope.report.text import EFFECTS, END_TO_END, Facts
 from normscope.report.verdict import Verdict, verdict
 from normscope.report.wording import (
     guarantee,
@@ -66,7 +67,7 @@ class View:
     hot_total: int
 
 
-def render(
+def report_html(
     results: Result | CheckpointResult | Mapping[str, Result],
     *,
     findings: Findings = None,
@@ -90,7 +91,7 @@ def render(
         ValueError: if there is no result, or a row of facts does not have one cell per result.
 
     >>> from normscope.core.result import Coverage
-    >>> page = render(Result({"name": "<tiny>"}, {}, Coverage(0, 0, 1.0, 0), (), (), {}))
+    >>> page = report_html(Result({"name": "<tiny>"}, {}, Coverage(0, 0, 1.0, 0), (), (), {}))
     >>> "&lt;tiny&gt;" in page, "<tiny>" in page
     (True, False)
     """
@@ -125,10 +126,6 @@ def render(
     return _page(context, [*charts, *([overlay] if overlay else [])], results_json)
 
 
-#: The name under which the package offers it.
-report_html = render
-
-
 def _checked(facts: Facts, count: int) -> Facts:
     """Return facts, each with one cell per result."""
     for name, cells in facts.items():
@@ -150,7 +147,7 @@ def save_html(
     Returns:
         The file.
     """
-    return write_text(path, render(results, **rest))
+    return write_text(path, report_html(results, **rest))
 
 
 def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | None) -> View:
@@ -203,7 +200,7 @@ def _page(context: Mapping[str, Any], charts: Sequence[Chart], results: Sequence
         **context,
         glossary=GLOSSARY,
         end_to_end=END_TO_END,
-        effects=_EFFECTS,
+        effects=EFFECTS,
         policy=policy,
         style=Markup(style),
         script=Markup(script),

@@ -8,7 +8,7 @@ from typing import Any
 
 from normscope.core.result import LayerResult, NormalizerResult, Result
 from normscope.core.value import Value
-from normscope.report.text import _EFFECTS, END_TO_END
+from normscope.report.text import EFFECTS, END_TO_END
 from normscope.report.wording import page_float
 
 #: Most hot channels the page lists.
@@ -138,7 +138,7 @@ def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None
     rows: list[tuple[str, list[Value | None]]] = []
     for key, words, _ in END_TO_END:
         rows.append((words, [r.end_to_end.get(key) for r in results]))
-    for key, words in _EFFECTS.items():
+    for key, words in EFFECTS.items():
         items = [r.effect.get(key) for r in results]
         rows.append((words, [None if item is None else effect_value(item) for item in items]))
     return [row for row in rows if any(value is not None for value in row[1])]

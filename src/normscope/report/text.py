@@ -39,7 +39,7 @@ END_TO_END: tuple[tuple[str, str, str | None], ...] = (
     ("jacobian", "largest Jacobian", None),
     ("stacked_batch_lower", "attained, stacked batch", None),
 )
-_EFFECTS = {
+EFFECTS = {
     "printed_product": "printed product of the normalizers' constants",
     "slides_product": "the same on the slides, ||gamma/sigma||_2",
     "largest_inverse_std_product": "product of max 1/sigma",
@@ -198,7 +198,7 @@ def _layer_row(x: LayerResult) -> tuple[str, ...]:
 def _effect(effect: Mapping[str, Any]) -> Section:
     """Return what the normalizers change, each number with its caveat."""
     rows, after = [], []
-    for key, words in _EFFECTS.items():
+    for key, words in EFFECTS.items():
         item = effect.get(key)
         if item is None:
             continue
@@ -268,7 +268,7 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
         present = [v for v in values if v is not None]
         if present:
             rows.append((words, *(value_text(v) for v in values), kind_text(present[0])))
-    for key, words in _EFFECTS.items():
+    for key, words in EFFECTS.items():
         items = [result.effect.get(key) for result in results.values()]
         kinds = [item["kind"] for item in items if item is not None]
         if kinds:

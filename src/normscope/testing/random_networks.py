@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -156,12 +155,3 @@ def _joined(draw: Draw, x: Tensor, depth: int) -> nn.Module:
             parts["first"] = _chain(draw, x[:, :half], 1, depth - 1)
             parts["second"] = _chain(draw, x[:, half:], 1, depth - 1)
     return Function(name, forms[name], weight=draw.tensor(1), **parts)
-
-
-def size_of(inputs: Sequence[Tensor]) -> int:
-    """Return the number of entries of one sample of some inputs.
-
-    >>> size_of([torch.zeros(5, 2, 3), torch.zeros(5, 1)])
-    7
-    """
-    return sum(math.prod(t.shape[1:]) for t in inputs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from normscope.core.result import write_text
+from normscope.core.files import write_text
 from normscope.report.live import render_live
 from normscope.watch.feed import Feed
 from normscope.watch.thinning import CHART, LEAST

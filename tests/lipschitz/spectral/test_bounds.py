@@ -75,3 +75,33 @@ def test_block_diagonal_takes_the_largest_and_adds_failure_probabilities() -> No
     assert (both.log_lower, both.log_upper, both.log_probable) == (0.2, 2.0, 0.5)
     assert both.delta == pytest.approx(3e-9)
     assert largest_norm([]).upper == 0.0
+
+
+def test_bounds_from_numbers_go_outwards() -> None:
+    """The logarithms are moved away from each other, so the numbers lie inside."""
+    for lower, upper in ((1.0, 1.0), (0.1, 3.0), (1e-300, 1e300)):
+        bounds = NormBounds.between(lower, upper, "")
+        assert bounds.lower <= lower
+        assert bounds.upper >= upper
+        assert bounds.log_upper - math.log(upper) < 1e-12 * max(1.0, abs(math.log(upper)))
+    assert NormBounds.between(0.0, 0.0, "").upper == 0.0
+
+
+def test_the_tightest_of_two_bounds() -> None:
+    """Each side comes from the one that knows more; a probable bound keeps its chance of failing."""
+    attained = NormBounds(math.log(2.0), math.inf, math.log(3.0), 1e-9, "lanczos")
+    product = NormBounds(-math.inf, math.log(5.0), math.log(5.0), 0.0, "product")
+    both = attained.meet(product)
+    assert (both.lower, both.upper, both.probable) == pytest.approx((2.0, 5.0, 3.0))
+    assert (both.delta, both.method) == (1e-9, "lanczos")
+    sure = attained.meet(NormBounds.between(0.0, 2.5, "product"))
+    assert (sure.delta, sure.probable) == (0.0, sure.upper)
+
+
+def test_a_certificate_below_an_attained_value_is_refused() -> None:
+    """By rounding it may lie a hair below; by more, one of the two is wrong."""
+    three = NormBounds(math.log(3.0), math.inf, math.inf, 0.0, "lanczos")
+    with pytest.raises(ValueError, match="one of the two is wrong"):
+        three.meet(NormBounds(-math.inf, math.log(2.9), math.log(2.9), 0.0, "given"))
+    nearly = three.meet(NormBounds(-math.inf, math.log(3.0) - 1e-12, math.log(3.0) - 1e-12, 0.0, "given"))
+    assert nearly.log_lower == nearly.log_upper == math.log(3.0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError, NonFiniteError
-from normscope.lipschitz.spectral.dense import gram_matrix, matrix_norm
+from normscope.lipschitz.spectral.dense import gram_matrix, largest_matrix_norm, matrix_norm
 from normscope.operators.linear_map import LinearMap
 
 
@@ -99,3 +99,34 @@ def test_wrong_input_is_refused() -> None:
     for bad in (math.nan, math.inf):
         with pytest.raises(NonFiniteError):
             matrix_norm(torch.tensor([[1.0, bad], [0.0, 1.0]]))
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 7), (3, 4, 4), (40, 6, 3), (9, 1, 5), (5, 30, 300), (5, 260, 270)])
+@pytest.mark.parametrize("scale", [1.0, 1e-160, 1e150])
+def test_largest_of_several_matrices(shape: tuple[int, int, int], scale: float) -> None:
+    """Whether one by one or all in one batch, both bounds surround the largest dense singular value."""
+    A = torch.randn(shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    truth = math.log(float(torch.linalg.matrix_norm(A, 2).max())) + math.log(scale)
+    bounds = largest_matrix_norm(A * scale)
+    assert bounds.log_lower <= truth + 1e-13 * (1 + abs(truth))
+    assert bounds.log_upper >= truth - 1e-13 * (1 + abs(truth))
+    assert bounds.width <= 1e-9
+    assert bounds.delta == 0.0
+
+
+def test_a_runner_up_within_rounding_cannot_hide() -> None:
+    """Of many nearly equal matrices the certificate covers every one, also the one a hair above the attained."""
+    base = random((8, 8), 4)
+    nearly = torch.stack([base * (1 + k * 2.0**-52) for k in range(20)])
+    truth = max(matrix_norm(matrix).lower for matrix in nearly)
+    assert largest_matrix_norm(nearly).upper >= truth
+
+
+def test_stacks_without_entries_and_with_bad_ones() -> None:
+    """Zero is zero; another number of axes and NaN are refused."""
+    assert largest_matrix_norm(torch.zeros(6, 3, 4)).upper == 0.0
+    assert largest_matrix_norm(torch.zeros(0, 3, 4)).upper == 0.0
+    with pytest.raises(InputError, match="three axes"):
+        largest_matrix_norm(torch.ones(2, 2))
+    with pytest.raises(NonFiniteError):
+        largest_matrix_norm(torch.full((6, 2, 2), math.nan))

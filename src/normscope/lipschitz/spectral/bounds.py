@@ -6,6 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+#: How far, relative to a logarithm, rounding alone may put a certificate below an attained value.
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True)
 class NormBounds:
@@ -45,6 +48,17 @@ class NormBounds:
     def certified(cls, log_lower: float, log_upper: float, method: str) -> NormBounds:
         """Return bounds without a probabilistic part."""
         return cls(log_lower, log_upper, log_upper, 0.0, method)
+
+    @classmethod
+    def between(cls, lower: float, upper: float, method: str) -> NormBounds:
+        """Return bounds given as numbers, outwards by the rounding of their logarithms.
+
+        >>> bounds = NormBounds.between(0.0, 2.0, "closed form")
+        >>> bounds.log_lower, bounds.upper >= 2.0
+        (-inf, True)
+        """
+        low, high = (math.log(x) if x > 0 else -math.inf for x in (lower, upper))
+        return cls.certified(low, high, method).widen(2.0**-51)
 
     @classmethod
     def exact(cls, norm: float, *, method: str, relative: float = 2.0**-50) -> NormBounds:
@@ -149,6 +163,26 @@ class NormBounds:
         if log_probable >= self.log_probable:
             return self
         return replace(self, log_probable=max(log_probable, self.log_lower), delta=delta, method=method)
+
+    def meet(self, other: NormBounds) -> NormBounds:
+        """Return the tightest bounds that both allow, found as these were.
+
+        Raises:
+            ValueError: if a certificate lies below an attained value by more than rounding: one of the two is wrong.
+
+        >>> wide = NormBounds.between(0.0, 4.0, "product")
+        >>> round(NormBounds.between(1.0, 5.0, "lanczos").meet(wide).upper, 12)
+        4.0
+        """
+        lower = max(self.log_lower, other.log_lower)
+        upper = min(self.log_upper, other.log_upper)
+        if upper < lower - ROUNDING * max(1.0, abs(lower)):
+            raise ValueError(f"the certificate {upper} lies below the attained value {lower}: one of the two is wrong")
+        upper = max(upper, lower)
+        better = self if self.log_probable <= other.log_probable else other
+        probable = min(max(better.log_probable, lower), upper)
+        delta = 0.0 if probable == upper else better.delta
+        return NormBounds(lower, upper, probable, delta, self.method)
 
 
 def largest_norm(bounds: Iterable[NormBounds]) -> NormBounds:

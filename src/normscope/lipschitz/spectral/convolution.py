@@ -21,7 +21,7 @@ from normscope.lipschitz.spectral.convolution_block import (
     certificate_log,
     relaxation,
 )
-from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.lipschitz.spectral.dense import largest_matrix_norm
 from normscope.lipschitz.spectral.geometry import PADDING_MODES, Axis, adjoint_axes, convolution_axes
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, to_unit_scale
 from normscope.lipschitz.spectral.torus import torus_bound
@@ -102,7 +102,7 @@ def convolution_norm(
         return NormBounds.exact(0.0, method="zero")
     if _is_blockwise(axes, padding_mode):
         matrices = kernel.reshape(groups, kernel.shape[0] // groups, -1)
-        bounds = largest_norm(matrix_norm(m, seed=seed) for m in matrices).widen(_entry_margin(matrices, entry_error))
+        bounds = largest_matrix_norm(matrices, seed=seed).widen(_entry_margin(matrices, entry_error))
         return bounds.scaled(log_factor)
     blocks = [Block(part, axes, padding_mode, entry_error) for part in kernel.reshape(groups, -1, *kernel.shape[1:])]
     if groups == 1:

@@ -9,15 +9,19 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.lipschitz.spectral.bounds import NormBounds
+from normscope.lipschitz.spectral.bounds import NormBounds, largest_norm
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
 from normscope.lipschitz.spectral.eigenpair import certified_eigenpair
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
-from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, to_unit_scale
+from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, root_above, to_unit_scale
 from normscope.operators.linear_map import LinearMap
 
 #: Sides up to which eigenvalues are cheaper than a Lanczos run.
 EIGENVALUES_UP_TO = 256
+#: Fewer matrices than this are measured one by one.
+FEW = 4
+#: How many numbers of a stack of matrices to hold at once in each intermediate result.
+BATCH_NUMBERS = 2**22
 
 
 @statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrix and its rounding error are bounded")
@@ -59,6 +63,47 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     return bounds.scaled(log_factor)
 
 
+@statement("rump2006", "Corollary 2.4", holds="float64; the Gram matrices and their rounding errors are bounded")
+def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
+    r"""Return certified bounds on the largest spectral norm of several matrices: that of their block-diagonal map.
+
+    :math:`\max_i \|A_i\|_2`. From below the norm of the one that LAPACK finds largest. From above, where the matrices
+    are small, Cholesky factorisations of :math:`\tau I - A_i A_i^T` for all i together, with :math:`\tau` at that value.
+
+    Args:
+        matrices: three axes, the first counts them; any real floating dtype.
+        seed: the seed of the start vector of Lanczos.
+
+    Returns:
+        The bounds, deterministic.
+
+    Raises:
+        InputError: if the tensor does not have three axes.
+        NonFiniteError: if an entry is NaN or infinite.
+
+    >>> bounds = largest_matrix_norm(torch.stack([torch.eye(2), 3 * torch.eye(2)]))
+    >>> bounds.lower <= 3.0 <= bounds.upper, bounds.width < 1e-9
+    (True, True)
+    """
+    if matrices.ndim != 3:
+        raise InputError(f"a stack of matrices has three axes; this tensor has shape {tuple(matrices.shape)}")
+    if len(matrices) < FEW or min(matrices.shape[1:]) > EIGENVALUES_UP_TO:
+        return largest_norm(matrix_norm(matrix, seed=seed) for matrix in matrices)
+    A, log_factor = to_unit_scale(matrices)
+    if not bool(A.any()):
+        return NormBounds.exact(0.0, method="zero")
+    A = A if A.shape[1] <= A.shape[2] else A.mT
+    at_once = max(1, BATCH_NUMBERS // A[0].numel())
+    first = int(torch.cat([torch.linalg.matrix_norm(part, ord=2) for part in A.split(at_once)]).argmax())
+    attained = matrix_norm(A[first], seed=seed)
+    squares = []
+    for part in A.split(at_once):
+        error = gamma(A.shape[2]) * (part.square().sum((1, 2)) * (1.0 + A[0].numel() * UNIT_ROUNDOFF))
+        squares.append(certify_largest_eigenvalue(part @ part.mT, attained.lower**2, gram_error=error).max())
+    upper = root_above(float(torch.stack(squares).max()))
+    return NormBounds.between(attained.lower, max(upper, attained.lower), "cholesky").scaled(log_factor)
+
+
 def gram_norm(
     map: LinearMap,
     gram: Tensor,
@@ -76,8 +121,7 @@ def gram_norm(
         gram_error: a bound on its error in norm.
         apply_error: a bound on :math:`\|fl(A x) - A x\|` for unit ``x``.
         seed: the seed of the start vector of Lanczos.
-        good_width: the width beyond which an eigenvector computation, several times as costly, improves the
-            attained value.
+        good_width: the width beyond which all eigenvalues are computed to improve it.
 
     Returns:
         The bounds.
@@ -88,15 +132,15 @@ def gram_norm(
     True
     """
     if gram.shape[0] <= EIGENVALUES_UP_TO:
-        return _from_interval(*_by_eigenpair(map, gram, gram_error, apply_error), "cholesky")
+        return NormBounds.between(*_by_eigenpair(map, gram, gram_error, apply_error), "cholesky")
     # On the Gram matrix itself: a step is cheaper there, and every eigenvalue squared lies further from the next.
     run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-7, max_steps=200, seed=seed, apply_error=0.0)
     lower = _attained(map, run.vector, apply_error)
-    upper = _root(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
+    upper = root_above(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
     if upper > lower * (1.0 + good_width) + gram_error / max(upper, 1e-300):
         attained, certified = _by_eigenpair(map, gram, gram_error, apply_error)
         lower, upper = max(lower, attained), min(upper, certified)
-    return _from_interval(lower, upper, "cholesky")
+    return NormBounds.between(lower, upper, "cholesky")
 
 
 def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:
@@ -124,25 +168,13 @@ def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:
 def _by_eigenpair(map: LinearMap, gram: Tensor, gram_error: float, apply_error: float) -> tuple[float, float]:
     """Return the norm attained at the leading eigenvector of the Gram matrix, and the certificate."""
     square, vector = certified_eigenpair(gram)
-    return _attained(map, vector, apply_error), _root(square + gram_error * (1.0 + 2.0**-50))
+    return _attained(map, vector, apply_error), root_above(square + gram_error * (1.0 + 2.0**-50))
 
 
 def _attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
     """Return the norm attained at a vector, minus the absolute error of one application."""
     value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
     return max(0.0, (value - apply_error) * (1.0 - 4 * UNIT_ROUNDOFF))
-
-
-def _root(square: float) -> float:
-    """Return the square root of a certificate, outwards by the roundings of sum and root."""
-    return math.sqrt(square) * (1.0 + 4 * UNIT_ROUNDOFF)
-
-
-def _from_interval(lower: float, upper: float, method: str) -> NormBounds:
-    """Return bounds from plain numbers, outwards by the rounding of the logarithm."""
-    low = math.log(lower) if lower > 0 else -math.inf
-    high = math.log(upper) if upper > 0 else -math.inf
-    return NormBounds.certified(low, high, method).widen(4 * UNIT_ROUNDOFF)
 
 
 def _euclidean(vector: Tensor) -> float:

@@ -40,6 +40,15 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
     return product / (1.0 - product) * (1.0 + 4 * UNIT_ROUNDOFF)
 
 
+def root_above(square: float) -> float:
+    """Return a number above the square root, the roundings of the root and of a sum under it included.
+
+    >>> root_above(2.0) > math.sqrt(2.0)
+    True
+    """
+    return math.sqrt(square) * (1.0 + 4 * UNIT_ROUNDOFF)
+
+
 def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     r"""Return the tensor in float64, divided exactly by a power of two so that its largest entry is in [1/2, 1).
 

@@ -14,7 +14,7 @@ from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
 from normscope.lipschitz.spectral.eigenpair import certified_eigenpair
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
-from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, root_above
 from normscope.operators.linear_map import LinearMap
 
 #: Numbers converted to float64 at once (32 MiB).
@@ -65,14 +65,12 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     gram_error = gamma(m) * frobenius**2 * (1.0 + 1e-12)
     run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-9, max_steps=200, seed=seed, apply_error=0.0)
     lower = _attained(A, run.vector, numbers, exponent, frobenius)
-    upper = _certified(gram, lower, gram_error)
+    upper = root_above(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
     if upper > lower * (1.0 + GOOD_WIDTH):
         square, vector = certified_eigenpair(gram)
         lower = max(lower, _attained(A, vector, numbers, exponent, frobenius))
-        upper = min(upper, math.sqrt(square + gram_error * (1.0 + 2.0**-50)) * (1.0 + 4 * UNIT_ROUNDOFF))
-    log_lower = math.log(lower) if lower > 0 else -math.inf
-    bounds = NormBounds.certified(log_lower, math.log(upper), "cholesky in blocks").widen(4 * UNIT_ROUNDOFF)
-    return bounds.scaled(exponent * math.log(2.0))
+        upper = min(upper, root_above(square + gram_error * (1.0 + 2.0**-50)))
+    return NormBounds.between(lower, upper, "cholesky in blocks").scaled(exponent * math.log(2.0))
 
 
 def _exponent(A: Tensor, numbers: int) -> int | None:
@@ -105,9 +103,3 @@ def _attained(A: Tensor, vector: Tensor, numbers: int, exponent: int, frobenius:
     apply_error = gamma(A.shape[1]) * frobenius
     value = math.sqrt(square) / length * (1.0 - (sum(A.shape) + 16) * UNIT_ROUNDOFF) - apply_error
     return max(0.0, value * (1.0 - 4 * UNIT_ROUNDOFF))
-
-
-def _certified(gram: Tensor, lower: float, gram_error: float) -> float:
-    """Return the certificate on the norm (not squared), with the attained value as the guess."""
-    square = float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error))
-    return math.sqrt(square) * (1.0 + 4 * UNIT_ROUNDOFF)

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from normscope.core.result import SCHEMA_VERSION, _plain, write_text
+from normscope.core.files import write_text
+from normscope.core.result import SCHEMA_VERSION, to_plain
 from normscope.core.value import Value
 
 
@@ -86,7 +87,7 @@ class WeightResult:
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "weight-lipschitz",
-            **{f.name: _plain(getattr(self, f.name)) for f in fields(self)},
+            **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
 
     def to_json(self) -> str:

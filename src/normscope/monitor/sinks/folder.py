@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError
+from normscope.core.files import replacing
 from normscope.monitor.lines import Point, from_line, to_line, whole_lines
 from normscope.monitor.run import CONFIG, METRICS
 from normscope.monitor.sinks.lock import FolderLock
@@ -202,10 +203,5 @@ def _first_difference(was: Any, comes: Any) -> tuple[Any, Any]:
 
 def _replace(file: Path, content: bytes) -> None:
     """Write a file by replacing it as a whole; where that fails the old one stays, and nothing beside it."""
-    temporary = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
+    with replacing(file) as temporary:
         temporary.write_bytes(content)
-        os.replace(temporary, file)
-    except BaseException:  # a full disk: what was written of it helps nobody
-        temporary.unlink(missing_ok=True)
-        raise
