@@ -28,9 +28,14 @@ def test_the_target_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
 def test_where_the_block_fails_nothing_changes(tmp_path: Path, error: type[BaseException]) -> None:
     """Also where it is stopped: the old file stays, and nothing beside it."""
     target = write_text(tmp_path / "a.txt", "old")
-    with pytest.raises(error), replacing(target) as temporary:
-        temporary.write_text("half", encoding="utf-8")
-        raise error
+
+    def stopped_half_way() -> None:
+        with replacing(target) as temporary:
+            temporary.write_text("half", encoding="utf-8")
+            raise error
+
+    with pytest.raises(error):
+        stopped_half_way()
     assert target.read_text(encoding="utf-8") == "old"
     assert os.listdir(tmp_path) == ["a.txt"]
 
