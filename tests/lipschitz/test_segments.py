@@ -44,9 +44,7 @@ SEGMENTS: dict[str, tuple[Model, tuple[int, ...]]] = {
     ),
     "x + convolution": (lambda: Lambda(lambda s, x: x + s.c(x), c=_conv(3, 3, 3, padding=1)), (3, 6, 6)),
     "another matrix for each token": (
-        lambda: Lambda(
-            lambda s, x: torch.einsum("ntj,tij->nti", x, s.weight) + x, weight=nn.Parameter(_noise(7, 4, 4))
-        ),
+        lambda: Lambda(lambda s, x: torch.einsum("ntj,tij->nti", x, s.w) + x, w=nn.Parameter(_noise(7, 4, 4))),
         (7, 4),
     ),
     "x + x": (lambda: Lambda(lambda s, x: x + x), (5,)),

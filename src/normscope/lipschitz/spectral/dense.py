@@ -68,7 +68,7 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     r"""Return certified bounds on the largest spectral norm of several matrices: that of their block-diagonal map.
 
     :math:`\max_i \|A_i\|_2`. From below the norm of the one that LAPACK finds largest. From above, where the matrices
-    are small, a Cholesky factorisation of each :math:`\tau I - A_i A_i^T`, all together, with :math:`\tau` at that value.
+    are small, a Cholesky factorisation of each :math:`\tau I - A_i A_i^T`, all together, :math:`\tau` at that value.
 
     Args:
         matrices: three axes, the first counts them; any real floating dtype.
