@@ -13,7 +13,7 @@ from torch import nn
 from networks import points
 from normscope.core.errors import CaptureError
 from normscope.graph.dispatch import record_graph
-from normscope.graph.interpreter import call, last_uses, literal, literals, resolve, run
+from normscope.graph.interpreter import as_floating, call, last_uses, literal, literals, resolve, run
 from normscope.graph.ir import Graph, Named, Node, Ref
 
 X = torch.arange(6.0).view(2, 3)
@@ -195,3 +195,18 @@ def test_rows_of_experts_have_a_derivative() -> None:
     (slope,) = torch.autograd.grad(found.sum(), values["x"])
     expected = torch.cat([matrices[0].sum(-1).expand(2, 3), matrices[1].sum(-1).expand(5, 3)])
     assert torch.allclose(slope, expected)
+
+
+def test_a_precision_is_that_of_floating_tensors() -> None:
+    """Also inside tuples, lists and dicts; whole numbers, words and what has the precision already stay as they are."""
+    third, count = torch.tensor(1 / 3), torch.tensor([3])
+    found = as_floating({"a": (third, [count, "word"]), "b": None}, torch.float64)
+    assert float(found["a"][0]) == float(third), "a wider number is the same number"
+    assert found["a"][0].dtype == torch.float64
+    assert found["a"][1][0] is count
+    assert (found["a"][1][1], found["b"]) == ("word", None)
+    assert isinstance(found["a"], tuple)
+    assert as_floating(third, torch.float32) is third
+    assert as_floating(third, None) is third
+    assert as_floating(third, torch.int64) is third
+    assert float(as_floating(third.double(), torch.bfloat16)) != float(third)

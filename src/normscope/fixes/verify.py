@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +14,7 @@ from normscope.core.errors import InputError
 from normscope.core.guard import untouched
 from normscope.graph.capture import _tensors_in
 from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import as_floating
 
 #: Largest difference of outputs, relative to the largest of them, that rounding may make.
 RELATIVE = 1e-5
@@ -74,7 +74,8 @@ def difference(
         wide = wide and inputs.batch > 1
         if wide:
             try:
-                pairs = [outputs_of(model, _cast(s), _cast_inputs(inputs)) for s in (before, after)]
+                given = ModelInputs(*as_floating((inputs.args, inputs.kwargs), torch.float64))
+                pairs = [outputs_of(model, as_floating(dict(s), torch.float64), given) for s in (before, after)]
             except (RuntimeError, TypeError, ValueError):  # a constant or a cast in its code is in another precision
                 wide = False
             else:
@@ -92,17 +93,3 @@ def _quotient(gap: Tensor, reference: Tensor) -> float:
     if top != top or size != size:
         return math.inf
     return 0.0 if top == 0 else (math.inf if size == 0 else top / size)
-
-
-def _cast(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return a state dict in float64."""
-    return {name: t.double() if t.is_floating_point() else t for name, t in state.items()}
-
-
-def _cast_inputs(inputs: ModelInputs) -> ModelInputs:
-    """Return inputs in float64."""
-
-    def wide(value: Any) -> Any:
-        return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
-
-    return ModelInputs(tuple(map(wide, inputs.args)), {k: wide(v) for k, v in inputs.kwargs.items()})

@@ -115,6 +115,24 @@ def literals(tree: Any, dtype: torch.dtype | None = None) -> Any:
     return literal(tree, dtype)
 
 
+def as_floating(value: Any, dtype: torch.dtype | None) -> Any:
+    """Return floating tensors in a precision, also those in tuples, lists and dicts, and anything else as it is.
+
+    Args:
+        value: a tensor, several of them, or no tensor at all.
+        dtype: the precision; without one, or with one that is not floating, nothing is changed.
+
+    >>> [t.dtype for t in as_floating([torch.ones(1), torch.tensor(1)], torch.float64)]
+    [torch.float64, torch.int64]
+    """
+    if isinstance(value, dict):
+        return {key: as_floating(item, dtype) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return type(value)(as_floating(item, dtype) for item in value)
+    floating = isinstance(value, Tensor) and value.is_floating_point() and dtype is not None and dtype.is_floating_point
+    return value.to(dtype) if floating else value
+
+
 def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
     """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
     args = literals(map_refs(node.args, lambda r: values[r.name]), dtype)

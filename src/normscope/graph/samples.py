@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.interpreter import call, last_uses
+from normscope.graph.interpreter import as_floating, call, last_uses
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 
 #: Batch sizes at which every operation is run: an odd one that shows order, and one beyond most numbers in a graph.
@@ -138,7 +138,7 @@ class _Walk:
         if node.op == "input":
             return self._input(next(supply))
         if node.op in SOURCES:
-            tensor = self._cast(self.tensors[node.target])
+            tensor = as_floating(self.tensors[node.target], self.dtype)
             return _Held(tensor, [tensor] * self.count)
         read = {name: held[name] for name in node.inputs()}
         if node.op == "getitem":  # of several values each may belong to samples or not
@@ -202,7 +202,7 @@ class _Walk:
 
     def _input(self, tensor: Tensor) -> _Held:
         """Return an input of as many samples, of any values."""
-        tensor = self._cast(tensor)
+        tensor = as_floating(tensor, self.dtype)
         if not tensor.ndim:
             return _Held(tensor, [tensor] * self.count)
         rows = torch.arange(self.count, device=tensor.device) % max(1, tensor.shape[0])
@@ -219,10 +219,6 @@ class _Walk:
                 low, high = min(low, 0), max(high, 1)
             value = torch.randint(low, high + 1, value.shape, generator=self.generator).to(value)
         return _Held(value, layout.parts(value, self.count), layout)
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        """Return a floating tensor in the precision to work in, anything else as it is."""
-        return tensor.to(self.dtype) if self.dtype is not None and tensor.is_floating_point() else tensor
 
 
 def _cuts(node: Node, read: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
 from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.operators.linear_map import LinearMap
@@ -60,17 +60,13 @@ class EndToEnd:
         self, captured: Captured, program: Program, inputs: Sequence[Tensor], dtype: torch.dtype = torch.float64
     ) -> None:
         self.captured, self.program, self.dtype = captured, program, dtype
-        self.inputs = [self._cast(t) for t in inputs]
-        self.tensors = {k: self._cast(v.detach()) for k, v in captured.tensors.items()}
+        self.inputs = [as_floating(t, dtype) for t in inputs]
+        self.tensors = {k: as_floating(v.detach(), dtype) for k, v in captured.tensors.items()}
         self.shapes = [b.shape for b in program.blocks]
         self._place = {b.name: i for i, b in enumerate(program.blocks)}
         names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
         wanted = {name for name, _ in program.outputs}
         self.keep = [i for i, name in enumerate(names) if name in wanted]
-
-    def _cast(self, tensor: Tensor) -> Tensor:
-        """Return a floating tensor in the working precision."""
-        return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def point(self) -> Tensor:
         """Return the value of the blocks at the given input, flattened."""

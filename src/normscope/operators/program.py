@@ -12,8 +12,8 @@ from torch import Tensor
 
 import normscope.operators.rules  # noqa: F401  (registers the rules)
 from normscope.graph.functional import moves_shape
+from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
-from normscope.graph.interpreter import last_uses, resolve, rounded
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Match, Recogniser, name_of
 from normscope.operators.entrywise import Forms
@@ -179,11 +179,12 @@ class Walk:
     def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
         """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
         try:
-            value = execute(node, {name: _cast(values[name], torch.float64) for name in node.inputs()}, torch.float64)
+            given = as_floating({name: values[name] for name in node.inputs()}, torch.float64)
+            value = execute(node, given, torch.float64)
             return rounded(node, value)
         except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
             own = {name: self.graph[name].dtype for name in node.inputs()}
-            return execute(node, {name: _cast(values[name], getattr(torch, own[name], None)) for name in own})
+            return execute(node, {name: as_floating(values[name], getattr(torch, own[name], None)) for name in own})
 
     def _constant(self, node: Node, value: Any) -> None:
         """Keep track of tokens, parameters and weight normalizers where nothing depends on a floating input."""
@@ -459,14 +460,6 @@ class Walk:
 def _is_complex(value: Any) -> bool:
     """Tell whether a value is a tensor of complex numbers."""
     return isinstance(value, Tensor) and value.is_complex()
-
-
-def _cast(value: Any, dtype: torch.dtype | None) -> Any:
-    """Return floating tensors in a precision, anything else as it is."""
-    if isinstance(value, tuple | list):
-        return type(value)(_cast(item, dtype) for item in value)
-    floating = isinstance(value, Tensor) and value.is_floating_point() and dtype is not None and dtype.is_floating_point
-    return value.to(dtype) if floating else value
 
 
 def _opaque_rule(call: Call, reason: str) -> Opaque:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from normscope.core.errors import NonFiniteError
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node, Ref
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
@@ -100,7 +100,7 @@ def survey(
     blocks = {b.name: i for i, b in enumerate(program.blocks)}
     result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
     reference = _batch_of(program)
-    tensors = {k: _cast(v, dtype) for k, v in captured.tensors.items()}
+    tensors = {k: as_floating(v, dtype) for k, v in captured.tensors.items()}
     for batch in batches:
         size = batch[0].shape[0] if batch and batch[0].ndim else 1
 
@@ -113,7 +113,7 @@ def survey(
                 _see(group.setdefault(name, Seen()), value, site, size, reference, name)
 
         with torch.no_grad():
-            outputs = run(captured.graph, tensors, [_cast(t, dtype) for t in batch], visit, dtype)
+            outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
         if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
             raise NonFiniteError(
                 "the network gives NaN on some sample: nothing can be said of it there; mend the data, or what divides "
@@ -123,13 +123,6 @@ def survey(
         if progress is not None:
             progress(result.samples)
     return result
-
-
-def _cast(tensor: Any, dtype: torch.dtype | None) -> Any:
-    """Return a floating tensor in a precision, anything else as it is."""
-    return (
-        tensor.to(dtype) if dtype is not None and isinstance(tensor, Tensor) and tensor.is_floating_point() else tensor
-    )
 
 
 def _batch_of(program: Program) -> int:

@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
@@ -83,8 +83,8 @@ class Network:
 
     def __init__(self, captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> None:
         self.captured, self.weights = captured, weights
-        self.inputs = [_cast(t) for t in inputs]
-        self.tensors = {k: _cast(v.detach()) for k, v in captured.tensors.items()}
+        self.inputs = [as_floating(t, torch.float64) for t in inputs]
+        self.tensors = {k: as_floating(v.detach(), torch.float64) for k, v in captured.tensors.items()}
         self._leaf = {node: i for i, leaf in enumerate(weights.leaves) for node in leaf.nodes}
         names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
         wanted = {name for name, _ in weights.program.outputs}
@@ -133,11 +133,6 @@ class Network:
         with sdpa_kernel(SDPBackend.MATH):
             outputs = run(self.captured.graph, self.tensors, self.inputs, visit, torch.float64)
         return torch.cat([outputs[i].flatten() for i in self._keep])
-
-
-def _cast(tensor: Tensor) -> Tensor:
-    """Return a floating tensor in float64."""
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def _first(value: Any) -> Tensor:

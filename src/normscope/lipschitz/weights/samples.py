@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.graph.capture import Captured
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node
 from normscope.lipschitz.lower import _moved
 from normscope.lipschitz.weights.factors import Factor, activation, factor
@@ -57,8 +57,8 @@ def meet(captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> Samp
         weights: its weights and their uses.
         inputs: one input, a sample or a stacked batch.
     """
-    tensors = {k: _cast(v.detach()) for k, v in captured.tensors.items()}
-    given = [_cast(t) for t in inputs]
+    tensors = {k: as_floating(v.detach(), torch.float64) for k, v in captured.tensors.items()}
+    given = [as_floating(t, torch.float64) for t in inputs]
     at: dict[str, list[int]] = {}
     for index, use in enumerate(weights.uses):
         if use.kind in ("matrix", "convolution", "diagonal"):
@@ -89,11 +89,6 @@ def meet(captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> Samp
         met.norm = (met.factor.norm() + met.rounding) * (1 + 1e-12)
     sample.input_norm = math.sqrt(sum(squares)) * (1 + 1e-12)
     return sample
-
-
-def _cast(tensor: Tensor) -> Tensor:
-    """Return a floating tensor in float64."""
-    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
 def stacked_norm(samples: Sequence[Met], *, centred: bool = False) -> float:

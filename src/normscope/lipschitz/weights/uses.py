@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.graph.interpreter import as_floating
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
@@ -258,14 +259,13 @@ class _Finder:
         values: dict[str, Any] = dict.fromkeys(weights, point)
         with torch.enable_grad():
             for node in self._above(start):
-                given = {n: values[n] if n in values else _double(self._given(n)) for n in node.inputs()}
+                read = {n: values[n] if n in values else self._given(n) for n in node.inputs()}
+                given = as_floating(read, torch.float64)
                 if any(value is None for value in given.values()):
                     return None
                 if node.name not in values:
-                    source = node.op in SOURCES
-                    values[node.name] = (
-                        _double(self._given(node.name)) if source else execute(node, given, torch.float64)
-                    )
+                    own = self._given(node.name) if node.op in SOURCES else execute(node, given, torch.float64)
+                    values[node.name] = as_floating(own, torch.float64)
             out = values[start.name].flatten()
             if not out.requires_grad:
                 return 0.0
@@ -370,11 +370,6 @@ def kind_of(op: str, argument: str) -> str:
     if op in CONVOLUTIONS:
         return "convolution" if argument == "weight" else "unknown"
     return "matrix" if op in MATRICES else "unknown"
-
-
-def _double(value: Any) -> Any:
-    """Return a floating tensor in float64, anything else as it is."""
-    return value.to(torch.float64) if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def _shape(tensor: Tensor | None) -> tuple[int, ...]:

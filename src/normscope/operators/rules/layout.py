@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.interpreter import literals, resolve
+from normscope.graph.interpreter import as_floating, literals, resolve
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.registry import Call, rule
 
@@ -142,9 +142,7 @@ def _bound(call: Call) -> Callable[..., Tensor]:
     rest = {k: literals(v) for k, v in call.arguments.items() if k not in (tainted, *_OF_GRADIENTS)}
 
     def apply(x: Tensor) -> Tensor:
-        constants = {
-            k: v.to(x.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v for k, v in rest.items()
-        }
+        constants = {k: as_floating(v, x.dtype) for k, v in rest.items()}
         return _call_named(function, tainted, x, constants)
 
     return apply
