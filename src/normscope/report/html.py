@@ -17,6 +17,7 @@ from markupsafe import Markup
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result
+from normscope.core.value import Value
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
@@ -24,7 +25,7 @@ from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
-from normscope.report.text import EFFECTS, END_TO_END, Facts
+from normscope.report.text import EFFECTS, END_TO_END, Facts, checked_facts
 from normscope.report.verdict import Verdict, verdict
 from normscope.report.wording import (
     guarantee,
@@ -95,8 +96,6 @@ def report_html(
     >>> "&lt;tiny&gt;" in page, "<tiny>" in page
     (True, False)
     """
-    from normscope import __version__
-
     if not isinstance(results, Mapping) and not isinstance(results, Result):
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
@@ -106,15 +105,6 @@ def report_html(
     views = [_view(i, name, result, said.get(name)) for i, (name, result) in enumerate(named.items())]
     charts = [c for v in views for c in (v.depth, v.variances) if c is not None]
     overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
-    context = {
-        "title": title or " and ".join(named),
-        "views": views,
-        "sections": list(sections),
-        "overlay": overlay,
-        "compared": compare_rows(list(named.values())) if len(named) > 1 else [],
-        "facts": _checked(facts or {}, len(named)),
-        "version": __version__,
-    }
     results_json = [
         {
             "name": v.name,
@@ -123,15 +113,16 @@ def report_html(
         }
         for v in views
     ]
-    return _page(context, [*charts, *([overlay] if overlay else [])], results_json)
-
-
-def _checked(facts: Facts, count: int) -> Facts:
-    """Return facts, each with one cell per result."""
-    for name, cells in facts.items():
-        if len(cells) != count:
-            raise ValueError(f"{name} needs one cell for each of {count} results; {len(cells)} came")
-    return facts
+    return _page(
+        title or " and ".join(named),
+        sections,
+        results_json,
+        [*charts, *([overlay] if overlay else [])],
+        views=views,
+        overlay=overlay,
+        compared=compare_rows(list(named.values())) if len(named) > 1 else (),
+        facts=checked_facts(facts or {}, len(named)),
+    )
 
 
 def save_html(
@@ -140,9 +131,9 @@ def save_html(
     """Write a report, whole or not at all.
 
     Args:
-        results: as for :func:`render`.
+        results: as for :func:`report_html`.
         path: the file.
-        **rest: as for :func:`render`.
+        **rest: as for :func:`report_html`.
 
     Returns:
         The file.
@@ -170,25 +161,27 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
 
 def _weights_page(result: CheckpointResult, title: str) -> str:
     """Return the report on a checkpoint without its model: its sections as they are."""
-    from normscope import __version__
     from normscope.report.weights import checkpoint_sections
 
-    sections: list[Section] = checkpoint_sections(result, everything=True)
     name = str(result.checkpoint["name"])
-    context: dict[str, Any] = {
-        "title": title or name,
-        "views": [],
-        "sections": sections,
-        "overlay": None,
-        "compared": [],
-        "facts": {},
-        "version": __version__,
-    }
-    return _page(context, [], [{"name": name, "result": result.to_dict(), "findings": []}])
+    sections = checkpoint_sections(result, everything=True)
+    return _page(title or name, sections, [{"name": name, "result": result.to_dict(), "findings": []}])
 
 
-def _page(context: Mapping[str, Any], charts: Sequence[Chart], results: Sequence[Mapping[str, Any]]) -> str:
-    """Fill the template."""
+def _page(
+    title: str,
+    sections: Sequence[Section],
+    results: Sequence[Mapping[str, Any]],
+    charts: Sequence[Chart] = (),
+    *,
+    views: Sequence[View] = (),
+    overlay: Chart | None = None,
+    compared: Sequence[tuple[str, list[Value | None]]] = (),
+    facts: Facts | None = None,
+) -> str:
+    """Fill the template; what a page does not have is left out."""
+    from normscope import __version__
+
     style = "\n".join(_source(name) for name in STYLES)
     script = "\n".join(_source(name) for name in SCRIPTS)
     data, encoding = embed.packed({"format": embed.FORMAT, "version": embed.VERSION, "results": list(results)})
@@ -197,7 +190,13 @@ def _page(context: Mapping[str, Any], charts: Sequence[Chart], results: Sequence
         "base-uri 'none'; form-action 'none'"
     )
     return _template().render(
-        **context,
+        title=title,
+        views=views,
+        sections=sections,
+        overlay=overlay,
+        compared=compared,
+        facts=facts or {},
+        version=__version__,
         glossary=GLOSSARY,
         end_to_end=END_TO_END,
         effects=EFFECTS,

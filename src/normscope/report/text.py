@@ -259,9 +259,7 @@ def compare_text(results: Mapping[str, Result], facts: Facts | None = None) -> s
 def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -> Section:
     """Return results side by side as a section, one column per result."""
     rows: list[tuple[str, ...]] = []
-    for name, cells in (facts or {}).items():
-        if len(cells) != len(results):
-            raise ValueError(f"{name} needs one cell for each of {len(results)} results; {len(cells)} came")
+    for name, cells in checked_facts(facts or {}, len(results)).items():
         rows.append((name, *cells, NOTHING))
     for key, words, _ in END_TO_END:
         values = [result.end_to_end.get(key) for result in results.values()]
@@ -276,3 +274,22 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
             rows.append((words, *cells, kinds[0]))
     columns = ("constant", *results, "kind")
     return Section("side by side", table=Table(columns, tuple(rows), frozenset({"constant", "kind"})))
+
+
+def checked_facts(facts: Facts, count: int) -> Facts:
+    """Return rows of facts as they are, each with one cell per result.
+
+    Args:
+        facts: a name and its cells for each row.
+        count: how many results there are.
+
+    Raises:
+        ValueError: if a row has more cells, or fewer.
+
+    >>> checked_facts({"accuracy": ["97 %", "98 %"]}, 2)
+    {'accuracy': ['97 %', '98 %']}
+    """
+    for name, cells in facts.items():
+        if len(cells) != count:
+            raise ValueError(f"{name} needs one cell for each of {count} results; {len(cells)} came")
+    return facts
