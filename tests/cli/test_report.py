@@ -52,6 +52,18 @@ def test_a_name_in_a_page_cannot_leave_the_folder(run: Run, results: list[str]) 
     assert not Path("../outside").exists()
 
 
+def test_no_result_of_a_page_is_written_over_another(run: Run, results: list[str]) -> None:
+    """Names that differ only in what a folder cannot be called, beside one that looks like a numbered folder."""
+    assert run("report", *results, results[0], "-q").exit_code == 0
+    names = list(read_back(Path("report.html").read_text()))
+    assert names == ["bn 1", "ln", "bn 2"]
+    text = Path("report.html").read_text().replace('"name":"ln"', '"name":"x:y"')
+    text = text.replace('"name":"bn 1"', '"name":"x_y-2"').replace('"name":"bn 2"', '"name":"x?y"')
+    Path("report.html").write_text(text)
+    assert run("report", "--from-html", "report.html", "--out", "back").exit_code == 0
+    assert sorted(p.name for p in Path("back").iterdir()) == ["x_y-1", "x_y-2", "x_y-3"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

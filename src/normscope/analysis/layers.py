@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 from normscope.analysis.channels import hot_channels
 from normscope.analysis.work import Work
+from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.normalizers import describe, site_constants
@@ -70,23 +70,13 @@ def before_padding(layer: Expr) -> Expr:
 
 def layer_names(program: Program) -> list[str]:
     """Return the name of every linear layer of a program."""
-    return _numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
-
-
-def _numbered(names: list[str]) -> list[str]:
-    """Return names made unique by call number: a module called twice is two layers."""
-    total, used = Counter(names), Counter[str]()
-    result = []
-    for name in names:
-        used[name] += 1
-        result.append(name if total[name] == 1 else f"{name or 'model'}#{used[name]}")
-    return result
+    return numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
 
 
 def normalizers(work: Work) -> list[NormalizerResult]:
     """Return every normalizer with its printed and proved constants."""
     sites = work.program.sites
-    names = _numbered([s.owner or s.node for s in sites])
+    names = numbered([s.owner or s.node for s in sites])
     results = []
     for site, name in zip(sites, names, strict=True):
         seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from normscope.cli.options import (
     Split,
 )
 from normscope.cli.specification import checked_file, checked_folder, parse_shape, writing
+from normscope.core.names import numbered
 
 if TYPE_CHECKING:
     from normscope.comparison.compare import Comparable, Comparison
@@ -177,9 +177,4 @@ def names_of(items: Sequence[str]) -> list[str]:
     >>> names_of(["zoo:mlp", "zoo:mlp", "a/result.json"])
     ['zoo:mlp', 'zoo:mlp (2)', 'a/result.json']
     """
-    used: Counter[str] = Counter()
-    out = []
-    for item in items:
-        used[item] += 1
-        out.append(item if used[item] == 1 else f"{item} ({used[item]})")
-    return out
+    return numbered(items, "{} ({})", plain_first=True)

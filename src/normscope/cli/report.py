@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +15,7 @@ from normscope.cli.console import guarded
 from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_file, writing
 from normscope.core.errors import InputError
+from normscope.core.names import numbered
 
 if TYPE_CHECKING:
     from normscope.core.result import Result
@@ -82,12 +82,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
     names = [p.stem for p in paths]
     if len(set(names)) < len(names):
         names = [p.resolve().parent.name or p.stem for p in paths]
-    counts, used = Counter(names), Counter[str]()
-    out = []
-    for name in names:
-        used[name] += 1
-        out.append(name if counts[name] == 1 else f"{name} {used[name]}")
-    return out
+    return numbered(names, "{} {}")
 
 
 def take_out(page: Path, out: Path | None) -> list[Path]:
@@ -126,7 +121,7 @@ def _folders(names: Sequence[str]) -> list[str]:
     ['plain', 'etc', 'zoo_cnn_norm_bn']
     """
     safe = [re.sub(r"[^\w.-]+", "_", name).strip("._") or "result" for name in names]
-    return [name if safe.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(safe, 1)]
+    return numbered(safe, "{}-{}")
 
 
 def _write(target: Path, data: Mapping[str, Any]) -> Path:

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
-from normscope.analysis.layers import _numbered as numbered
 from normscope.analysis.layers import before_padding, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.guard import untouched
+from normscope.core.names import numbered
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run

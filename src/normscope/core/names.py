@@ -1,0 +1,37 @@
+"""Names that tell things apart: none twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+
+def numbered(names: Iterable[str], form: str = "{}#{}", *, plain_first: bool = False) -> list[str]:
+    """Return names made different by numbers: each that comes more than once is told apart by its turn.
+
+    A number that would make a name which is there already is passed over.
+
+    Args:
+        names: in order.
+        form: how a name and its number are written.
+        plain_first: whether the first of equal names stays as it is.
+
+    >>> numbered(["fc", "norm", "fc"])
+    ['fc#1', 'norm', 'fc#2']
+    >>> numbered(["a", "a", "a (2)"], "{} ({})", plain_first=True)
+    ['a', 'a (3)', 'a (2)']
+    """
+    given = list(names)
+    total, turn = Counter(given), Counter[str]()
+    taken = {name for name in given if plain_first or total[name] == 1}
+    made = []
+    for name in given:
+        turn[name] += 1
+        if total[name] == 1 or (plain_first and turn[name] == 1):
+            made.append(name)
+            continue
+        while (new := form.format(name, turn[name])) in taken:
+            turn[name] += 1
+        taken.add(new)
+        made.append(new)
+    return made
