@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.analysis.held import held
-from normscope.analysis.work import Work, batches, shapes_of, walk_coupled, where_held
+from normscope.analysis.fixed_inputs import fixed_inputs
+from normscope.analysis.work import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
@@ -88,7 +88,7 @@ def everywhere_of(work: Work) -> str:
         name = _restricted(name, f"in batches of {work.captured.graph.batch}")
     if work.other_shapes:
         name = _restricted(name, f"of shape {shapes_of(example)}")
-    condition = work.held.condition(where_held(work))
+    condition = work.fixed_inputs.condition(where_fixed(work))
     return _restricted(name, condition) if condition else name
 
 
@@ -198,7 +198,7 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
     captured = replace(work.captured, graph=graph, example=batch)
     program = build_program(graph, captured.tensors, batch)
     seen = survey(captured, program, [batch], activations={}, dtype=torch.float64)
-    condition = held(captured, program).condition("that batch")
+    condition = fixed_inputs(captured, program).condition("that batch")
     name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from normscope.analysis.options import Options
-from normscope.analysis.work import Work, shapes_of, where_held
+from normscope.analysis.work import Work, shapes_of, where_fixed
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
 from normscope.core.value import Value
 from normscope.graph.capture import Captured
@@ -61,7 +61,7 @@ def input_facts(work: Work, with_data: bool) -> dict[str, Any]:
     program = work.program
     return {
         "blocks": [{"name": b.name, "shape": list(b.shape), "kind": b.kind} for b in program.blocks],
-        "held_fixed": [*work.held.inputs, *work.held.tokens],
+        "held_fixed": [*work.fixed_inputs.inputs, *work.fixed_inputs.tokens],
         "outputs": [name for name, _ in program.outputs],
         "data": with_data,
     }
@@ -151,7 +151,7 @@ def messages(work: Work) -> Iterable[str]:
         yield f"{rule.op} in {rule.owner or 'the model'} is not Lipschitz: {rule.reason}"
     if any(b.kind == "embedding output" for b in work.program.blocks):
         yield "tokens are discrete: constants are with respect to the embedding output"
-    condition = work.held.condition(where_held(work))
+    condition = work.fixed_inputs.condition(where_fixed(work))
     if condition:
         yield f"held fixed: bounds and attained values are of inputs {condition}"
     if work.stacked is not None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
-from normscope.analysis.held import Held, held, same_values, values_of
+from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
@@ -79,9 +79,9 @@ class Work:
         return self.captured.example if self.stacked is not None else self.captured.at_batch(1)
 
     @functools.cached_property
-    def held(self) -> Held:
+    def fixed_inputs(self) -> FixedInputs:
         """Return what of the input is held fixed as it is in the reference."""
-        return held(self.captured, self.program)
+        return fixed_inputs(self.captured, self.program)
 
 
 def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
@@ -172,7 +172,7 @@ def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[l
     """Return the data one input of the program at a time, those that hold what the reference holds."""
     fixed = work.captured.graph.batch != "dynamic"
     size = int(work.captured.graph.batch) if fixed else work.stacked or 1  # zero: whatever there is
-    names = work.held.names
+    names = work.fixed_inputs.names
     wanted = values_of(work.captured, names, work.reference) if names else []
     inputs: list[list[Tensor]] = []
     for batch in batches(work, model, data, limit):
@@ -230,7 +230,7 @@ def batches(
             return
 
 
-def where_held(work: Work) -> str:
+def where_fixed(work: Work) -> str:
     """Return in words where what is held fixed comes from."""
     if work.seen is None:
         return "the example"

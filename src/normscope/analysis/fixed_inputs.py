@@ -21,7 +21,7 @@ _SHAPE_ONLY = (
 
 
 @dataclass(frozen=True)
-class Held:
+class FixedInputs:
     """What a constant holds fixed.
 
     Attributes:
@@ -37,7 +37,7 @@ class Held:
     def condition(self, where: str) -> str:
         """Return the condition on inputs in words, empty if nothing is held.
 
-        >>> Held(("mask",), ("mask",)).condition("the first sample")
+        >>> FixedInputs(("mask",), ("mask",)).condition("the first sample")
         'with mask as in the first sample'
         """
         parts = [f"with {' and '.join(self.inputs)} as in {where}"] if self.inputs else []
@@ -46,7 +46,7 @@ class Held:
         return " and ".join(parts)
 
 
-def held(captured: Captured, program: Program) -> Held:
+def fixed_inputs(captured: Captured, program: Program) -> FixedInputs:
     """Return what of the input is held fixed and meets its numbers: the constants of a program are for these values.
 
     Token ids are looked up in an embedding, whose output is the input of the network: they are not held, unless
@@ -73,7 +73,7 @@ def held(captured: Captured, program: Program) -> Held:
         else:
             names.append(node.name)
             inputs.append(called)
-    return Held(tuple(dict.fromkeys(names)), tuple(inputs), tuple(tokens))
+    return FixedInputs(tuple(dict.fromkeys(names)), tuple(inputs), tuple(tokens))
 
 
 def _embedded(graph: Graph, fixed: set[str], blocks: set[str]) -> bool:

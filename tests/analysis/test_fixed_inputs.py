@@ -9,7 +9,7 @@ from transformers import BertConfig, BertModel
 
 import normscope
 from networks import captured_of, seeded
-from normscope.analysis.held import held, same_values, values_of
+from normscope.analysis.fixed_inputs import fixed_inputs, same_values, values_of
 from normscope.operators.program import build_program
 from normscope.testing.draw import Draw
 
@@ -105,7 +105,7 @@ def test_what_is_made_of_tokens_besides_their_embedding_is_held_too() -> None:
     assert lower.value <= upper.value < float(torch.linalg.matrix_norm(model.l.weight.detach(), 2))  # type: ignore[union-attr]
     assert upper.domain == "inputs whose ids give the same masks and places as the first sample"
     captured = captured_of(model, ids)
-    found = held(captured, build_program(captured.graph, captured.tensors, captured.at_batch(1)))
+    found = fixed_inputs(captured, build_program(captured.graph, captured.tensors, captured.at_batch(1)))
     first = values_of(captured, found.names, [ids[:1]])
     assert [same_values(first, values_of(captured, found.names, [ids[i : i + 1]])) for i in range(4)] == [
         True,
