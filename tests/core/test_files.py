@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -14,14 +15,13 @@ from normscope.core.files import replacing, write_text
 
 
 def test_the_target_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
-    """Until then the old content stays; afterwards nothing else is left, and others may read it."""
+    """Until then the old content stays; afterwards nothing else is left."""
     target = write_text(tmp_path / "deep" / "a.txt", "old")
     with replacing(target, durable=True) as temporary:
         temporary.write_text("new", encoding="utf-8")
         assert target.read_text(encoding="utf-8") == "old"
     assert target.read_text(encoding="utf-8") == "new"
     assert os.listdir(target.parent) == ["a.txt"]
-    assert stat.S_IMODE(target.stat().st_mode) == 0o644
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
@@ -53,3 +53,62 @@ def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(NotADirectoryError):
         write_text(tmp_path / "file" / "a.txt", "text")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o077, 0o600), (0o022, 0o644), (0o002, 0o664)])
+def test_a_new_file_has_the_rights_the_user_wants(tmp_path: Path, mask: int, mode: int) -> None:
+    """Those of any new file; one that was there keeps its own, be they narrower or wider."""
+    before = os.umask(mask)
+    try:
+        new = write_text(tmp_path / "new.txt", "text")
+        for kept in (0o600, 0o640, 0o666):
+            new.chmod(kept)
+            assert stat.S_IMODE(write_text(new, "again").stat().st_mode) == kept
+        with replacing(tmp_path / "other.bin") as temporary:
+            temporary.write_bytes(b"x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "other.bin").stat().st_mode) == mode
+
+
+def test_a_link_is_written_through(tmp_path: Path) -> None:
+    """It stays a link, also where what it leads to is in another folder or is not there yet."""
+    (tmp_path / "far").mkdir()
+    for name in ("old.txt", "new.txt"):
+        (tmp_path / name).symlink_to(Path("far") / name)
+    (tmp_path / "far" / "old.txt").write_text("old", encoding="utf-8")
+    for name in ("old.txt", "new.txt"):
+        assert write_text(tmp_path / name, "text") == tmp_path / name
+        assert (tmp_path / name).is_symlink()
+        assert (tmp_path / "far" / name).read_text(encoding="utf-8") == "text"
+    assert sorted(os.listdir(tmp_path)) == ["far", "new.txt", "old.txt"]
+    assert sorted(os.listdir(tmp_path / "far")) == ["new.txt", "old.txt"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_what_is_no_regular_file_is_never_replaced(tmp_path: Path, linked: bool) -> None:
+    """A pipe stays a pipe, a folder a folder, and the block is not even begun."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name, error in (("pipe", FileExistsError), ("folder", IsADirectoryError)):
+        target = tmp_path / name
+        if linked:
+            target = tmp_path / f"to_{name}"
+            target.symlink_to(name)
+        before = sorted(os.listdir(tmp_path))
+        with pytest.raises(error), replacing(target):
+            pytest.fail("there is nothing to write to")
+        assert sorted(os.listdir(tmp_path)) == before
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_long_names_can_be_written(tmp_path: Path) -> None:
+    """The file beside the target has a name of its own length."""
+    for name in ("a" * 255, "\u03c3" * 127):
+        assert write_text(tmp_path / name, "text").read_text(encoding="utf-8") == "text"
+
+
+def test_bytes_that_are_no_text_are_written_as_escapes(tmp_path: Path) -> None:
+    """As names of files may hold them; JSON reads them back."""
+    text = write_text(tmp_path / "a.json", '"m\udcff"').read_text(encoding="utf-8")
+    assert json.loads(text) == "m\udcff"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import tempfile
+import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,42 +15,73 @@ from pathlib import Path
 def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
     """Yield an empty file beside a target, which takes its place when the block ends well.
 
-    Where the block fails the target stays as it was, and nothing stays beside it. Folders on the way are made.
+    Where the block fails the target stays as it was, and nothing stays beside it. Folders on the way are made. A link
+    stays a link: what it leads to is replaced. A new file has the rights that any new file has here, an old one keeps
+    its own.
 
     Args:
         path: the target.
         durable: see to it that the content is on the disk before the target is replaced.
 
+    Yields:
+        The file to write to.
+
+    Raises:
+        OSError: if nothing can be written there, or there is something that is not a regular file: a folder, a device.
+
+    >>> import tempfile
     >>> target = Path(tempfile.mkdtemp()) / "a.txt"
     >>> with replacing(target) as temporary:
     ...     _ = temporary.write_text("b", encoding="utf-8")
     >>> target.read_text(encoding="utf-8"), len(list(target.parent.iterdir()))
     ('b', 1)
     """
-    target = Path(path)
+    target, mode = _replaceable(Path(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
-    os.close(descriptor)
-    temporary = Path(name)
+    temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
+    # Unlike the files of tempfile, which are their owner's alone, this one obeys the umask.
+    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
     try:
         yield temporary
         if durable:
             with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
-        temporary.chmod(0o644)  # a temporary file is readable by its owner alone
+        if mode is not None:
+            temporary.chmod(mode)
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
 
 
+def _replaceable(path: Path) -> tuple[Path, int | None]:
+    """Return the file that a path leads to, and its rights if it is there.
+
+    Raises:
+        OSError: if there is something else than a regular file. Replacing a device would destroy it.
+    """
+    target = Path(os.path.realpath(path)) if path.is_symlink() else path
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return target, None
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if not stat.S_ISREG(mode):
+        raise FileExistsError(errno.EEXIST, "it is a device, a pipe or a socket", str(path))
+    return target, stat.S_IMODE(mode)
+
+
 def write_text(path: str | os.PathLike[str], text: str) -> Path:
     """Write a text file, whole or not at all, and return its path.
 
+    Names of files may hold bytes that are no text; they are written as escapes, as in JSON.
+
+    >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
     >>> write_text(folder / "a.txt", "b").read_text(encoding="utf-8")
     'b'
     """
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(path)
