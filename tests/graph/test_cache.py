@@ -221,3 +221,21 @@ def test_the_folder_of_each_platform(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     for platform, inside in expected.items():
         monkeypatch.setattr("sys.platform", platform)
         assert folder() == tmp_path / inside / "normscope" / "graphs"
+
+
+def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container whose user is a bare number: the graph is captured each time."""
+    for name in ("NORMSCOPE_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    for platform in ("linux", "darwin", "win32"):
+        monkeypatch.setattr(cache.sys, "platform", platform)
+        assert folder() is None
+    model = Scaled().eval()
+    captured = Counter(model)
+    cached(model, (X,), captured)
+    assert captured.calls == 1

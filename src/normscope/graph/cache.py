@@ -27,10 +27,12 @@ LIMIT = 200
 #: Constants larger than this in all are not worth keeping.
 MOST_BYTES = 64 * 2**20
 _SUFFIX = ".safetensors"
+#: The user's cache folder: the variable that names it, and its place below the home folder otherwise.
+_BASES = {"win32": ("LOCALAPPDATA", "AppData/Local"), "darwin": ("", "Library/Caches")}
 
 
 def folder() -> Path | None:
-    """Return where graphs are kept: ``$NORMSCOPE_CACHE``, or the user's cache folder; ``None`` if that is empty.
+    """Return where graphs are kept: ``$NORMSCOPE_CACHE``, or the user's cache folder; ``None`` if there is none.
 
     >>> from unittest.mock import patch
     >>> with patch.dict(os.environ, NORMSCOPE_CACHE="elsewhere"):
@@ -40,13 +42,12 @@ def folder() -> Path | None:
     chosen = os.environ.get("NORMSCOPE_CACHE")
     if chosen is not None:
         return Path(chosen) if chosen else None
-    if sys.platform == "win32":
-        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = str(Path.home() / "Library" / "Caches")
-    else:
-        base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(base) / "normscope" / "graphs"
+    variable, below = _BASES.get(sys.platform, ("XDG_CACHE_HOME", ".cache"))
+    base = os.environ.get(variable)
+    try:
+        return (Path(base) if base else Path.home() / below) / "normscope" / "graphs"
+    except RuntimeError:  # a user without a home, as in a container
+        return None
 
 
 def cached(
