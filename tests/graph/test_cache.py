@@ -232,7 +232,7 @@ def test_a_user_without_a_home_has_no_cache(monkeypatch: pytest.MonkeyPatch) -> 
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "home", homeless)
-    for platform in ("linux", "darwin", "win32"):
+    for platform in ("darwin", "win32", "linux"):
         monkeypatch.setattr(cache.sys, "platform", platform)
         assert folder() is None
     model = Scaled().eval()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from normscope.core.errors import InputError
 from normscope.models.randomness import seeded
 
 
@@ -36,3 +37,21 @@ def test_same_seed_same_numbers_and_states_restored() -> None:
     assert states[0] == random.getstate()
     assert np.array_equal(states[1], np.random.get_state()[1])
     assert torch.equal(states[2], torch.get_rng_state())
+
+
+@pytest.mark.parametrize("seed", [2**64, -(2**63) - 1, 10**5000])
+def test_a_seed_of_more_than_64_bits_is_refused(seed: int) -> None:
+    """Before anything is touched."""
+    state = random.getstate()
+    with pytest.raises(InputError, match="whole number of 64 bits"), seeded(seed):
+        pytest.fail("no generator takes it")
+    assert state == random.getstate()
+
+
+@pytest.mark.parametrize("seed", [2**64 - 1, -(2**63)])
+def test_the_largest_seeds_are_taken(seed: int) -> None:
+    """By every generator."""
+    with seeded(seed):
+        first = draw()
+    with seeded(seed):
+        assert draw() == first

@@ -104,6 +104,9 @@ def test_mistakes_are_named() -> None:
         build("???")
     with pytest.raises(FactoryError, match=r"relu10 takes norm, width.*got wdth"):
         build("relu10", wdth=3)
+    for name in ("name", "seed", "arguments"):
+        with pytest.raises(FactoryError, match=f"relu10 takes norm, width.*got {name}"):
+            build("relu10", arguments={name: 1})
     with pytest.raises(FactoryError, match=r"norm must be one of bn.*got 'batch'"):
         build("cnn", norm="batch")
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from normscope.core.environment import restore_rng, rng_state
+from normscope.core.errors import InputError
 
 
 @contextmanager
@@ -17,10 +18,13 @@ def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch inside the block, and restore their states after it.
 
     Args:
-        seed: any integer of 64 bits.
+        seed: any integer of 64 bits, with or without a sign.
 
     Yields:
         Nothing.
+
+    Raises:
+        InputError: if it has more.
 
     >>> before = torch.get_rng_state()
     >>> with seeded(0):
@@ -30,6 +34,8 @@ def seeded(seed: int) -> Iterator[None]:
     >>> bool(first == again), torch.equal(before, torch.get_rng_state())
     (True, True)
     """
+    if not -(2**63) <= seed < 2**64:
+        raise InputError(f"a seed is a whole number of 64 bits; got one of {seed.bit_length()}; give a smaller one")
     state = rng_state()
     try:
         random.seed(seed)

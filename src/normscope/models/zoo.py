@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -130,13 +130,14 @@ def entry(name: str) -> ZooEntry:
     return ZOO[name]
 
 
-def build(name: str, *, seed: int = 0, **kwargs: Any) -> nn.Module:
+def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = None, **kwargs: Any) -> nn.Module:
     """Return a network of the zoo with random weights that depend on ``seed`` alone; the global generators stay put.
 
     Args:
         name: a key of :data:`ZOO`.
         seed: of the initial weights.
-        **kwargs: arguments of the network's factory, e.g. ``norm="ln"``.
+        arguments: of the network's factory, by name.
+        **kwargs: more of them, e.g. ``norm="ln"``.
 
     Returns:
         The network, in training mode like any new one.
@@ -155,12 +156,13 @@ def build(name: str, *, seed: int = 0, **kwargs: Any) -> nn.Module:
     factory = entry(name).build
     function = factory.resolve()
     known = inspect.signature(function).parameters
-    unknown = sorted(set(kwargs) - set(known))
+    given = {**(arguments or {}), **kwargs}
+    unknown = sorted(set(given) - set(known))
     if unknown:
         raise FactoryError(f"{name} takes {', '.join(known)}; got {', '.join(unknown)}; leave the latter out")
     with seeded(seed):
         try:
-            network: Any = factory(**kwargs)
+            network: Any = factory(**given)
         except (ValueError, TypeError) as error:
             raise FactoryError(f"{name} could not be built: {error}; change that argument") from error
     check_instance_norms(network, network.input_shape)
