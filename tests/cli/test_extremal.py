@@ -68,6 +68,7 @@ def test_text_and_picture(run: Run) -> None:
         (("theorem-6", "--scale", "0"), "positive number"),
         (("theorem-6", "--plot", "x.png"), ".svg"),
         (("theorem-13", "--layer", "99"), "one of 1 to 20"),
+        (("theorem-15", "--layer", "99"), "one of 1 to 20"),
         (("theorem-13", "--input", "1,x"), "numbers separated by commas"),
         (("theorem-13", "--input", "1"), "one real vector of 8 numbers"),
         (("layernorm", "--width", "3,4"), "one width"),

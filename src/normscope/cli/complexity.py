@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import sys
-from collections.abc import Sequence
-from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,14 +16,9 @@ from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
 
 if TYPE_CHECKING:
-    from normscope.complexity import LayerComplexity, Setting, WeightComplexity
     from normscope.core.result import Result
-    from normscope.core.value import Value
     from normscope.lipschitz.weights.result import WeightResult
 
-NO_CHAIN = (
-    "NOT a plain chain: its proved constant exceeds the product of its layers, so the chain's numbers are not about it"
-)
 _MODEL = "A result.json of analyze, or a model as analyze takes it, e.g. 'zoo:relu10[norm=bn]'."
 
 
@@ -51,6 +44,7 @@ def complexity(
     """
     from normscope.complexity import Setting, of_result, of_weights
     from normscope.lipschitz.loss import loss_constant
+    from normscope.report.complexity import Iterations, complexity_document, complexity_sections
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # a name that is none is said before any work
@@ -63,10 +57,11 @@ def complexity(
     constant = loss_constant(loss, outputs)
     rows = of_result(result, constant, setting)
     weights = () if found is None else of_weights(found, constant, setting)
+    iterations = Iterations(result, loss, constant, setting, rows, weights)
     if json:
-        print(json_module.dumps(_document(result, loss, constant, setting, rows, weights), indent=1, allow_nan=False))
+        print(json_module.dumps(complexity_document(iterations), indent=1, allow_nan=False))
         return
-    show([*_sections(result, loss, constant, setting, rows), *_graph_sections(result, weights)])
+    show(complexity_sections(iterations))
 
 
 def _read(path: Path) -> Result:
@@ -102,98 +97,3 @@ def _analyzed(
                 f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model"
             )
         return result, measured(request, stages, weight_lipschitz)
-
-
-def _sections(result: Result, loss: str, constant: Value, setting: Setting, rows: tuple[LayerComplexity, ...]) -> Any:
-    """Return the report."""
-    from normscope.complexity import seen_as_chain
-    from normscope.report.numbers import value_text
-    from normscope.report.table import Section, Table, shortened
-
-    head = Section(
-        f"iterations for each weight of {result.model.get('name', 'the network')}",
-        (
-            f"loss {loss}, constant {value_text(constant)}; alpha {setting.alpha:g}, delta {setting.delta:g}, "
-            f"gap {setting.gap:g}, radius {setting.radius:g}, signal {setting.signal:g}",
-            "printed: Corollary 18 (needed) and 19 (suffices) of than2025; neither is a bound",
-            "L: constant of the loss in the weight; Goldstein: order of what suffices, L^2 gap/(delta alpha^3)",
-            "convex: what suffices if the loss were convex in the weight",
-        ),
-    )
-    if not seen_as_chain(result):
-        head = replace(head, lines=(*head.lines, NO_CHAIN))
-    columns = ("layer", "printed 18", "printed 19", "L", "Goldstein", "convex")
-    sections = [head]
-    for title, normalized in (("without normalizers", False), ("with normalizers", True)):
-        cells = []
-        for row in rows:
-            counts = row.normalized if normalized else row.without
-            if counts is None:
-                continue
-            needed = value_text(None if normalized else row.corollary_18)
-            numbers = (counts.corollary_19, counts.lipschitz, counts.goldstein, counts.convex)
-            cells.append((row.name, needed, *map(value_text, numbers)))
-        table, said = shortened(Table(columns, tuple(cells), frozenset(("layer",))), result.blocks, everything=False)
-        sections.append(Section(title, table=table if cells else None, after=said if cells else ("there are none",)))
-    assumed = dict.fromkeys(a for row in rows for c in (row.without, row.normalized) if c for a in _assumed(c))
-    return [*sections, Section("assumed", tuple(assumed))]
-
-
-def _graph_sections(result: Result, weights: Sequence[WeightComplexity]) -> list[Any]:
-    """Return the counts on the real graph, where it was looked at."""
-    from normscope.report.numbers import kind_text, value_text
-    from normscope.report.table import Section, Table, shortened
-
-    if not weights:
-        return []
-    columns = ("weight", "L", "Goldstein", "convex", "kind of L", "domain")
-    cells = tuple(
-        (w.name, *map(value_text, (w.lipschitz, w.goldstein, w.convex)), kind_text(w.lipschitz), w.lipschitz.domain)
-        for w in weights
-    )
-    table, said = shortened(
-        Table(columns, cells, frozenset(("weight", "kind of L", "domain"))), result.blocks, everything=False
-    )
-    return [Section("on the real graph, with its normalizers", table=table, after=said)]
-
-
-def _assumed(counts: Any) -> tuple[str, ...]:
-    """Return what the numbers of one layer assume."""
-    return tuple(a for f in fields(counts) for a in getattr(counts, f.name).assumptions)
-
-
-def _document(
-    result: Result,
-    loss: str,
-    constant: Value,
-    setting: Setting,
-    rows: tuple[LayerComplexity, ...],
-    weights: Sequence[WeightComplexity],
-) -> dict[str, Any]:
-    """Return the JSON form."""
-    from normscope.complexity import seen_as_chain
-
-    def counts(found: Any) -> dict[str, Any] | None:
-        return None if found is None else {f.name: getattr(found, f.name).to_dict() for f in fields(found)}
-
-    return {
-        "schema_version": 1,
-        "kind": "complexity",
-        "model": result.model.get("name"),
-        "plain_chain": seen_as_chain(result),
-        "loss": {"name": loss, "constant": constant.to_dict()},
-        "setting": {f.name: getattr(setting, f.name) for f in fields(setting)},
-        "layers": [
-            {
-                "name": row.name,
-                "corollary_18": row.corollary_18.to_dict(),
-                "without_normalizers": counts(row.without),
-                "with_normalizers": counts(row.normalized),
-            }
-            for row in rows
-        ],
-        "weights": [
-            {"name": w.name} | {key: getattr(w, key).to_dict() for key in ("lipschitz", "goldstein", "convex")}
-            for w in weights
-        ],
-    }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json as json_module
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -27,39 +26,12 @@ def decompose(
     best member, the minimizer of the training loss and the largest deviation over the family are known.
     """
     from normscope.generalization import Problem, train_synthetic
+    from normscope.report.decomposition import decomposition_document, decomposition_section
 
-    run = train_synthetic(Problem(features, radius=radius, noise=noise), samples, steps, seed)
-    parts = run.decomposition
+    problem = Problem(features, radius=radius, noise=noise)
+    run = train_synthetic(problem, samples, steps, seed)
     if json:
-        document = {
-            "schema_version": 1,
-            "kind": "decomposition",
-            "setting": {"features": features, "samples": samples, "steps": steps, "noise": noise, "radius": radius},
-            "seed": seed,
-            **asdict(parts),
-            "slides_total": parts.slides_total,
-            "largest_deviation": run.largest_deviation,
-            "residuals": parts.residuals(),
-            "adds_up": parts.adds_up(),
-        }
+        document = decomposition_document(problem, samples, steps, seed, run)
         print(json_module.dumps(document, indent=1, allow_nan=False))
         return
-    from normscope.report.numbers import digits
-    from normscope.report.table import Section, Table
-
-    rows = (
-        ("total", "F(P, h_o) - F(P, y*)", digits(parts.total)),
-        ("  approximation", "F(P, h*) - F(P, y*)", digits(parts.approximation)),
-        ("  estimation", "F(P, h_o) - F(P, h*)", digits(parts.estimation)),
-        ("    optimization", "F(D, h_o) - F(D, h_o*)", digits(parts.optimization)),
-        ("    generalization", "F(P, h_o) - F(D, h_o)", digits(parts.generalization)),
-        ("    selection", "F(D, h_o*) - F(P, h*)", digits(parts.selection)),
-    )
-    bound = "-" if parts.bound is None else digits(parts.bound)
-    title = f"error of a model with {features} features, {samples} samples, {steps} steps, noise {noise:g}"
-    after = (
-        f"the parts add up: {'yes' if parts.adds_up() else 'NO'}",
-        f"the slides' summary, without selection: {digits(parts.slides_total)}",
-        f"the slides' bound on the estimation error, optimization + 2 sup |F(P, h) - F(D, h)|: {bound}",
-    )
-    show([Section(title, table=Table(("part", "is", "value"), rows, frozenset(("part", "is"))), after=after)])
+    show([decomposition_section(problem, samples, steps, run)])

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from normscope.cli.line_chart import BLOCKS, PLAIN_BLOCKS, blocks_for, round_ticks, sparkline, svg_chart
+from normscope.report.line_chart import BLOCKS, PLAIN_BLOCKS, blocks_for, round_ticks, sparkline, svg_chart
 
 
 def test_blocks_follow_the_numbers() -> None:

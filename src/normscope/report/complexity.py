@@ -1,0 +1,123 @@
+"""Iteration counts as sections of a report and as JSON: printed and as they hold, on the chain and the real graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from normscope.complexity.layers import Counts, LayerComplexity, Setting, seen_as_chain
+from normscope.complexity.weights import WeightComplexity
+from normscope.core.result import Result
+from normscope.core.value import Value
+from normscope.report.numbers import kind_text, value_text
+from normscope.report.table import Section, Table, shortened
+
+NO_CHAIN = (
+    "NOT a plain chain: its proved constant exceeds the product of its layers, so the chain's numbers are not about it"
+)
+
+
+@dataclass(frozen=True)
+class Iterations:
+    """Everything that is said about the iterations a network needs.
+
+    Attributes:
+        result: what ``analyze`` found.
+        loss: name of the loss.
+        constant: of the loss, in the outputs.
+        setting: what counts depend on besides the network.
+        layers: counts of the network taken as a chain.
+        weights: counts on its real graph; none where only a result was read.
+    """
+
+    result: Result
+    loss: str
+    constant: Value
+    setting: Setting
+    layers: Sequence[LayerComplexity]
+    weights: Sequence[WeightComplexity] = ()
+
+
+def complexity_sections(found: Iterations) -> list[Section]:
+    """Return the report: the setting, the chain without and with normalizers, what it assumes, and the real graph."""
+    sections = [_head(found)]
+    for title, normalized in (("without normalizers", False), ("with normalizers", True)):
+        sections.append(_chain(found, title, normalized))
+    both = (counts for row in found.layers for counts in (row.without, row.normalized) if counts is not None)
+    assumed = dict.fromkeys(a for counts in both for f in fields(counts) for a in getattr(counts, f.name).assumptions)
+    sections.append(Section("assumed", tuple(assumed)))
+    return [*sections, _graph(found)] if found.weights else sections
+
+
+def _head(found: Iterations) -> Section:
+    """Return what the numbers are about."""
+    setting = found.setting
+    lines = (
+        f"loss {found.loss}, constant {value_text(found.constant)}; alpha {setting.alpha:g}, delta {setting.delta:g}, "
+        f"gap {setting.gap:g}, radius {setting.radius:g}, signal {setting.signal:g}",
+        "printed: Corollary 18 (needed) and 19 (suffices) of than2025; neither is a bound",
+        "L: constant of the loss in the weight; Goldstein: order of what suffices, L^2 gap/(delta alpha^3)",
+        "convex: what suffices if the loss were convex in the weight",
+        *(() if seen_as_chain(found.result) else (NO_CHAIN,)),
+    )
+    return Section(f"iterations for each weight of {found.result.model.get('name', 'the network')}", lines)
+
+
+def _chain(found: Iterations, title: str, normalized: bool) -> Section:
+    """Return the counts of every layer of the chain, with its normalizers or without."""
+    columns = ("layer", "printed 18", "printed 19", "L", "Goldstein", "convex")
+    cells = []
+    for row in found.layers:
+        counts = row.normalized if normalized else row.without
+        if counts is not None:
+            needed = value_text(None if normalized else row.corollary_18)
+            numbers = (counts.corollary_19, counts.lipschitz, counts.goldstein, counts.convex)
+            cells.append((row.name, needed, *map(value_text, numbers)))
+    if not cells:
+        return Section(title, after=("there are none",))
+    table, said = shortened(Table(columns, tuple(cells), frozenset(("layer",))), found.result.blocks, everything=False)
+    return Section(title, table=table, after=said)
+
+
+def _graph(found: Iterations) -> Section:
+    """Return the counts on the real graph."""
+    columns = ("weight", "L", "Goldstein", "convex", "kind of L", "domain")
+    cells = tuple(
+        (w.name, *map(value_text, (w.lipschitz, w.goldstein, w.convex)), kind_text(w.lipschitz), w.lipschitz.domain)
+        for w in found.weights
+    )
+    left = frozenset(("weight", "kind of L", "domain"))
+    table, said = shortened(Table(columns, cells, left), found.result.blocks, everything=False)
+    return Section("on the real graph, with its normalizers", table=table, after=said)
+
+
+def complexity_document(found: Iterations) -> dict[str, Any]:
+    """Return the JSON form."""
+    setting = found.setting
+    return {
+        "schema_version": 1,
+        "kind": "complexity",
+        "model": found.result.model.get("name"),
+        "plain_chain": seen_as_chain(found.result),
+        "loss": {"name": found.loss, "constant": found.constant.to_dict()},
+        "setting": {f.name: getattr(setting, f.name) for f in fields(setting)},
+        "layers": [
+            {
+                "name": row.name,
+                "corollary_18": row.corollary_18.to_dict(),
+                "without_normalizers": _counts(row.without),
+                "with_normalizers": _counts(row.normalized),
+            }
+            for row in found.layers
+        ],
+        "weights": [
+            {"name": w.name} | {key: getattr(w, key).to_dict() for key in ("lipschitz", "goldstein", "convex")}
+            for w in found.weights
+        ],
+    }
+
+
+def _counts(counts: Counts | None) -> dict[str, Any] | None:
+    """Return the JSON form of the counts of one layer."""
+    return None if counts is None else {f.name: getattr(counts, f.name).to_dict() for f in fields(counts)}

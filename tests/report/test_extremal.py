@@ -1,0 +1,64 @@
+"""What a construction shows, as text, chart and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from xml.etree import ElementTree
+
+from normscope.core.value import Kind, Value
+from normscope.extremal.constructions import Settings, Shown
+from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
+from normscope.report.line_chart import BLOCKS, PLAIN_BLOCKS
+from normscope.report.table import plain_text
+
+SHOWN = Shown(
+    "a title",
+    {
+        "constant": Value.of(100.0, Kind.CERTIFIED, statement="than2025 Theorem 6"),
+        "nothing": Value(-math.inf, Kind.PRINTED),
+    },
+    {"up": [(1.0, -1.0), (2.0, 0.0), (3.0, 3.0)], "gone": [(1.0, 0.0), (3.0, -math.inf)]},
+    "depth",
+    "log10 of it",
+    ("a note",),
+)
+
+
+def test_text_has_numbers_lines_and_notes() -> None:
+    """Each number with its kind and statement, each line with its ends and as many blocks as points."""
+    lines = plain_text(extremal_sections(SHOWN)).splitlines()
+    assert lines[0] == "a title"
+    assert next(line for line in lines if "constant" in line).split()[1:4] == ["100", "2", "certified"]
+    assert next(line for line in lines if "nothing" in line).split()[1:3] == ["0", "-inf"]
+    assert "log10 of it, by depth" in lines
+    place = next(i for i, line in enumerate(lines) if "up:" in line)
+    assert lines[place].strip() == "up: 0.1 at 1 .. 1000 at 3"
+    assert lines[place + 1].strip() == BLOCKS[0] + BLOCKS[2] + BLOCKS[-1]
+    assert lines[-1].strip() == "a note"
+
+
+def test_a_terminal_without_blocks_gets_plain_ones() -> None:
+    """Nothing that its encoding cannot write."""
+    text = plain_text(extremal_sections(SHOWN, "ascii"))
+    assert text.isascii()
+    assert PLAIN_BLOCKS[0] + PLAIN_BLOCKS[2] + PLAIN_BLOCKS[-1] in text
+
+
+def test_the_chart_has_every_line_and_label() -> None:
+    """Points that are not finite are left out."""
+    root = ElementTree.fromstring(extremal_chart(SHOWN))
+    drawn = [node.get("points") or "" for node in root.iter() if node.tag.endswith("polyline")]
+    assert [len(points.split()) for points in drawn] == [3, 1]
+    assert {"a title", "depth", "log10 of it", "up", "gone"} <= {node.text for node in root.iter()}
+
+
+def test_the_document_is_strict_json() -> None:
+    """Infinities are words; one width stands for all that are equal."""
+    document = extremal_document("theorem-6", Settings((4, 4, 4), 3.0), SHOWN)
+    read = json.loads(json.dumps(document, allow_nan=False))
+    assert (read["construction"], read["settings"]["widths"], read["settings"]["depth"]) == ("theorem-6", 4, 2)
+    assert read["series"]["gone"] == {"x": [1.0, 3.0], "log10": [0.0, "-inf"]}
+    assert read["values"]["constant"]["kind"] == "certified"
+    assert read["notes"] == ["a note"]
+    assert extremal_document("layernorm", Settings((2, 3)), SHOWN)["settings"]["widths"] == [2, 3]
