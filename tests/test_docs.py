@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from normscope.cli.statements import every_statement
+from normscope.audits.statements import every_statement
 from normscope.operators import registry, rules
 
 ROOT = Path(__file__).parents[1]

@@ -14,7 +14,7 @@ import normscope
 from networks import Lambda, points, seeded
 from normscope import analyze
 from normscope.audits.run import every_claim
-from normscope.cli.statements import every_statement
+from normscope.audits.statements import every_statement
 from normscope.core.result import Result
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.value import Value

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from normscope.cli.statements import every_statement
+from normscope.audits.statements import every_statement
 from normscope.core.statement import PAPERS
 
 Run = Callable[..., Any]

@@ -8,15 +8,14 @@ from typing import Annotated
 
 import typer
 
-from normscope.audits.statements import every_statement
 from normscope.cli.console import guarded, show
-
-__all__ = ["every_statement", "statements"]
 
 
 @guarded
 def statements(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List every numbered statement that is implemented, where it comes from and when it holds."""
+    from normscope.audits.statements import every_statement
+
     found = every_statement()
     if json:
         print(json_module.dumps([asdict(s) for s in found], indent=1))
