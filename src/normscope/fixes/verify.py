@@ -12,7 +12,7 @@ from torch.func import functional_call
 
 from normscope.core.errors import InputError
 from normscope.core.guard import untouched
-from normscope.graph.capture import _tensors_in
+from normscope.graph.capture import tensors_in
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating
 
@@ -28,7 +28,7 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
         model.eval()
         copies = {name: tensor.detach().clone() for name, tensor in state.items()}
         found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
-    tensors = [tensor for _, tensor in _tensors_in(found)]
+    tensors = [tensor for _, tensor in tensors_in(found)]
     if not tensors:
         raise InputError("a fix is verified on the model's outputs; it returns no floating tensor")
     return tensors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.guard import untouched
+from normscope.core.names import numbered
 from normscope.graph.cache import cached, folder
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
@@ -75,15 +76,27 @@ class _Flat(nn.Module):
         supply = iter(flat)
         args = [next(supply) if isinstance(a, Tensor) else a for a in self.inputs.args]
         kwargs = {k: next(supply) if isinstance(v, Tensor) else v for k, v in self.inputs.kwargs.items()}
-        found = dict(_tensors_in(getattr(self, _PREFIX)(*args, **kwargs)))
-        self.names = list(found)
-        return tuple(found.values())
+        result = getattr(self, _PREFIX)(*args, **kwargs)
+        found = tensors_in(result)
+        for name, tensor in tensors_in(result, wanted=Tensor.is_complex):
+            raise CaptureError(
+                f"the outputs of a model are real; {name} is {str(tensor.dtype)[6:]}: return torch.view_as_real of it, "
+                "or its parts"
+            )
+        self.names = numbered((name for name, _ in found), plain_first=True)
+        return tuple(tensor for _, tensor in found)
 
 
-def _tensors_in(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
-    """Return the floating tensors in a model's output, by name; caches and other objects are left out."""
+def tensors_in(
+    value: Any, name: str = "", *, wanted: Callable[[Tensor], bool] = Tensor.is_floating_point
+) -> list[tuple[str, Tensor]]:
+    """Return the floating tensors in a model's output, by name; caches and other objects are left out.
+
+    >>> [name for name, _ in tensors_in({"a": torch.ones(1), "b": [torch.ones(2), None, torch.tensor([1])]})]
+    ['a', 'b.0']
+    """
     if isinstance(value, Tensor):
-        return [(name or "output", value)] if value.is_floating_point() else []
+        return [(name or "output", value)] if wanted(value) else []
     if isinstance(value, Mapping):
         items: list[tuple[str, Any]] = [(str(k), v) for k, v in value.items()]
     elif isinstance(value, tuple | list):
@@ -93,7 +106,7 @@ def _tensors_in(value: Any, name: str = "") -> list[tuple[str, Tensor]]:
         items = [(f.name, getattr(value, f.name)) for f in dataclasses.fields(value)]
     else:
         return []
-    return [pair for key, item in items for pair in _tensors_in(item, f"{name}.{key}" if name else key)]
+    return [pair for key, item in items for pair in tensors_in(item, f"{name}.{key}" if name else key, wanted=wanted)]
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -170,6 +183,8 @@ def _eager(fresh: Fresh, example: list[Tensor]) -> tuple[Tensor, ...]:
     """Run the model once, with a clear error if it does not accept the input."""
     try:
         return fresh.run(example)
+    except CaptureError:
+        raise
     except (Exception, SystemExit) as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
         raise InputError(
@@ -279,7 +294,8 @@ def _with_stabilizers(graph: Graph) -> Graph:
 
 def _stabilized(node: Node) -> Node:
     """Return a node with its machine epsilon written out, if it is an RMSNorm without one."""
-    if node.op not in _RMS_NORMS or (len(node.args) > 3 and node.args[3] is not None) or dict(node.kwargs).get("eps"):
+    given = node.args[3] if len(node.args) > 3 else dict(node.kwargs).get("eps")
+    if node.op not in _RMS_NORMS or given is not None:
         return node
     eps = torch.finfo(torch.float64 if node.dtype == "float64" else torch.float32).eps
     kwargs = dict(node.kwargs)

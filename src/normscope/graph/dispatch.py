@@ -32,6 +32,8 @@ ALIAS_NOTE = "memory was written in a way that could not be followed: what depen
 REPLAY_NOTE = "running the recorded graph does not give the model's outputs: they are marked unknown"
 #: By how much, relatively, inputs are moved to see which literals of a recording depend on them.
 _NUDGES = (1e-3, 1e-6)
+#: By what they are stretched to see which do so only far away from the example.
+_STRETCHES = (-1.0, 1e-3, 30.0, 1e3, -1e3)
 
 
 def record_graph(
@@ -39,9 +41,9 @@ def record_graph(
 ) -> tuple[Graph, dict[str, Tensor]]:
     """Capture ``model(*inputs)`` by recording one run of it.
 
-    The model is run a second time on inputs moved a little. A literal or constant that differs between the two
-    recordings came from the input by a way the graph does not show (``x.max().item()``, numpy); the node that uses it
-    is followed by one with the operation ``normscope.scalar.unknown``, which no rule understands.
+    The model is run again on inputs moved a little, and on some far away. A literal or constant that differs between
+    two recordings of the same steps came from the input by a way the graph does not show (``x.max().item()``, numpy);
+    the node that uses it is followed by one with the operation ``normscope.scalar.unknown``, which no rule understands.
 
     Args:
         model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple, or one tensor.
@@ -182,24 +184,36 @@ def _owners(model: nn.Module, recorder: Recorder) -> Iterator[None]:
 def _mark_values_from_python(
     graph: Graph, first: Recorder, model: nn.Module, inputs: tuple[Any, ...]
 ) -> tuple[Graph, list[str]]:
-    """Find literals and constants that move with the input, and mark what uses them."""
-    for nudge in _NUDGES:
-        try:
-            other, outputs = _record(model, _nudged(inputs, nudge), nudge)
-        except (RuntimeError, ValueError, IndexError, ArithmeticError):
-            continue  # the moved input is not one the model takes
-        moved = other.tape.graph(outputs.names, batch="")
-        if len(moved.nodes) == len(graph.nodes) and all(map(_same_step, graph, moved)):
-            differ = {a.name for a, b in zip(graph, moved, strict=True) if (a.args, a.kwargs) != (b.args, b.kwargs)}
-            users = graph.users()
-            for node in graph:
-                # A constant below an unknown alias is the value seen there; it moves with the input, and is marked.
-                if node.op == "constant" and any(graph[user].op != UNKNOWN_ALIAS for user in users[node.name]):
-                    ours, theirs = first.tape.tensors[node.target], other.tape.tensors[node.target]
-                    if not same_bits(ours, theirs):
-                        differ.add(node.name)
-            return (_insert_unknown(graph, differ), [SCALAR_NOTE]) if differ else (graph, [])
-    return _insert_unknown(graph, {ref.name for ref in graph["output"].args}), [BORDER_NOTE]
+    """Find literals and constants that depend on the input, and mark what uses them."""
+    near = (_moved_with(graph, first, model, _nudged(inputs, nudge), nudge) for nudge in _NUDGES)
+    differ = next((found for found in near if found is not None), None)
+    if differ is None:
+        return _insert_unknown(graph, {ref.name for ref in graph["output"].args}), [BORDER_NOTE]
+    for far in _far(inputs):  # a function may be flat around the example, as one that is cut off
+        differ |= _moved_with(graph, first, model, far, 0.0) or set()
+    return (_insert_unknown(graph, differ), [SCALAR_NOTE]) if differ else (graph, [])
+
+
+def _moved_with(
+    graph: Graph, first: Recorder, model: nn.Module, inputs: tuple[Any, ...], nudge: float
+) -> set[str] | None:
+    """Return the nodes whose literals, and the constants that, are others on other inputs; ``None`` on another path."""
+    try:
+        other, outputs = _record(model, inputs, nudge)
+    except (RuntimeError, ValueError, IndexError, ArithmeticError):
+        return None  # the moved input is not one the model takes
+    moved = other.tape.graph(outputs.names, batch="")
+    if len(moved.nodes) != len(graph.nodes) or not all(map(_same_step, graph, moved)):
+        return None
+    differ = {a.name for a, b in zip(graph, moved, strict=True) if (a.args, a.kwargs) != (b.args, b.kwargs)}
+    users = graph.users()
+    for node in graph:
+        # A constant below an unknown alias is the value seen there; it moves with the input, and is marked.
+        if node.op == "constant" and any(graph[user].op != UNKNOWN_ALIAS for user in users[node.name]):
+            ours, theirs = first.tape.tensors[node.target], other.tape.tensors[node.target]
+            if not same_bits(ours, theirs):
+                differ.add(node.name)
+    return differ
 
 
 def _same_step(a: Node, b: Node) -> bool:
@@ -219,6 +233,12 @@ def _nudged(inputs: tuple[Any, ...], nudge: float) -> tuple[Any, ...]:
         return (value + nudge * noise * (size + size.mean() + torch.finfo(value.dtype).tiny)).to(value.dtype)
 
     return tuple(move(value) for value in _own(inputs))
+
+
+def _far(inputs: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    """Yield inputs far from the example: stretched, shrunk, turned round; what is not floating point stays."""
+    for factor in _STRETCHES:
+        yield tuple(v * factor if isinstance(v, Tensor) and v.is_floating_point() else v for v in _own(inputs))
 
 
 def _insert_unknown(graph: Graph, names: set[str]) -> Graph:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import operator
+import sys
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,9 @@ from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.tape import argument
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
+#: Sizes of a batch from which on torch means any.
+UNLIMITED = 2**31
+LIMIT_NOTE = "the model branches on the number of samples: the graph holds for batches up to"
 #: Operations that check shapes and types and return nothing we need.
 _CHECKS = ("_assert_", "sym_constrain_range", "_guards_fn")
 
@@ -103,7 +107,15 @@ def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Gr
             nodes.append(_translate_call(fx_node))
     keep = _live(nodes)
     batch = "dynamic" if dynamic else str(inputs[0].shape[0] if inputs and inputs[0].ndim else 0)
-    return Graph(tuple(n for n in nodes if n.name in keep), "export", batch), tensors
+    notes = _limits(program) if dynamic else ()
+    return Graph(tuple(n for n in nodes if n.name in keep), "export", batch, notes=notes), tensors
+
+
+def _limits(program: Any) -> tuple[str, ...]:
+    """Say up to which size of the batch an exported program holds, if the model does something else beyond it."""
+    upper = [int(r.upper) for s, r in program.range_constraints.items() if str(s)[0] == "s" and r.upper.is_Integer]
+    least = min(upper, default=sys.maxsize)
+    return () if least >= UNLIMITED else (f"{LIMIT_NOTE} {least}",)
 
 
 def _lookup(program: Any, target: str) -> Tensor:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.graph.interpreter import resolve
+
 #: In-place operations whose functional twin has another name.
 _RENAMED = {
     "aten.normal_.default": "aten.normal_functional.default",
@@ -129,3 +131,16 @@ def moves_shape(function: Any, given: Sequence[Any]) -> bool:
         return False
     masks = any(isinstance(t, Tensor) and t.dtype in (torch.bool, torch.uint8) for t in given)
     return masks or "index" not in str(function)
+
+
+@functools.cache
+def whole_arguments(op: str) -> frozenset[str]:
+    """Return the names of the arguments of an operation that are whole numbers or flags: sizes, places, axes.
+
+    >>> sorted(whole_arguments("aten.new_ones.default"))[-1]
+    'size'
+    """
+    if not op.startswith("aten."):
+        return frozenset()
+    schema = resolve(op)._schema  # type: ignore[attr-defined]
+    return frozenset(a.name for a in schema.arguments if re.search(r"\b(int|SymInt|bool)\b", str(a.real_type)))

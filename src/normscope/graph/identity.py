@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 import sys
 import types
 import weakref
@@ -20,11 +21,15 @@ from normscope.core.guard import bits
 from normscope.graph.ir import FORMAT
 from normscope.graph.source import (
     UnidentifiableError,
+    file_of,
     installed,
+    is_users,
     loaded_files,
     own_files,
     reachable_files,
+    reachable_functions,
     require_file,
+    values_read,
 )
 
 #: Parts of a module that are described by the tree and the state.
@@ -39,8 +44,9 @@ def model_key(model: nn.Module, inputs: Any, **settings: Any) -> str | None:
     """Return a key that is the same only for models that give the same graph, or ``None`` if that cannot be told.
 
     The key covers the content of every loaded file that is neither in the standard library nor installed, the
-    versions of all that is installed, class, forward and attributes of every module (of tensors that are not state,
-    the content), hooks, names, shapes and dtypes of the state, shapes and dtypes of the inputs, and our own code.
+    versions of all that is installed, what the user's functions read around them (closures, defaults, globals, the
+    environment if they look at it), class, forward and attributes of every module (of tensors that are not state, the
+    content), hooks, names, shapes and dtypes of the state, shapes and dtypes of the inputs, and our own code.
 
     Args:
         model: the model.
@@ -58,11 +64,13 @@ def model_key(model: nn.Module, inputs: Any, **settings: Any) -> str | None:
         parts = (*model.named_modules(), *model.named_parameters(), *model.named_buffers())
         known = {id(part): name for name, part in parts}
         describer = _Describer(known)
+        read = sorted(values_read(reachable_functions(model)), key=lambda pair: pair[0])
         content = {
             "format": FORMAT,
             "python": sys.version,
             "installed": installed(),
             "code": [*loaded_files(), *reachable_files(model), *own_files()],
+            "read": [[name, describer.describe(value)] for name, value in read],
             "modules": [describer.module(path, m) for path, m in model.named_modules(remove_duplicate=False)],
             "parameters": [_shape(name, p, known[id(p)]) for name, p in model.named_parameters(remove_duplicate=False)],
             "buffers": [_shape(name, b, known[id(b)]) for name, b in model.named_buffers(remove_duplicate=False)],
@@ -91,8 +99,18 @@ class _Describer:
     def kind(self, kind: type) -> list[Any]:
         """Describe a class, once."""
         if kind not in self._classes:
-            self._classes[kind] = _class(kind)
+            self._classes[kind] = [f"{kind.__module__}.{kind.__qualname__}"]  # where it is met again inside
+            self._classes[kind] = [*_class(kind), self._attributes(kind)]
         return self._classes[kind]
+
+    def _attributes(self, kind: type) -> list[Any]:
+        """Describe what the user's classes hold besides functions, as a table of factors."""
+        held: list[Any] = []
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] not in _KNOWN_CODE and is_users(file_of(base)):
+                values = ((k, v) for k, v in vars(base).items() if not k.startswith("_") and not _is_code(v))
+                held += [[key, self.describe(value, 1)] for key, value in values]
+        return held
 
     def module(self, path: str, module: nn.Module) -> list[Any]:
         """Describe one module of the model: class, attributes and the names of its children."""
@@ -136,6 +154,8 @@ class _Describer:
 
     def _object(self, value: Any, depth: int) -> Any:
         """Describe a function, class or other object."""
+        if isinstance(value, logging.Logger):
+            return ["logger", value.name]
         if isinstance(value, weakref.ReferenceType):
             return ["reference", self.describe(value(), depth)]
         if isinstance(value, type):
@@ -197,6 +217,12 @@ def _class(kind: type) -> list[Any]:
         plain = [[key, repr(value)] for key, value in vars(base).items() if type(value) in _PLAIN and key != "__doc__"]
         described.append([name, [[key, _code(f.__code__)] for key, f in functions], plain])
     return described
+
+
+def _is_code(value: Any) -> bool:
+    """Tell whether an attribute of a class is code, which is described as such, or a place for values of instances."""
+    descriptors = (types.MemberDescriptorType, types.GetSetDescriptorType, functools.cached_property)
+    return isinstance(value, (types.FunctionType, classmethod, staticmethod, property, *descriptors))
 
 
 def _code(code: types.CodeType) -> list[Any]:

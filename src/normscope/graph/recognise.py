@@ -17,7 +17,8 @@ from normscope.graph.ir import SOURCES, Graph, Node, Ref
 _SAME = ("to", "_to_copy", "clone", "contiguous", "detach", "alias", "type_as")
 _REPEATING = ("expand", "expand_as", "unsqueeze")
 _REAL = ("float", "bfloat", "double", "half")
-
+#: Numbers of so few bits that a cast to them is a step function.
+_COARSE = ("float8", "float4", "float6")
 
 #: Operations that keep a spread away from zero, and reductions that are roots already.
 _STABILIZERS = ("add", "clamp_min", "clamp", "maximum")
@@ -102,7 +103,7 @@ class Recogniser:
         """Return the node behind a reference, looking through operations that change nothing, or only repeat."""
         while isinstance(ref, Ref):
             node = self.graph[ref.name]
-            same = name_of(node) in _SAME and node.dtype.startswith(_REAL)
+            same = name_of(node) in _SAME and node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
             if node.args and (same or (repeating and name_of(node) in _REPEATING)):
                 ref = node.args[0]
                 continue

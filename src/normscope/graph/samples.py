@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from normscope.graph.ir import SOURCES, Graph, Node, Ref
 SIZES = (3, 17)
 #: Numbers in all values of one sample up to which the larger size is tried too.
 SMALL = 2_000_000
+#: Further sizes at which what follows from the size alone is computed, and up to how many numbers it may have.
+PROBES, FEW = (2, 4, 6, 8, 16, 31, 32, 33, 64, 100, 128, 256, 1024), 256
 #: Operations that read the shape of their first argument and none of its numbers.
 _SHAPE_ONLY = ("aten.new_", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.sym_")
+#: Operations that take entries from fixed places along an axis.
+_PLACES = ("aten.slice.Tensor", "aten.select.int", "aten.narrow.default", "aten.roll.default")
 _FAILURES = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, KeyError)
 
 
@@ -45,11 +50,29 @@ class Layout:
 
 @dataclass(frozen=True)
 class _Held:
-    """A value in a batch and for each sample alone; without a layout it is nothing of the data."""
+    """A value in a batch and for each sample alone; without a layout it is nothing of the data.
+
+    What follows from the size of the batch alone, as ``n // 32`` does, is held at further sizes.
+    """
 
     together: Any
     alone: list[Any]
     layout: Layout | None = None
+    sizes: Mapping[int, Any] = field(default_factory=dict)
+
+    def at(self, size: int, count: int) -> Any:
+        """Return the value at another size of the batch: of the data its shape alone.
+
+        Raises:
+            KeyError: if it is not known there.
+        """
+        if self.layout is not None:
+            shape = list(self.together.shape)
+            shape[self.layout.axis] = shape[self.layout.axis] // count * size
+            return self.together.new_zeros(()).expand(shape)
+        if size in self.sizes or not _equal(self.together, self.alone[0]):
+            return self.sizes[size]
+        return self.together
 
 
 @dataclass(frozen=True)
@@ -151,8 +174,21 @@ class _Walk:
         layouts = [h.layout for h in leaves if isinstance(h, _Held) and h.layout is not None]
         together = self._call(node, {name: _pick(h, None) for name, h in read.items()})
         alone = [self._call(node, {name: _pick(h, i) for name, h in read.items()}) for i in range(self.count)]
-        given = not layouts or node.op.startswith(_SHAPE_ONLY)
-        return self._hold(node, together, alone, None if given else layouts)
+        if layouts and not node.op.startswith(_SHAPE_ONLY):
+            return self._hold(node, together, alone, layouts)
+        sizes = self._at_sizes(node, read) if _is_small(together) else {}
+        if _equal(together, alone[0]) and not all(_equal(together, value) for value in sizes.values()):
+            return _Mixed(node)  # something like n // 32, which the sizes tried do not show
+        return _Held(together, alone, None, sizes) if sizes else self._hold(node, together, alone, None)
+
+    def _at_sizes(self, node: Node, read: Mapping[str, Any]) -> dict[int, Any]:
+        """Return what a node gives at other sizes of the batch, where that can be computed."""
+        found: dict[int, Any] = {}
+        for size in PROBES:
+            with contextlib.suppress(*_FAILURES):
+                values = {name: _nested(h, lambda held: held.at(size, self.count)) for name, h in read.items()}  # noqa: B023
+                found[size] = self._call(node, values)
+        return found
 
     def _call(self, node: Node, values: dict[str, Any]) -> Any:
         """Run one node, on copies where it writes."""
@@ -223,12 +259,15 @@ class _Walk:
 
 def _cuts(node: Node, read: Mapping[str, Any]) -> bool:
     """Tell whether a node takes samples from fixed places: which these are depends on the size of the batch."""
-    if node.op not in ("aten.slice.Tensor", "aten.select.int", "aten.narrow.default") or not node.args:
+    if node.op not in _PLACES or not node.args:
         return False
     source = read.get(node.args[0].name) if isinstance(node.args[0], Ref) else None
     if not isinstance(source, _Held) or source.layout is None:
         return False
     options = dict(node.kwargs)
+    if node.op == "aten.roll.default":  # by a multiple of the sizes tried nothing would move
+        turned = options.get("dims", node.args[2] if len(node.args) > 2 else ())
+        return not turned or source.layout.axis in [d % source.together.ndim for d in turned]
     axis = options.get("dim", node.args[1] if len(node.args) > 1 else 0)
     if not isinstance(axis, int) or axis % source.together.ndim != source.layout.axis:
         return False
@@ -262,9 +301,24 @@ def _leaves(values: Any) -> Iterator[_Held | _Mixed]:
 
 def _pick(value: Any, sample: int | None) -> Any:
     """Return nested lists of held values as one sample has them, or the batch."""
-    if isinstance(value, _Held):
-        return value.together if sample is None else value.alone[sample]
-    return [_pick(item, sample) for item in value]
+    return _nested(value, lambda held: held.together if sample is None else held.alone[sample])
+
+
+def _nested(value: Any, read: Callable[[_Held], Any]) -> Any:
+    """Return nested lists of held values, each read."""
+    return read(value) if isinstance(value, _Held) else [_nested(item, read) for item in value]
+
+
+def _is_small(value: Any) -> bool:
+    """Tell whether a value is a number, or a tensor of few."""
+    return not isinstance(value, tuple | list) and (not isinstance(value, Tensor) or value.numel() <= FEW)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Tell whether two values are the same numbers in the same shape."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return torch.equal(a, b)
+    return type(a) is type(b) and not isinstance(a, Tensor) and bool(a == b)
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import importlib.metadata
+import os
 import sys
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 _PLAIN = (bool, int, float, str, type(None))
+_DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
 class UnidentifiableError(Exception):
@@ -49,8 +52,22 @@ def reachable_files(model: nn.Module) -> list[Any]:
     Args:
         model: the model.
     """
-    files: set[str] = set()
-    settings: list[str] = []
+    functions = reachable_functions(model)
+    spaces = {id(f.__globals__): f.__globals__ for f in functions}
+    settings = [
+        repr(sorted((k, repr(v)) for k, v in names.items() if type(v) in _PLAIN and not k.startswith("__")))
+        for names in spaces.values()
+    ]
+    return [sorted({_hash(f.__code__.co_filename) for f in functions}), sorted(settings)]
+
+
+def reachable_functions(model: nn.Module) -> list[types.FunctionType]:
+    """Return the functions in the user's files that a model can call by name.
+
+    Args:
+        model: the model.
+    """
+    found: list[types.FunctionType] = []
     seen: set[int] = set()
     stack = [f for kind in {type(module) for module in model.modules()} for f in _functions(kind)]
     stack += [f for module in model.modules() for f in _functions(vars(module))]
@@ -59,18 +76,47 @@ def reachable_files(model: nn.Module) -> list[Any]:
         if id(function) in seen or not is_users(function.__code__.co_filename):
             continue
         seen.add(id(function))
-        files.add(function.__code__.co_filename)
-        cells = [cell.cell_contents for cell in function.__closure__ or () if _filled(cell)]
-        stack.extend(_functions(dict(enumerate(cells))))
+        found.append(function)
+        stack.extend(_functions(dict(enumerate(_cells(function).values()))))
         stack.extend(_functions(vars(function)))
         names = function.__globals__
-        if id(names) in seen:
-            continue
-        seen.add(id(names))
-        stack.extend(_functions(names))
-        plain = sorted((k, repr(v)) for k, v in names.items() if type(v) in _PLAIN and not k.startswith("__"))
-        settings.append(repr(plain))
-    return [sorted(_hash(file) for file in files), sorted(settings)]
+        if id(names) not in seen:
+            seen.add(id(names))
+            stack.extend(_functions(names))
+    return found
+
+
+def values_read(functions: Iterable[types.FunctionType]) -> list[tuple[str, Any]]:
+    """Return what functions read besides their arguments, by name: variables around them, defaults, globals.
+
+    Globals are those whose name stands in the code of one of the functions, also as an attribute, as in
+    ``settings.scale``: then they may be of a module of the user that is named there too. Functions and modules are left
+    out, and the environment is one of the values if a name says that it is looked at.
+
+    >>> def outer(gain):
+    ...     return lambda x, shift=2: gain * x + shift
+    >>> sorted(values_read([outer(3)]))
+    [('outer.<locals>.<lambda>.__defaults__', (2,)), ('outer.<locals>.<lambda>.gain', 3)]
+    """
+    functions = list(functions)
+    names = {name for function in functions for name in _names(function.__code__)}
+    found: list[tuple[str, Any]] = []
+    spaces: dict[int, tuple[str, dict[str, Any]]] = {}
+    for function in functions:
+        where = function.__qualname__
+        found += [(f"{where}.{name}", value) for name, value in _cells(function).items()]
+        found += [(f"{where}.{part}", v) for part in _DEFAULTS if (v := getattr(function, part))]
+        spaces[id(function.__globals__)] = (function.__module__, function.__globals__)
+    for space in [space for _, space in spaces.values()]:
+        for value in (space[name] for name in names if name in space):
+            if isinstance(value, types.ModuleType) and is_users(file_of(value)):
+                spaces[id(vars(value))] = (value.__name__, vars(value))
+    for where, space in spaces.values():
+        found += [(f"{where}.{name}", space[name]) for name in names if name in space and not name.startswith("__")]
+    found = [(name, v) for name, v in found if not isinstance(v, types.FunctionType | types.ModuleType)]
+    if names & {"environ", "getenv"}:
+        found.append(("environment", dict(os.environ)))
+    return found
 
 
 def own_files() -> list[list[str]]:
@@ -113,11 +159,11 @@ def _functions(holder: Any, depth: int = 0) -> Iterator[types.FunctionType]:
         inner = getattr(inner, "fget", inner)  # properties
         if isinstance(inner, types.FunctionType):
             yield inner
-        elif isinstance(inner, type | types.ModuleType) and depth < 2 and is_users(_file_of(inner)):
+        elif isinstance(inner, type | types.ModuleType) and depth < 2 and is_users(file_of(inner)):
             yield from _functions(inner, depth + 1)
 
 
-def _file_of(holder: type | types.ModuleType) -> str:
+def file_of(holder: type | types.ModuleType) -> str:
     """Return the file of a module, or of a class: that of one of its functions."""
     if isinstance(holder, types.ModuleType):
         return getattr(holder, "__file__", None) or ""
@@ -125,12 +171,21 @@ def _file_of(holder: type | types.ModuleType) -> str:
     return next((f.__code__.co_filename for f in own if not f.__code__.co_filename.startswith("<")), "")
 
 
-def _filled(cell: types.CellType) -> bool:
-    """Tell whether a closure's variable has a value yet."""
-    try:
-        return cell.cell_contents is not cell
-    except ValueError:
-        return False
+def _cells(function: types.FunctionType) -> dict[str, Any]:
+    """Return the variables around a function, by name; one may have no value yet."""
+    found: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with contextlib.suppress(ValueError):
+            found[name] = cell.cell_contents
+    return found
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in compiled code, functions inside it included."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
 
 
 def _hash(file: str) -> str:

@@ -142,8 +142,16 @@ def _scaled(site: Site, spread: Spread, floor: Tensor) -> float:
 
 
 def _centres_over(gamma: Tensor, spread: Spread) -> bool:
-    """Tell whether the scale has one entry per element of a centred group, so that the mean it removes is known."""
-    return spread.centered and gamma.numel() == spread.size
+    """Tell whether the scale has one entry per element of a centred group, so that the mean it removes is known.
+
+    Its last axes are those that are averaged, and no other: as many entries along other axes are another thing.
+    """
+    rank = len(spread.view)
+    lead = (1,) * (rank - gamma.ndim)
+    shape = (*lead, *gamma.shape)
+    varies = {axis for axis, length in enumerate(shape) if length > 1}
+    covered = {axis % rank for axis in spread.axes if spread.view[axis] > 1}
+    return spread.centered and gamma.ndim <= rank and varies == covered and gamma.numel() == spread.size
 
 
 def describe(site: Site) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from normscope.graph.capture import _tensors_in as tensors_in
+from normscope.graph.capture import tensors_in
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.site import Site
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 import normscope.operators.rules  # noqa: F401  (registers the rules)
-from normscope.graph.functional import moves_shape
+from normscope.graph.functional import moves_shape, whole_arguments
 from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
@@ -244,6 +244,8 @@ class Walk:
         weight = next((self.names[n] for n in node.inputs() if self.names.get(n)), "")
         self._used(node)
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
+        if any(name in whole_arguments(node.op) for name in call.tainted()):
+            return call.jumping("a size, a place or a flag that depends on the input jumps")
         match = self.recogniser.match(node)
         if match is not None:
             found = self._written_out(call, match)
@@ -260,7 +262,7 @@ class Walk:
             return self._opaque(call, value)
         found = self.forms.refined(call, rule(call))
         if self._is_step(node, value, found):
-            return call.opaque(f"real numbers that become {str(value.dtype)[6:]} jump", known=True)
+            return call.opaque(f"real numbers that become {node.dtype or value.dtype} jump", known=True)
         return found
 
     def _moves(self, node: Node) -> bool:
@@ -274,11 +276,14 @@ class Walk:
     def _size(self, node: Node, value: Any) -> Any:
         """Return what was read off a shape that depends on the input."""
         call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
-        return call.opaque("a size that depends on the input jumps", known=True)
+        return call.jumping("a size that depends on the input jumps")
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
-        """Tell whether a rule took real numbers that became integers, as when they are written among integers."""
-        if not isinstance(value, Tensor) or value.is_floating_point() or not isinstance(found, Expr):
+        """Tell whether a rule took real numbers that became integers or very short, as when written among such."""
+        if not isinstance(value, Tensor) or not isinstance(found, Expr):
+            return False
+        named = getattr(torch, node.dtype, value.dtype)  # the value itself may be computed wider
+        if value.is_floating_point() and (named.itemsize > 1 or not named.is_floating_point):
             return False
         read = [self.values.get(name) for name in node.inputs() if name in self.exprs]
         real = any(isinstance(v, Tensor) and v.is_floating_point() for v in read)
@@ -397,7 +402,7 @@ class Walk:
                 continue
             user = self.graph[users[0]]
             other = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != node.name]
-            if len(other) == 1 and other[0].name not in self.exprs:
+            if len(other) == 1 and other[0].name not in self.exprs and user.shape == node.shape:
                 found[index] = self._constant_value(other[0].name)
                 node = user
         return found[0], found[1]

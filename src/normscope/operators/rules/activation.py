@@ -154,8 +154,19 @@ def glu(call: Call) -> Expr:
 
 @rule("nan_to_num")
 def nan_to_num(call: Call) -> Expr:
-    """Leave real numbers as they are."""
-    return _first(call)
+    """Leave real numbers as they are; what stands for others, as where all is masked, may lie outside their range."""
+    widest = torch.finfo(getattr(torch, call.node.dtype, torch.float64)).max
+    given = {name: call.arguments.get(name) for name in ("nan", "posinf", "neginf")}
+    nan = 0.0 if given["nan"] is None else float(given["nan"])
+    above = widest if given["posinf"] is None else float(given["posinf"])
+    below = -widest if given["neginf"] is None else float(given["neginf"])
+
+    def enclosure(a: float, b: float) -> tuple[float, float]:
+        met = [nan, *([below] if a == -INF else ()), *([above] if b == INF else ())]
+        return min(a, *met), max(b, *met)
+
+    x = _first(call)
+    return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False, vanishing=nan == 0.0), x.shape)
 
 
 class SoftMaximum(Maximum):

@@ -48,7 +48,8 @@ def reshaped(call: Call, x: Expr, shape: Sequence[int]) -> Expr:
 )  # fmt: skip
 def same(call: Call) -> Any:
     """Leave the tensor as it is (dropout: in evaluation)."""
-    active = "dropout" in call.node.op and bool(call.get("train", False)) and float(call.get("p", 0.5)) > 0
+    training = call.get("train", False) in (True, None)  # a native dropout that is told nothing drops
+    active = "dropout" in call.node.op and training and float(call.get("p", 0.5)) > 0
     if active or "bernoulli" in call.node.op:
         reason = "random in this mode: its constant depends on the draw"
         return call.with_rest(call.opaque(reason), reason)

@@ -197,8 +197,8 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
     if spread.centered:
         out = centered(call, out, spread)  # nothing changes, but the next operator sees that the mean is zero
     if gamma is not None:
-        out = scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
-    return out
+        return scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
+    return out if beta is None else add_terms(call, [out], beta.detach())
 
 
 def _as_groups(gamma: Tensor, spread: Spread) -> Tensor:
@@ -260,7 +260,7 @@ def batch_norm(call: Call) -> Any:
     """BatchNorm: an affine map with running statistics, otherwise a normalizer of the stacked batch."""
     x = call.get("input", call.get("self"))
     gamma, beta = (_per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
-    uses_batch = bool(call.get("training", False)) or call.arguments.get("running_mean") is None
+    uses_batch = bool(call.get("training", "with_update" in call.node.op)) or call.arguments.get("running_mean") is None
     if "no_training" in call.node.op or "no_update" in call.node.op:
         uses_batch = False
     if uses_batch:
