@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope
+from normscope.core.errors import CaptureError
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
 from normscope.lipschitz.composition import Composition, Domain
@@ -83,6 +85,17 @@ NETWORKS: dict[str, Form] = {
     "scores masked by minus infinity": lambda m, x: (
         (torch.tanh(x) @ torch.tanh(x).mT).masked_fill(~m.hidden.diagonal(0).expand(4, 4), -math.inf).softmax(-1) @ x
     ),
+    "a shift without a scale is part of the range": lambda m, x: (
+        F.layer_norm(x, (4,), None, 50.0 * m.limits) * torch.tanh(x)
+    ),
+    "the same of groups": lambda m, x: F.group_norm(x, 2, None, 50.0 * m.limits) * torch.tanh(x),
+    "the same of instances": lambda m, x: F.instance_norm(x, bias=50.0 * m.limits) * torch.tanh(x),
+    "what stands for masked entries lies outside the range of the others": lambda m, x: (
+        torch.nan_to_num(torch.tanh(x).masked_fill(m.hidden, -math.inf), neginf=3.0).exp() * torch.tanh(x)
+    ),
+    "what stands for a row without keys": lambda m, x: (
+        torch.nan_to_num(torch.tanh(x).masked_fill(~m.hidden, -math.inf).softmax(-1), nan=30.0) @ torch.tanh(x)
+    ),
     "two outputs of one sort": lambda m, x: x.sort(-1).values * torch.sigmoid(x.amax(-1, keepdim=True)),
 }
 
@@ -118,6 +131,9 @@ COUPLED: dict[str, Form] = {
         x, torch.zeros_like(x[:1]), [m.w, m.v], False, 1, 0.0, False, False, False
     )[0],
     "causal attention with the steps first": _steps_first,
+    "another factor for every other number of samples": lambda m, x: x * (1 + 9 * (x.shape[0] % 2)),
+    "another factor for many samples": lambda m, x: x * (1 + x.shape[0] // 31),
+    "samples turned by a multiple of many sizes": lambda m, x: x - 5 * x.roll(51, 0),
     "a coupling that begins far from the data": lambda m, x: x + 10 * torch.relu(x.mean(0, keepdim=True) - 5.0),
 }
 
@@ -143,6 +159,14 @@ def _written(x: Tensor) -> Tensor:
     return y.to(x.dtype) + x
 
 
+def _place(x: Tensor) -> int:
+    """Return where the largest entry is."""
+    place = int(x.argmax().item())
+    torch._check(place >= 0)
+    torch._check(place <= 1000)
+    return place
+
+
 #: Networks on a batch of shape (8, 4) that jump, with statistics, places or sizes that hide it.
 JUMPING: dict[str, Form] = {
     "a root mean square of integers": lambda m, x: (
@@ -156,6 +180,23 @@ JUMPING: dict[str, Form] = {
     "numbers copied over integers": lambda m, x: torch.empty(x.shape, dtype=torch.long).copy_(x).to(x.dtype) + x,
     "numbers in the type of integers": lambda m, x: x.type_as(torch.zeros(1, dtype=torch.long)).to(x.dtype) + x,
     "numbers of eight bits": lambda m, x: x.to(torch.float8_e4m3fn).to(x.dtype) + x,
+    "numbers of eight bits in a spread": lambda m, x: (
+        x / torch.sqrt((x.to(torch.float8_e4m3fn).to(x.dtype) ** 2).mean(-1, keepdim=True) + 0.01)
+    ),
+    "numbers in the type of eight bits": lambda m, x: (
+        x.type_as(torch.zeros(1, dtype=torch.float8_e5m2)).to(x.dtype) + x
+    ),
+    "numbers copied over eight bits": lambda m, x: (
+        torch.empty(x.shape, dtype=torch.float8_e4m3fn).copy_(x).to(x.dtype) + x
+    ),
+    "as many ones as the place of the largest": lambda m, x: x * (1 + x.new_ones(_place(x)).sum()),
+    "a range up to the place of the largest": lambda m, x: x * (1 + torch.arange(_place(x)).sum()),
+    "repeated as often as the place of the largest": lambda m, x: x.unsqueeze(-1).expand(-1, -1, _place(x) + 1).sum(-1),
+    "numpy, flat at the data": lambda m, x: x + 50 * torch.from_numpy(np.maximum(x.detach().numpy() - 100, 0)),
+    "a number of Python, flat at the data": lambda m, x: x * (1 + max(x.abs().mean().item() - 20.0, 0.0)),
+    "a list of Python, flat at the data": lambda m, x: (
+        x + torch.tensor([[max(v - 60.0, 0.0) for v in row] for row in x.tolist()], dtype=x.dtype)
+    ),
     "how many are positive": lambda m, x: x * x[x > 0].shape[0],
     "how many are positive, in each sample": lambda m, x: torch.stack([r * r[r > 0].numel() for r in x]),
     "how many places are positive": lambda m, x: x * torch.where(x > 0)[0].numel(),
@@ -281,3 +322,60 @@ def test_failure_probabilities_of_several_outputs_add_up() -> None:
     single = [whole.lipschitz(expr).delta for _, expr in program.outputs]
     assert all(d > 0 for d in single)
     assert delta == pytest.approx(sum(single))
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        lambda x: {1: 100.0 * x, "1": x},
+        lambda x: {"a": {"b": 100.0 * x}, "a.b": x},
+        lambda x: {"": 100.0 * x, "output": x},
+    ],
+)
+def test_outputs_of_one_name_are_several(outputs: Callable[[Tensor], Any]) -> None:
+    """None is lost: together they stretch by more than the largest of them."""
+    result = normscope.analyze(Function("named", lambda m, x: outputs(x)).eval(), Draw(6).tensor(3, 4), points=1)
+    assert len(set(result.model["outputs"])) == 2
+    assert result.end_to_end["global"].value == pytest.approx(10001**0.5, rel=1e-9)  # type: ignore[union-attr]
+
+
+def test_a_complex_output_is_refused() -> None:
+    """Leaving it out would be no word about it."""
+    model = Function("complex", lambda m, x: (x, torch.complex(x, x))).eval()
+    with pytest.raises(CaptureError, match=r"outputs of a model are real; 1 is complex128"):
+        normscope.analyze(model, Draw(6).tensor(3, 4))
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [
+        (lambda m, x: _standardized(x, (2, 3)) * m.g.reshape(4, 1, 1), (4, 2, 2)),
+        (lambda m, x: _standardized(x, (-1,)) * m.g.reshape(4, 1), (4, 4)),
+        (lambda m, x: _standardized(x, (-1,)) * torch.full((3, 4), 10.0).to(x), (1, 4)),
+        (lambda m, x: _standardized(x, (-1,)) * m.g, (4,)),
+    ],
+    ids=["a factor for each channel", "a factor for each token", "a factor that repeats", "a factor for each entry"],
+)
+def test_the_scale_of_a_written_normalizer_lies_where_it_lies(form: Form, shape: tuple[int, ...]) -> None:
+    """The constant of a normalizer is no less than what it does where its input has no spread."""
+    model = Function("scaled", form, g=torch.tensor([10.0, 0.0, 0.0, 0.0], dtype=torch.float64)).eval()
+    result = normscope.analyze(model, Draw(6).tensor(5, *shape), points=1, ascent=0)
+    flat = torch.ones(1, *shape, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(model, flat).reshape(-1, flat.numel())
+    attained = float(torch.linalg.matrix_norm(jacobian, 2))
+    assert result.end_to_end["global"].value >= attained * (1 - 1e-12)  # type: ignore[union-attr]
+    for site in result.normalizers:
+        if site.details.get("gamma_max") is not None:
+            assert site.proved.value >= attained * (1 - 1e-12)
+
+
+def _standardized(x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """Return the input without mean and spread, written out."""
+    return (x - x.mean(axes, keepdim=True)) / torch.sqrt(x.var(axes, keepdim=True, unbiased=False) + 1e-2)
+
+
+def test_a_branch_on_the_number_of_samples_is_told() -> None:
+    """What is said holds up to that number."""
+    model = Function("branch", lambda m, x: 10.0 * x if x.shape[0] > 32 else x).eval()
+    result = normscope.analyze(model, Draw(6).tensor(8, 4), points=1, ascent=0)
+    assert any("branches on the number of samples: the graph holds for batches up to 32" in m for m in result.messages)

@@ -172,3 +172,42 @@ def test_keys_are_the_same_in_every_process(tmp_path: Path) -> None:
     }
     assert len(runs) == 1
     assert "None" not in runs.pop()
+
+
+READ = {
+    "a variable around the class": "def make(g):\n    class N(nn.Module):\n"
+    "        def forward(self, x): return g * x\n    return N()\n",
+    "a default of a method": "def make(g):\n    class N(nn.Module):\n"
+    "        def forward(self, x, k=g): return k * x\n    return N()\n",
+    "a global dictionary": "C = {}\nclass N(nn.Module):\n    def forward(self, x): return C['g'] * x\n"
+    "def make(g):\n    C['g'] = g\n    return N()\n",
+    "a global list": "C = [0]\nclass N(nn.Module):\n    def forward(self, x): return C[0] * x\n"
+    "def make(g):\n    C[0] = g\n    return N()\n",
+    "a global tensor": "T = torch.zeros(1)\nclass N(nn.Module):\n    def forward(self, x): return T * x\n"
+    "def make(g):\n    T.fill_(g)\n    return N()\n",
+    "a global object": "import types\nS = types.SimpleNamespace(g=0)\n"
+    "class N(nn.Module):\n    def forward(self, x): return S.g * x\n"
+    "def make(g):\n    S.g = g\n    return N()\n",
+    "a table of the class": "class N(nn.Module):\n    table = ()\n    def forward(self, x): return self.table[0] * x\n"
+    "def make(g):\n    N.table = (g,)\n    return N()\n",
+    "the environment": "import os\nclass N(nn.Module):\n"
+    "    def forward(self, x): return float(os.environ['GAIN_OF_NET']) * x\n"
+    "def make(g):\n    os.environ['GAIN_OF_NET'] = str(g)\n    return N()\n",
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_a_forward_reads_besides_its_arguments_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Two models of one code are two if a variable they read is another, and one if it is the same."""
+    monkeypatch.setenv("GAIN_OF_NET", "0")
+    (tmp_path / "net.py").write_text(
+        f"import logging\nimport torch\nfrom torch import nn\nlog = logging.getLogger()\n{READ[name]}"
+    )
+    module = _import(tmp_path / "net.py")
+    first, other, again = (model_key(module.make(gain), X) for gain in (5.0, 500.0, 5.0))
+    assert first is not None
+    assert other is not None
+    assert first == again
+    assert first != other

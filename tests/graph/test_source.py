@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from normscope.graph.source import (
     own_files,
     reachable_files,
     require_file,
+    values_read,
 )
 
 
@@ -96,3 +99,27 @@ def test_listings_are_complete_and_sorted() -> None:
     assert {"ir.py", "export.py", "dispatch.py", "source.py"} <= set(names)
     assert names == sorted(names)
     assert not any(name.split(".")[0] == "normscope" for name, _ in loaded_files())
+
+
+def test_what_functions_read(tmp_path: Path) -> None:
+    """Variables around them, defaults, globals by name, those of modules of the user, and the environment."""
+    (tmp_path / "settings_of_net.py").write_text("SCALE = [2.0]\nOTHER = [3.0]\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        module = _load(
+            tmp_path / "net.py",
+            "import os\nimport settings_of_net\nUSED, UNUSED = {'a': 1}, {'b': 2}\n"
+            "def make(gain):\n    def f(x, k=4):\n        return gain * x + settings_of_net.SCALE[0] + USED['a'] + k\n"
+            "    return f\n"
+            "def g(x):\n    return os.getenv('HOME')\n",
+        )
+    finally:
+        sys.path.remove(str(tmp_path))
+        sys.modules.pop("settings_of_net", None)
+    read = dict(values_read([module.make(7)]))
+    assert read["make.<locals>.f.gain"] == 7
+    assert read["make.<locals>.f.__defaults__"] == (4,)
+    assert read["net.USED"] == {"a": 1}
+    assert read["settings_of_net.SCALE"] == [2.0]
+    assert not [name for name in read if "UNUSED" in name or "OTHER" in name or name == "environment"]
+    assert dict(values_read([module.g]))["environment"] == dict(os.environ)
