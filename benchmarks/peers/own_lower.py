@@ -27,8 +27,8 @@ class OwnLower(Peer):
     usual = "48"
 
     def refuses(self, layer: Layer) -> str:
-        """Apply to every convolution."""
-        return ""
+        """Apply to every convolution but one that is several matrices, whose largest norm is another thing."""
+        return "several matrices" if layer.is_matrix and layer.groups > 1 else ""
 
     def stages(self, layer: Layer, weight: Tensor) -> Iterator[Stage]:
         """Yield more and more steps, each time from the start."""
