@@ -177,9 +177,11 @@ class _Walk:
         if layouts and not node.op.startswith(_SHAPE_ONLY):
             return self._hold(node, together, alone, layouts)
         sizes = self._at_sizes(node, read) if _is_small(together) else {}
+        if not sizes:
+            return self._hold(node, together, alone, None)
         if _equal(together, alone[0]) and not all(_equal(together, value) for value in sizes.values()):
             return _Mixed(node)  # something like n // 32, which the sizes tried do not show
-        return _Held(together, alone, None, sizes) if sizes else self._hold(node, together, alone, None)
+        return _Held(together, alone, None, sizes)
 
     def _at_sizes(self, node: Node, read: Mapping[str, Any]) -> dict[int, Any]:
         """Return what a node gives at other sizes of the batch, where that can be computed."""
