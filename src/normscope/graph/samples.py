@@ -176,7 +176,8 @@ class _Walk:
         alone = [self._call(node, {name: _pick(h, i) for name, h in read.items()}) for i in range(self.count)]
         if layouts and not node.op.startswith(_SHAPE_ONLY):
             return self._hold(node, together, alone, layouts)
-        sizes = self._at_sizes(node, read) if _is_small(together) else {}
+        by_size = any(leaf.layout is not None or leaf.sizes for leaf in leaves if isinstance(leaf, _Held))
+        sizes = self._at_sizes(node, read) if by_size and _is_small(together) else {}
         if not sizes:
             return self._hold(node, together, alone, None)
         if _equal(together, alone[0]) and not all(_equal(together, value) for value in sizes.values()):
