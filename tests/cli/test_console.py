@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from normscope.cli import console
-from normscope.cli.console import Stages, delivered, guarded, is_terminal, show
+from normscope.cli.console import Stages, guarded, is_terminal, show
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
+
+MEMORY = "normscope: the work must fit into memory; it does not: {}; give a smaller --input, --limit or model\n"
 
 
 class Terminal(io.StringIO):
@@ -107,6 +109,9 @@ def test_sections_are_plain_when_piped_and_styled_on_a_terminal(
     [
         (InputError("what holds; what came"), 2, "normscope: what holds; what came\n"),
         (KeyboardInterrupt(), 130, "normscope: stopped\n"),
+        (InputError("a\x1b[2J\nb"), 2, "normscope: a\\x1b[2J\nb\n"),
+        (MemoryError(), 2, MEMORY.format("none is left")),
+        (RuntimeError("can't allocate memory: 8 bytes\nat x.cpp"), 2, MEMORY.format("can't allocate memory: 8 bytes")),
     ],
 )
 def test_errors_become_one_line_and_a_code(
@@ -124,25 +129,40 @@ def test_errors_become_one_line_and_a_code(
     assert capsys.readouterr() == ("", said)
 
 
-class _Full(io.StringIO):
-    """A stream on a full disk."""
+def test_other_exceptions_pass() -> None:
+    """A mistake of ours is not dressed up as a lack of memory."""
 
-    def flush(self) -> None:
-        raise OSError(28, "No space left on device")
+    @guarded
+    def verb() -> Any:
+        raise RuntimeError("ours")
+
+    with pytest.raises(RuntimeError, match="ours"):
+        verb()
 
 
-def test_only_a_full_device_behind_stdout_is_told_in_a_line(
+def test_names_cannot_give_orders_to_the_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A file has a name, and a closed pipe is somebody else's business."""
-    for error in (OSError(28, "No space left on device", "result.json"), BrokenPipeError(32, "Broken pipe")):
-        with pytest.raises(OSError, match=str(error.strerror)), delivered():
-            raise error
-    monkeypatch.setattr(sys, "stdout", None)
-    with delivered():
-        pass
-    monkeypatch.setattr(sys, "stdout", _Full())
-    with pytest.raises(SystemExit) as exit, delivered():
-        print("a result")
-    assert exit.value.code == 2
-    assert "could not be written: No space left" in capsys.readouterr().err
+    """Titles, lines, cells: what a file calls its tensors is spelled out, on one line."""
+    name = "a\x1b]0;owned\x07\nb"
+    sections = [Section(name, (name,), Table((name, "n"), ((name, "1"),)), (name,))]
+    show(sections)
+    plain = capsys.readouterr().out
+    assert plain.splitlines().count(r"  a\x1b]0;owned\x07\nb") == 2
+    assert len(plain.splitlines()) == 5
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setenv("COLUMNS", "200")
+    show(sections)
+    assert "\x1b]0" not in stream.getvalue()
+    assert "\x07" not in stream.getvalue()
+    assert stream.getvalue().count(r"a\x1b]0;owned\x07\nb") == 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_progress_gives_no_orders_either(capsys: pytest.CaptureFixture[str]) -> None:
+    """A step may name a tensor."""
+    with Stages() as stages:
+        stages("tensor \x1b[2J")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "normscope: tensor \\x1b[2J ...\n"

@@ -13,7 +13,7 @@ import torch
 import transformers
 from torch import nn
 
-from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError
+from normscope.core.errors import FactoryError, InputError, MissingDependencyError, ModelNotFoundError, WeightsError
 from normscope.models.hub import optional, timm_model, torchvision_model, transformers_model
 
 BERT = {
@@ -99,6 +99,18 @@ def test_directories_that_hold_no_model_are_refused(tmp_path: Path) -> None:
         transformers_model(tmp_path, {})
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelNotFoundError, match="model_type"):
+        transformers_model(tmp_path, {})
+
+
+def test_a_directory_that_may_not_be_listed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold weights: it is not taken for one without, and its model for a random one."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+
+    def denied(self: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "iterdir", denied)
+    with pytest.raises(InputError, match="Permission denied"):
         transformers_model(tmp_path, {})
 
 

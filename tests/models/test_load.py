@@ -10,8 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.core.errors import FactoryError, ModelNotFoundError, NonFiniteError, NormscopeError, WeightsError
-from normscope.models.load import load_model, parse_spec
+from normscope.core.errors import (
+    FactoryError,
+    InputError,
+    ModelNotFoundError,
+    NonFiniteError,
+    NormscopeError,
+    WeightsError,
+)
+from normscope.models.load import load_at_home, load_model, parse_spec
 from normscope.models.zoo import build
 
 NET = """
@@ -148,6 +155,12 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
     ("spec", "error", "message"),
     [
         ("{dir}/none.py:build", ModelNotFoundError, r"there is no .*none\.py"),
+        ("{dir}/{long}.py:build", ModelNotFoundError, "there is no "),
+        ("{dir}/{long}", ModelNotFoundError, "check the spelling"),
+        ("hf:{dir}/{long}", ModelNotFoundError, "no directory"),
+        ("~no such user/net.py:build", InputError, "home folder; there is none for '~no such user'"),
+        ("~no such user/net.py", InputError, "home folder"),
+        ("hf:~no such user/x", InputError, "home folder"),
         ("{dir}/folder.py:build", ModelNotFoundError, "is a directory; name the .py file"),
         ("{dir}/net.py", ModelNotFoundError, r"functions and classes there: Net, build, unused, broken, on_meta"),
         ("{dir}/net.py:", ModelNotFoundError, r"functions and classes there: Net, build"),
@@ -177,7 +190,7 @@ def test_mistakes(net: Path, spec: str, error: type[NormscopeError], message: st
     (folder / "w.pt").write_bytes(b"x")
     before = list(sys.path), Path.cwd()
     with pytest.raises(error, match=message):
-        load_model(spec.format(dir=folder))
+        load_model(spec.format(dir=folder, long="a" * 400))
     assert (list(sys.path), Path.cwd()) == before
     assert os.fspath(folder) not in sys.path
 
@@ -196,3 +209,50 @@ def test_no_line_of_the_file_runs_twice(net: Path, tmp_path: Path) -> None:
     )
     load_model(f"{net}:build")
     assert counter.read_text() == "xy"
+
+
+def test_arguments_of_a_factory_may_have_any_name(net: Path) -> None:
+    """Also those of our own functions."""
+    net.write_text(
+        "from torch import nn\n"
+        "def build(seed=0, weights=1, spec=2, name=3, arguments=4):\n"
+        "    return nn.Linear(seed + weights, spec + name + arguments)\n"
+    )
+    names = {"seed": 10, "weights": 20, "spec": 30, "name": 40, "arguments": 50}
+    model, origin = load_model(f"{net}:build", seed=7, arguments=names)
+    assert (model.in_features, model.out_features, origin.seed) == (30, 120, 7)
+    with pytest.raises(FactoryError, match=r"relu10 takes norm.*got name"):
+        load_model("zoo:relu10", arguments={"name": "x"})
+
+
+def test_neighbours_imported_late_are_found_while_the_home_is_open(net: Path) -> None:
+    """In the forward pass; one that the factory imported before is the same module."""
+    (net.parent / "layers_of_test.py").write_text("class Scale: ...\n")
+    (net.parent / "lazy_of_test.py").write_text("from layers_of_test import Scale\n")
+    net.write_text(
+        "from torch import nn\n"
+        "from layers_of_test import Scale\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        import lazy_of_test\n"
+        "        assert lazy_of_test.Scale is Scale\n"
+        "        return super().forward(x)\n"
+        "def build(): return Net(3, 2)\n"
+    )
+    path, modules = list(sys.path), set(sys.modules)
+    model, _, home = load_at_home(f"{net}:build", None, {}, 0)
+    with home.open():
+        assert model(torch.ones(1, 3)).shape == (1, 2)
+    assert path == sys.path
+    assert set(sys.modules) - modules <= {type(model).__module__}
+    with pytest.raises(ModuleNotFoundError):
+        model(torch.ones(1, 3))
+
+
+def test_weights_are_found_at_home(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` is expanded, as it is for the model."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    torch.save(load_model(f"{net}:Net", seed=5)[0].state_dict(), tmp_path / "w.pt")
+    assert load_model("~/net.py:Net", "~/w.pt")[1].weights == "~/w.pt"
+    with pytest.raises(InputError, match="home folder"):
+        load_model(f"{net}:Net", "~no such user/w.pt")

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from normscope.core.errors import FactoryError, ModelNotFoundError
 from normscope.models.user_code import (
+    Home,
     call_factory,
     callables_in_source,
     find_factory,
+    home_of,
     import_file,
     import_module,
     undisturbed,
@@ -28,12 +32,18 @@ def written(folder: Path, name: str, text: str) -> Path:
     return path.resolve()
 
 
+def _home(folder: Path) -> Home:
+    """Return the home of a file in a folder."""
+    return Home(folder.resolve(), str(folder.resolve() / "net.py"), is_file=True)
+
+
 def test_the_interpreter_is_as_before(tmp_path: Path) -> None:
-    """Path, directory, settings and neighbours; libraries imported inside stay."""
+    """Path, arguments, directory, settings and neighbours; libraries imported inside stay."""
     written(tmp_path, "neighbour_of_test.py", "VALUE = 3")
     path, cwd, modules = list(sys.path), Path.cwd(), set(sys.modules)
     dtype, state = torch.get_default_dtype(), torch.get_rng_state()
-    with undisturbed(tmp_path.resolve(), 0, forget=True):
+    argv, filters, errors = list(sys.argv), list(warnings.filters), np.geterr()
+    with undisturbed(_home(tmp_path), 0):
         import neighbour_of_test
 
         assert neighbour_of_test.VALUE == 3
@@ -42,6 +52,11 @@ def test_the_interpreter_is_as_before(tmp_path: Path) -> None:
         torch.set_default_dtype(torch.float64)
         torch.set_grad_enabled(False)
         torch.rand(3)
+        assert sys.argv == [str(tmp_path.resolve() / "net.py")]
+        sys.argv.append("--more")
+        warnings.simplefilter("error")
+        np.seterr(all="raise")
+    assert (argv, filters, errors) == (sys.argv, list(warnings.filters), np.geterr())
     assert (path, cwd, dtype) == (list(sys.path), Path.cwd(), torch.get_default_dtype())
     assert torch.is_grad_enabled()
     assert torch.equal(state, torch.get_rng_state())
@@ -56,7 +71,7 @@ def test_libraries_below_the_folder_are_kept(tmp_path: Path) -> None:
     written(tmp_path / "lib", "library_of_test.py", "")
     sys.path.append(str(tmp_path / "lib"))
     try:
-        with undisturbed(tmp_path.resolve(), 0, forget=True):
+        with undisturbed(_home(tmp_path), 0):
             import library_of_test  # noqa: F401
         assert "library_of_test" in sys.modules
     finally:
@@ -110,7 +125,7 @@ def test_modules_by_name(tmp_path: Path) -> None:
         import_module("torch.nothing_here")
     written(tmp_path, "broken_module_of_test.py", "import also_missing_here")
     with (
-        undisturbed(tmp_path.resolve(), 0, forget=True),
+        undisturbed(_home(tmp_path), 0),
         pytest.raises(FactoryError, match="install also_missing_here"),
     ):
         import_module("broken_module_of_test")
@@ -166,3 +181,98 @@ def test_source_is_listed_without_running_it(tmp_path: Path) -> None:
     assert callables_in_source(written(tmp_path, "bad.py", "def (")) == []
     (tmp_path / "binary.py").write_bytes(b"\x00\xff")
     assert callables_in_source(tmp_path / "binary.py") == []
+
+
+def test_a_home_that_is_opened_again_has_the_same_neighbours(tmp_path: Path) -> None:
+    """None is run twice, new ones can be imported, and in between there is nothing of them."""
+    written(tmp_path, "early_of_test.py", "class Scale: ...")
+    written(tmp_path, "late_of_test.py", "from early_of_test import Scale")
+    home, path, argv = _home(tmp_path), list(sys.path), list(sys.argv)
+    with home.open():
+        from early_of_test import Scale
+    assert "early_of_test" not in sys.modules
+    with home.open():
+        import late_of_test
+
+        assert late_of_test.Scale is Scale
+    assert not {"early_of_test", "late_of_test"} & set(sys.modules)
+    assert (path, argv) == (sys.path, sys.argv)
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_a_neighbour_does_not_replace_a_module_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was imported under that name before and after is there again when the home is closed."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        written(tmp_path / folder, "same_of_test.py", f"WHERE = {folder!r}")
+    homes = [_home(tmp_path / folder) for folder in ("a", "b")]
+    for _ in range(2):
+        for home, where in zip(homes, ("a", "b"), strict=True):
+            with home.open():
+                import same_of_test
+
+                assert where == same_of_test.WHERE
+    other = type(sys)("same_of_test")
+    monkeypatch.setitem(sys.modules, "same_of_test", other)
+    with homes[0].open():
+        assert sys.modules["same_of_test"].WHERE == "a"
+    assert sys.modules["same_of_test"] is other
+
+
+def test_a_deleted_working_directory_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are found by their absolute paths, modules on the path; and code may delete it itself."""
+    file = written(tmp_path, "net.py", "import os\ndef build():\n    os.rmdir(os.getcwd())\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    with undisturbed(home_of("file", str(file)), 0):
+        home_of("file", str(file)).module().build()
+    assert not gone.exists()
+    with undisturbed(home_of("file", str(file)), 0):
+        assert home_of("module", "torch.nn").module() is nn
+    with pytest.raises(ModelNotFoundError, match="looked from a directory that was deleted"):
+        home_of("file", "net.py")
+    with pytest.raises(ModelNotFoundError, match="or in the working directory"):
+        import_module("no_such_package_at_all")
+
+
+def test_names_that_are_no_text(tmp_path: Path) -> None:
+    """A file may be called by any bytes; its module's name is text."""
+    file = tmp_path.resolve() / "n\udcff-1.py"
+    file.write_text("class Net: ...")
+    module = import_file(file)
+    assert module.Net.__module__.isidentifier()
+    assert module.Net.__module__.startswith("normscope_user_n__1_")
+
+
+def test_modules_that_answer_for_their_names(tmp_path: Path) -> None:
+    """What they raise is shown as their own."""
+    text = "def __getattr__(name): raise ImportError(f'{name} needs flash_attn')\n"
+    module = import_file(written(tmp_path, "late.py", text))
+    with pytest.raises(FactoryError, match=r"looking up Net in late\.py must work; .*Net needs flash_attn at .*line 1"):
+        find_factory(module, "Net", "late.py")
+
+
+class _Bare(nn.Module):
+    """A module that forgets its base."""
+
+    def __init__(self) -> None:
+        self.scale = 3
+
+
+@pytest.mark.parametrize("factory", [_Bare, lambda: nn.Sequential(nn.ReLU(), _Bare()), _Bare()])
+def test_a_constructor_that_was_forgotten_is_named(factory) -> None:
+    """At the top, below it, and where a model is named itself."""
+    with pytest.raises(FactoryError, match=r"every module of net\.py:Net must call super\(\).__init__\(\).*'_Bare'"):
+        call_factory(factory, "net.py:Net", {}, None)
+
+
+def test_a_model_takes_no_arguments() -> None:
+    """They are not dropped in silence."""
+    with pytest.raises(FactoryError, match="a model already and takes no arguments; got width"):
+        call_factory(nn.Linear(1, 1), "net.py:model", {"width": 3}, None)
+
+
+def test_a_file_that_may_not_be_read_lists_nothing(tmp_path: Path) -> None:
+    """It is no place to look for factories."""
+    assert callables_in_source(tmp_path) == []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -32,9 +30,11 @@ from normscope.cli.options import (
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape, writing
+from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
+from normscope.cli.streams import aside
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
+from normscope.core.paths import expanded, resolved
 
 if TYPE_CHECKING:
     from normscope.core.finding import Finding
@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 Measured = TypeVar("Measured")
 FILE, REPORT = "result.json", "report.html"
+SPLIT = "test"
+#: Options that are not called as the field they set.
+_SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
 #: What is asked of the doctor as it is of the analysis.
 _SHARED = ("model", "weights", "data", "root", "split", "limit", "normalize", "shape", "device")
 _MODEL = (
@@ -72,7 +75,7 @@ def analyze(
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,
-    split: Split = "test",
+    split: Split = SPLIT,
     limit: Limit = None,
     normalize: Normalize = None,
     input: InputShape = None,
@@ -101,8 +104,12 @@ def analyze(
     """
     checked_numbers(tolerance, delta)
     shape = parse_shape(input)
-    folder = checked_folder(out)
-    page = None if no_report else folder / REPORT if report is None else checked_file(report, "--report")
+    target, page = checked_places(out, FILE, report, no_report=no_report)
+    if check and page is None:
+        raise typer.BadParameter(
+            "what the doctor finds is in the report; got --no-report; leave it out, or say normscope check",
+            param_hint="--check",
+        )
     options = {
         "mode": mode,
         "points": points,
@@ -114,11 +121,12 @@ def analyze(
         "without_normalizers": not no_without,
     }
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
-    # The user's code may print: stdout is for the result alone.
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+        stages("loading torch")
+        _check_alone(request, check=check)
         result, sections = run(request, stages, everything=everything)
-        findings = findings_of(request, stages) if check and page is not None else None
-    target = write(result, folder / FILE)
+        findings = findings_of(request, stages) if check else None
+    write(result, target)
     if page is not None:
         write_page(result, page, findings=findings)
     if json:
@@ -150,10 +158,10 @@ def run(
     from normscope.lipschitz.checkpoint import analyze_checkpoint, is_checkpoint
 
     if is_checkpoint(request.model):
-        _refuse_beside_weights(request)
         from normscope.report.weights import checkpoint_sections
 
-        weights = analyze_checkpoint(request.model, stages)
+        place = expanded(request.model)
+        weights = analyze_checkpoint(place if place.name else resolved(place), stages)  # "." has no name
         return weights, checkpoint_sections(weights, everything=everything)
     from normscope.analysis import analyze as capacity
     from normscope.report.text import result_sections
@@ -178,23 +186,24 @@ def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) ->
     """
     from normscope.analysis import Options
 
+    options = Options(**request.options)
     checked_device(request.device)
-    seed = request.options["seed"]
-    loaded = load(request, seed, stages)
-    result: Any = twin(
-        loaded.model,
-        loaded.inputs,
-        input_shape=loaded.shape,
-        name=request.model,
-        options=Options(**request.options),
-        progress=stages,
-        limit=request.limit,
-        device=request.device,
-    )
+    loaded = load(request, options.seed, stages)
+    with loaded.home.open():
+        result: Any = twin(
+            loaded.model,
+            loaded.inputs,
+            input_shape=loaded.shape,
+            name=request.model,
+            options=options,
+            progress=stages,
+            limit=request.limit,
+            device=request.device,
+        )
     origin, data = loaded.origin, loaded.data
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
-        notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
+        notes.append(f"the weights are random (seed {options.seed}): give --weights for those of a trained model")
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
     complete: Measured = replace(
         result,
@@ -242,19 +251,53 @@ def findings_of(request: Request, stages: Stages) -> Sequence[Finding] | None:
     return check.run(asked, Settings(), stages)[0].findings
 
 
-def _refuse_beside_weights(request: Request) -> None:
-    """Raise if options are given that say nothing about a checkpoint alone."""
-    given = [
-        name
-        for name, value in (("--weights", request.weights), ("--data", request.data), ("--input", request.shape))
-        if value
-    ]
-    if given:
+def _check_alone(request: Request, *, check: bool) -> None:
+    """Raise if options are given beside a checkpoint that say nothing about it."""
+    from normscope.analysis import Options
+    from normscope.lipschitz.checkpoint import is_checkpoint
+
+    usual = Options()
+    said: dict[str, Any] = {
+        "--weights": request.weights,
+        "--data": request.data,
+        "--data-root": request.root,
+        "--split": None if request.split == SPLIT else request.split,
+        "--limit": request.limit,
+        "--normalize": request.normalize,
+        "--input": request.shape,
+        "--device": request.device,
+        "--check": check or None,
+    }
+    for key, value in request.options.items():
+        said[_SPELLED.get(key, f"--{key}")] = None if value == getattr(usual, key) else value
+    given = [option for option, value in said.items() if value is not None]
+    if given and is_checkpoint(request.model):
         raise typer.BadParameter(
             f"a checkpoint is measured alone; got {', '.join(given)} beside {request.model}; name the model itself "
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and give the checkpoint with --weights",
             param_hint="MODEL",
         )
+
+
+def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool) -> tuple[Path, Path | None]:
+    """Return the files for a result and its report, before any work is done.
+
+    Args:
+        out: folder for both.
+        name: of the result's file.
+        report: file for the report, if it was named.
+        no_report: write none.
+
+    Raises:
+        typer.BadParameter: if one cannot be written, or both are one.
+    """
+    folder = checked_folder(out)
+    target = checked_file(folder / name)
+    if no_report:
+        return target, None
+    page = checked_file(folder / REPORT) if report is None else checked_file(report, "--report")
+    checked_apart(page, target, "--report")
+    return target, page
 
 
 def checked_numbers(tolerance: float | None, delta: float | None = None) -> None:

@@ -10,7 +10,7 @@ import typer
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.cli.options import Json, Quiet
-from normscope.cli.specification import checked_file, split_commas, writing
+from normscope.cli.specification import checked_apart, checked_file, split_commas, writing
 
 
 @guarded
@@ -33,6 +33,7 @@ def audit(
     ids = None if only is None else split_commas(only)
     out = None if out is None else checked_file(out)
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
+    checked_apart(markdown, out, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
         from normscope.audits.run import audit as run

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,7 +26,9 @@ from normscope.cli.options import (
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import parse_shape, split_arguments, split_commas, writing
+from normscope.cli.specification import checked_file, parse_shape, split_arguments, split_commas, writing
+from normscope.cli.streams import aside, visible
+from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -98,11 +99,12 @@ def check(
     if format not in FORMATS:
         raise typer.BadParameter(f"a report is {', '.join(FORMATS)}; got {format!r}", param_hint="--format")
     shape = parse_shape(input)
+    out = None if out is None else checked_file(out)
+    write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     request = Request(
         model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, device, seed
     )
-    # The user's code may print: stdout is for the result alone.
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=format == "text") as stages:
+    with aside(), Stages(quiet=quiet, lines=format == "text") as stages:
         stages("loading torch")
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
@@ -140,32 +142,34 @@ def run(
     checked_device(request.device)
     precision = _dtype(request.dtype)
     loaded = load(request, request.seed, stages)
-    result = doctor(
-        loaded.model,
-        loaded.inputs,
-        None if request.optimizer is None else optimizer_of(request.optimizer, loaded.model, request.seed),
-        settings=settings,
-        name=request.model,
-        input_shape=loaded.shape,
-        batch_size=request.batch_size,
-        dtype=precision,
-        limit=request.limit,
-        device=request.device,
-        seed=request.seed,
-        progress=stages,
-    )
-
-    def capacity() -> Result:
-        return analyze(
+    with loaded.home.open():
+        result = doctor(
             loaded.model,
             loaded.inputs,
-            input_shape=loaded.shape,
+            None if request.optimizer is None else optimizer_of(request.optimizer, loaded.model, request.seed),
+            settings=settings,
             name=request.model,
+            input_shape=loaded.shape,
+            batch_size=request.batch_size,
+            dtype=precision,
             limit=request.limit,
             device=request.device,
-            progress=stages,
             seed=request.seed,
+            progress=stages,
         )
+
+    def capacity() -> Result:
+        with loaded.home.open():
+            return analyze(
+                loaded.model,
+                loaded.inputs,
+                input_shape=loaded.shape,
+                name=request.model,
+                limit=request.limit,
+                device=request.device,
+                progress=stages,
+                seed=request.seed,
+            )
 
     return result, source_of(split_arguments(request.model)[0]), capacity
 
@@ -191,7 +195,7 @@ def rendered(result: CheckResult, format: str, source: Source | None, capacity: 
             return report_html(capacity(), findings=result.findings)
         except NormscopeError:  # no graph: there is nothing to show but the findings
             return findings_html(result)
-    return findings_text(result)
+    return visible(findings_text(result), keep="\n")
 
 
 def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
@@ -209,21 +213,17 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
 
     from normscope.core.errors import FactoryError, ModelNotFoundError
     from normscope.models.load import parse_spec
-    from normscope.models.user_code import explained, find_factory, import_file, import_module, undisturbed
+    from normscope.models.user_code import explained, find_factory, home_of, undisturbed
 
     kind, location, name = parse_spec(spec)
     if kind not in ("file", "module"):
         raise ModelNotFoundError(f"an optimizer is FILE.py:function or package.module:function; got {spec!r}")
-    file = Path(location).expanduser()
-    if kind == "file" and not file.is_file():
-        raise ModelNotFoundError(f"the file of an optimizer must exist; there is no {file}")
-    folder = file.resolve().parent if kind == "file" else Path.cwd()
-    with undisturbed(folder, seed, forget=kind == "file"):
-        module = import_file(file.resolve()) if kind == "file" else import_module(location)
-        factory = find_factory(module, name, location)
+    home = home_of(kind, location)
+    with undisturbed(home, seed):
+        factory = find_factory(home.module(), name, location)
         try:
             made = factory(model)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise explained(error, f"calling {spec} with the model", None) from error
     if not isinstance(made, torch.optim.Optimizer):
         raise FactoryError(f"{spec} must return a torch.optim.Optimizer; it returned {type(made).__name__}")
@@ -240,7 +240,7 @@ def source_of(spec: str) -> Source | None:
         return None
     line = 1
     with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.parse(Path(location).expanduser().read_bytes()).body:
+        for node in ast.parse(expanded(location).read_bytes()).body:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
     return Source(Path(location).as_posix(), line)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.analyze import REPORT, Request, findings_of, write_page
+from normscope.cli.analyze import REPORT, Request, checked_places, findings_of, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import (
@@ -28,8 +26,10 @@ from normscope.cli.options import (
     Seed,
     Split,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape, writing
+from normscope.cli.specification import parse_shape, writing
+from normscope.cli.streams import aside
 from normscope.core.names import numbered
+from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.comparison.compare import Comparable, Comparison
@@ -86,13 +86,11 @@ def compare(
     """
     if len(items) < 2:
         raise typer.BadParameter(f"two or more are compared; got {len(items)}; name another one", param_hint="ITEMS")
-    folder = checked_folder(out)
-    page = None if no_report else folder / REPORT if report is None else checked_file(report, "--report")
+    target, page = checked_places(out, FILE, report, no_report=no_report)
     options = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
         found, findings = run(Given(items, model, request, not no_check), stages)
-        target = folder / FILE
         with writing(target):
             found.save(target)
         page = write_comparison(found, findings, page)
@@ -129,12 +127,10 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     findings: dict[str, Sequence[Finding]] = {}
     for name, item in zip(names_of(given.items), given.items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
-            results[name] = read_result(item)
+            results[name] = read_result(expanded(item))
             continue
         weights = Path(item) if given.model is not None and is_checkpoint(item) else None
         request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)
-        if is_checkpoint(request.model):  # bare weights: nothing is asked of data
-            request = replace(request, data=None, shape=None)
         say = _Prefixed(stages, name)
         results[name], _ = analyzed(request, say)
         if given.check and not is_checkpoint(request.model):

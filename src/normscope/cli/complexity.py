@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json as json_module
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.analyze import Request, measured, run
+from normscope.cli.analyze import Request, measured
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
+from normscope.cli.streams import aside
+from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.core.result import Result
@@ -50,7 +50,7 @@ def complexity(
     loss_constant(loss, 1)  # a name that is none is said before any work
     found: WeightResult | None = None
     if Path(model).suffix == ".json":
-        result = _read(Path(model))
+        result = _read(expanded(model))
     else:
         result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
     outputs = result.layers[-1].shape[0] if result.layers else 1
@@ -84,16 +84,14 @@ def _analyzed(
     model: str, data: str | None, root: Path | None, limit: int | None, shape: tuple[int, ...] | None, *, quiet: bool
 ) -> tuple[Result, WeightResult]:
     """Return the results of quick analyses, in the input and in the weights: constants, no search for bad inputs."""
+    from normscope.analysis import analyze
     from normscope.analysis.weights import weight_lipschitz
     from normscope.core.errors import InputError
-    from normscope.core.result import Result
+    from normscope.lipschitz.checkpoint import is_checkpoint
 
     options = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, "without_normalizers": False}
     request = Request(model, None, data, root, "test", limit, None, shape, None, options)
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages:
-        result, _ = run(request, stages)
-        if not isinstance(result, Result):
-            raise InputError(
-                f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model"
-            )
-        return result, measured(request, stages, weight_lipschitz)
+    if is_checkpoint(model):
+        raise InputError(f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model")
+    with aside(), Stages(quiet=quiet) as stages:
+        return measured(request, stages, analyze), measured(request, stages, weight_lipschitz)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
+from normscope.cli.streams import WRONG_USE, visible
 from normscope.core.errors import NormscopeError
 
 if TYPE_CHECKING:
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit codes: wrong use, and stopped by the user (128 + SIGINT).
-WRONG_USE = 2
+#: Exit code of work stopped by the user (128 + SIGINT).
 STOPPED = 130
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
 _TICK = 0.2
-#: What writing to a full or failing device raises.
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+#: What a message of several lines may hold.
+_BREAKS = "\n\t"
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -51,34 +50,35 @@ def guarded(function: F) -> F:
         try:
             return function(*args, **kwargs)
         except NormscopeError as error:
-            print(f"normscope: {error}", file=sys.stderr)
+            _say(str(error))
+            raise SystemExit(WRONG_USE) from None
+        except (MemoryError, RuntimeError) as error:
+            if not _is_memory(error):
+                raise
+            first = (str(error).splitlines() or ["none is left"])[0]
+            _say(f"the work must fit into memory; it does not: {first}; give a smaller --input, --limit or model")
             raise SystemExit(WRONG_USE) from None
         except KeyboardInterrupt:
-            print("normscope: stopped", file=sys.stderr)
+            _say("stopped")
             raise SystemExit(STOPPED) from None
 
     return wrapper  # type: ignore[return-value]
 
 
-@contextlib.contextmanager
-def delivered() -> Iterator[None]:
-    """See to it that what was printed arrives; a full disk behind stdout is one line on stderr and exit code 2.
+def _say(text: str) -> None:
+    """Print a line on stderr."""
+    print(f"normscope: {visible(text, keep=_BREAKS)}", file=sys.stderr)
 
-    A pipe that was closed is left to the command line's own way of ending quietly.
+
+def _is_memory(error: Exception) -> bool:
+    """Tell whether an exception is about memory: torch has a class of its own only for accelerators.
+
+    >>> _is_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory")), _is_memory(RuntimeError("no"))
+    (True, False)
     """
-    try:
-        try:
-            yield
-        finally:
-            if sys.stdout is not None:
-                sys.stdout.flush()
-    except OSError as error:
-        if error.errno not in _FULL or error.filename is not None:  # a file of ours has a name
-            raise
-        print(f"normscope: the output could not be written: {error.strerror}; free some space", file=sys.stderr)
-        with contextlib.suppress(OSError, ValueError):  # what is left unwritten would fail once more at the exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(WRONG_USE) from None
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return "allocate memory" in str(error) or "not enough memory" in str(error)
 
 
 class Stages:
@@ -102,6 +102,7 @@ class Stages:
 
     def __call__(self, text: str) -> None:
         """Say what is being done now."""
+        text = visible(text)
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
@@ -175,11 +176,14 @@ class _Spinner:
 def show(sections: Sequence[Section]) -> None:
     """Print sections on stdout: as tables on a terminal, as plain full-width text elsewhere.
 
+    Control characters are spelled out.
+
     Args:
         sections: parts of a report.
     """
     from normscope.report.table import plain_text
 
+    sections = [_spelled(section) for section in sections]
     if not is_terminal(sys.stdout):
         print(plain_text(sections))
         return
@@ -203,3 +207,13 @@ def show(sections: Sequence[Section]) -> None:
         for line in section.after:
             console.print(Text(f"  {line}", style="dim"))
         console.print()
+
+
+def _spelled(section: Section) -> Section:
+    """Return a section without control characters."""
+    table = section.table
+    if table is not None:
+        rows = tuple(tuple(map(visible, row)) for row in table.rows)
+        table = replace(table, columns=tuple(map(visible, table.columns)), rows=rows)
+    lines, after = (tuple(map(visible, texts)) for texts in (section.lines, section.after))
+    return replace(section, title=visible(section.title), lines=lines, table=table, after=after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,8 @@ from normscope.cli.analyze import FILE, REPORT, write, write_page
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.loading import Inputs
 from normscope.cli.options import Quiet, Seed
-from normscope.cli.specification import checked_folder, writing
+from normscope.cli.specification import checked_file, checked_folder, writing
+from normscope.cli.streams import aside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 #: Column of the comparison and folder of the result, and the normalizer it stands for.
 VARIANTS = {"plain": "none", "batchnorm": "bn"}
+SUMMARY = "summary.txt"
 WIDTH = 128
 EPOCHS = 20
 
@@ -49,13 +50,15 @@ def demo(
     from normscope.report.table import plain_text
 
     folder = checked_folder(out)
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet) as stages, one_thread():
+    for file in (FILE, SUMMARY, REPORT, *(Path(name) / FILE for name in VARIANTS)):
+        checked_file(folder / file)
+    with aside(), Stages(quiet=quiet) as stages, one_thread():
         results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
     summary = plain_text([_introduction(width, epochs, seed), section, _reading()])
     with writing(folder):
-        written.append(write_text(folder / "summary.txt", summary + "\n"))
+        written.append(write_text(folder / SUMMARY, summary + "\n"))
     title = "The same network without and with BatchNorm"
     page = write_page(results, folder / REPORT, "--out", facts=facts, title=title)
     if quiet:

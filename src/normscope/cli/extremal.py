@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.console import guarded, show
-from normscope.cli.specification import checked_folder, writing
+from normscope.cli.specification import checked_file, writing
 
 _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also gives the depth."
 
@@ -86,7 +86,4 @@ def _checked_plot(path: Path) -> Path:
     """Return where to write a picture."""
     if path.suffix.lower() != ".svg":
         raise typer.BadParameter(f"a chart is written as .svg; got {path.name!r}", param_hint="--plot")
-    checked_folder(path.parent)
-    if path.is_dir():
-        raise typer.BadParameter(f"{path} is a folder; name a file", param_hint="--plot")
-    return path
+    return checked_file(path, "--plot")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +21,9 @@ from normscope.cli.options import (
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import parse_shape, split_commas, writing
+from normscope.cli.specification import checked_file, parse_shape, split_commas, writing
+from normscope.cli.streams import aside, visible
+from normscope.core.paths import exists
 
 if TYPE_CHECKING:
     from normscope.fixes import FixResult
@@ -57,8 +57,8 @@ def fix(
     scale-invariant weights. The outputs are verified to be the same to 1e-5 in evaluation; what cannot be done exactly
     is refused, with the reason. The result is a state dict for the code as it is, and what a person may change in it.
     """
-    _checked(dry_run, write_to, force)
-    with contextlib.redirect_stdout(sys.stderr), Stages(lines=not json) as stages:
+    write_to = _checked(dry_run, write_to, force)
+    with aside(), Stages(lines=not json) as stages:
         stages("loading torch")
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
         result = _run(named, seed, only, stages)
@@ -69,7 +69,7 @@ def fix(
         return
     from normscope.report.fixes import fix_text
 
-    print(fix_text(result, everything=everything))
+    print(visible(fix_text(result, everything=everything), keep="\n"))
     if write_to is not None:
         print(f"written: {write_to}")
 
@@ -80,32 +80,35 @@ def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> Fix
 
     loaded = load(named, seed, stages)
     names = [name for item in only or [] for name in split_commas(item)]
-    return mend(
-        loaded.model,
-        loaded.inputs,
-        only=names,
-        name=named.model,
-        input_shape=loaded.shape,
-        limit=named.limit,
-        seed=seed,
-        progress=stages,
-    )
+    with loaded.home.open():
+        return mend(
+            loaded.model,
+            loaded.inputs,
+            only=names,
+            name=named.model,
+            input_shape=loaded.shape,
+            limit=named.limit,
+            seed=seed,
+            progress=stages,
+        )
 
 
-def _checked(dry_run: bool, target: Path | None, force: bool) -> None:
-    """Raise if it is not clear what to do with the result, before any work is done."""
+def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
+    """Return where the new weights go; raise if it is not clear what to do with them, before any work is done."""
     if dry_run == (target is not None):
         raise typer.BadParameter(
             "say either --dry-run, or where the new weights go: --write-to FILE.safetensors", param_hint="--write-to"
         )
     if target is None:
-        return
+        return None
     if target.suffix not in (".safetensors", ".pt"):
         raise typer.BadParameter(
             f"weights are written to a file ending in .safetensors or .pt; got {target.name}", param_hint="--write-to"
         )
-    if target.is_dir() or (target.exists() and not force):
-        raise typer.BadParameter(f"{target} exists already; name another file, or say --force", param_hint="--write-to")
+    place = checked_file(target, "--write-to")
+    if exists(place) and not force:
+        raise typer.BadParameter(f"{place} exists already; name another file, or say --force", param_hint="--write-to")
+    return place
 
 
 def _write(result: FixResult, target: Path) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from normscope.data.source import Data
     from normscope.models.load import ModelOrigin
+    from normscope.models.user_code import Home
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,14 @@ class Loaded:
         origin: where it comes from.
         data: its data, if some were named.
         shape: of one input: as named, or as a network of the zoo says.
+        home: where its code lives, to be open while the model runs.
     """
 
     model: nn.Module
     origin: ModelOrigin
     data: Data | None
     shape: tuple[int, ...] | None
+    home: Home
 
     @property
     def inputs(self) -> Inputs | None:
@@ -86,7 +89,7 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
         NormscopeError: a subclass that says what is wrong.
     """
     from normscope.data.load import load_data
-    from normscope.models.load import load_model
+    from normscope.models.load import load_at_home
 
     spec, arguments = split_arguments(named.model)
     if spec.lower().endswith(".onnx"):
@@ -95,11 +98,11 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
             "hf:DIR, ...) or its weights (.safetensors, .pt)"
         )
     say("loading the model")
-    model, origin = load_model(spec, named.weights, seed=seed, **arguments)
+    model, origin, home = load_at_home(spec, named.weights, arguments, seed)
     shape, data = named.shape, None
     if named.data is not None:
         say("loading the data")
         data = load_data(named.data, named.root, named.split, named.limit, normalize=named.normalize)
     elif shape is None and origin.kind == "zoo":
         shape = tuple(getattr(model, "input_shape", ())) or None
-    return Loaded(model, origin, data, shape)
+    return Loaded(model, origin, data, shape, home)

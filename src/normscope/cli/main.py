@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import Annotated
 
 import typer
@@ -12,7 +13,6 @@ from normscope.cli.audit import audit
 from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
-from normscope.cli.console import delivered
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
@@ -21,6 +21,7 @@ from normscope.cli.fix import fix
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
+from normscope.cli.streams import delivered, divert, open_streams
 from normscope.cli.watch import watch
 from normscope.cli.weights import weights
 
@@ -72,8 +73,12 @@ def common(
 
 def main() -> None:
     """Run the command line."""
-    with delivered():
-        app(prog_name="normscope")
+    open_streams()
+    try:
+        with delivered():
+            app(prog_name="normscope")
+    finally:
+        atexit.register(divert)  # the last to be registered is the first to run: before what the user's code left there
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ MODEL = (
     "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
     "'zoo:relu10[norm=bn]'"
 )
+#: Generators take 64 bits; seeds made from this one stay within them.
+LARGEST_SEED = 2**63 - 1
 
 WeightsFile = Annotated[Path | None, typer.Option(help="State dict (.safetensors, .pt) for the model.")]
 DataName = Annotated[
@@ -27,7 +29,7 @@ Mode = Annotated[str, typer.Option(help="What BatchNorm uses: running, batch or 
 Tolerance = Annotated[
     float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 ReportFile = Annotated[Path | None, typer.Option(help="File for the HTML report.", show_default="report.html in --out")]
 NoReport = Annotated[bool, typer.Option("--no-report", help="Write no HTML report.")]

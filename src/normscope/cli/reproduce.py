@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.console import Stages, guarded, show
-from normscope.cli.options import Quiet
+from normscope.cli.options import LARGEST_SEED, Quiet
 from normscope.cli.specification import checked_folder, writing
+from normscope.cli.streams import aside
 
 if TYPE_CHECKING:
     from normscope.experiments.evidence import Evidence
@@ -27,7 +28,7 @@ def reproduce(
     ] = "laptop",
     data_root: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed of weights and order.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of weights and order.")] = 0,
     no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
     quiet: Quiet = False,
@@ -38,7 +39,7 @@ def reproduce(
     """
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
-    with contextlib.redirect_stdout(sys.stderr), _resumable(), progress as stages:
+    with aside(), _resumable(), progress as stages:
         body, evidence, written = run(figure, scale, folder, stages, root=data_root, seed=seed, certify=not no_certify)
     if json:
         print(json_module.dumps(body, indent=1, allow_nan=False))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +13,19 @@ from typing import Any
 
 import typer
 
-from normscope.core.errors import ModelNotFoundError
+from normscope.core.errors import InputError, ModelNotFoundError
+from normscope.core.paths import exists, expanded, is_file, is_folder, resolved
+
+#: Most numbers of one input: more are a slip of the pen, or fit into no memory.
+MOST_NUMBERS = 2**31
 
 
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
     """Return a model specification and the arguments in brackets after it.
 
     Args:
-        text: e.g. ``zoo:resnet18[norm=ln, classes=10]``; values are Python literals or bare words.
+        text: e.g. ``zoo:resnet18[norm=ln, classes=10]``; values are Python literals or bare words. Brackets before the
+            last ones belong to a path.
 
     Returns:
         The specification without brackets, and the arguments by name.
@@ -28,25 +35,31 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
     >>> split_arguments("zoo:relu10[norm=ln,width=32]")
     ('zoo:relu10', {'norm': 'ln', 'width': 32})
-    >>> split_arguments("net.py:build")
-    ('net.py:build', {})
+    >>> split_arguments("run[1]/net.py:build[hidden=[3, 4]]")
+    ('run[1]/net.py:build', {'hidden': [3, 4]})
     """
     if not text.endswith("]") or "[" not in text:
         return text, {}
-    spec, _, inside = text[:-1].partition("[")
+    for at, character in enumerate(text):
+        arguments = _arguments(text[at + 1 : -1]) if character == "[" else None
+        if arguments is not None:
+            return text[:at], arguments
+    raise ModelNotFoundError(
+        f"the arguments of a model are name=value pairs in brackets; got {text}; "
+        "write e.g. 'zoo:resnet18[norm=ln,classes=10]'"
+    )
+
+
+def _arguments(inside: str) -> dict[str, Any] | None:
+    """Return the arguments that a text between brackets holds, or ``None`` if it does not hold any such."""
     try:
         call = ast.parse(f"f({inside})", mode="eval").body
         if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-            raise ValueError("not name=value pairs")
+            return None
         arguments = {str(k.arg): _literal(k.value) for k in call.keywords if k.arg is not None}
-        if len(arguments) != len(call.keywords):
-            raise ValueError("unpacking")
-    except (SyntaxError, ValueError):
-        raise ModelNotFoundError(
-            f"the arguments of a model are name=value pairs in brackets; got [{inside}]; "
-            "write e.g. 'zoo:resnet18[norm=ln,classes=10]'"
-        ) from None
-    return spec, arguments
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):  # the last two: nested too deeply
+        return None
+    return arguments if len(arguments) == len(call.keywords) else None
 
 
 def _literal(node: ast.expr) -> Any:
@@ -58,7 +71,7 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
     """Return a shape written as ``3,224,224`` (without the batch axis).
 
     Raises:
-        typer.BadParameter: if it is not a list of positive integers.
+        typer.BadParameter: if it is not a list of positive integers, or of more numbers than fit into a memory.
 
     >>> parse_shape("3,224,224")
     (3, 224, 224)
@@ -73,6 +86,10 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
         raise typer.BadParameter(
             f"a shape is positive integers without the batch axis; got {text!r}; write e.g. 3,224,224",
             param_hint="--input",
+        )
+    if math.prod(shape) > MOST_NUMBERS:
+        raise typer.BadParameter(
+            f"an input has at most {MOST_NUMBERS} numbers; got {text!r}; write e.g. 3,224,224", param_hint="--input"
         )
     return shape
 
@@ -115,19 +132,33 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a file, or cannot be made or written to.
     """
-    place = folder.expanduser()
-    nearest = place
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise typer.BadParameter(
-            f"results are written to a folder; {nearest} is a file; name another place", param_hint=option
-        )
+    try:
+        place = nearest = expanded(folder)
+        resolved(place)  # in a working directory that was deleted nothing can be made
+        while not exists(nearest) and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not is_folder(nearest):
+            raise InputError(f"results are written to a folder; {nearest} is a file; name another place")
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise typer.BadParameter(
             f"results are written to a folder; {nearest} is not writable; name another place", param_hint=option
         )
+    for name in place.parts[len(nearest.parts) :]:
+        _check_name(nearest / name, option)
     return place
+
+
+def _check_name(path: Path, option: str) -> None:
+    """Raise if a folder can hold no entry of this name."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise typer.BadParameter(
+                f"a name must fit the file system; {path.name} is too long; name another place", param_hint=option
+            ) from None
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
@@ -138,9 +169,30 @@ def checked_file(file: Path, option: str = "--out") -> Path:
         option: the option that named it.
 
     Raises:
-        typer.BadParameter: if it is a folder, or cannot be made or written to.
+        typer.BadParameter: if it is a folder or a device, or cannot be made or written to.
     """
-    place = file.expanduser()
-    if place.is_dir():
-        raise typer.BadParameter(f"a file is written; {place} is a folder; name a file in it", param_hint=option)
-    return checked_folder(place.parent, option) / place.name
+    try:
+        place = expanded(file)
+        what = "a folder" if is_folder(place) else "a device, a pipe or a socket"
+        if exists(place) and not is_file(place):
+            raise InputError(f"a file is written; {place} is {what}; name a file")
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    target = checked_folder(place.parent, option) / place.name
+    _check_name(target, option)
+    return target
+
+
+def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
+    """Raise if two files to be written are one.
+
+    Args:
+        file: what is written last, if anything.
+        other: what is written before.
+        option: the option that named the last.
+
+    Raises:
+        typer.BadParameter: if they are.
+    """
+    if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
+        raise typer.BadParameter(f"two results need two files; both go to {file}; name another", param_hint=option)

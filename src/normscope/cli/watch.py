@@ -11,6 +11,7 @@ import typer
 
 from normscope.cli.console import Stages, guarded
 from normscope.cli.specification import checked_file, writing
+from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.watch.feed import Feed
@@ -70,7 +71,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     """
     from normscope.watch.feed import Feed, run_folders
 
-    places = [p.expanduser() for p in paths]
+    places = [expanded(path) for path in paths]
     feed = Feed(run_folders(places, wait=wait))
     if wait:
         feed.poll()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +25,8 @@ from normscope.cli.options import (
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_folder, parse_shape
+from normscope.cli.specification import checked_file, checked_folder, parse_shape
+from normscope.cli.streams import aside
 
 FILE = "weights.json"
 
@@ -62,17 +61,16 @@ def weights(
     """
     checked_numbers(tolerance)
     shape = parse_shape(input)
-    folder = checked_folder(out)
+    target = checked_file(checked_folder(out) / FILE)
     options = {"mode": mode, "points": points, "tolerance": tolerance, "seed": seed, "stacked": stacked}
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
-    # The user's code may print: stdout is for the result alone.
-    with contextlib.redirect_stdout(sys.stderr), Stages(quiet=quiet, lines=not json) as stages:
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
         from normscope.analysis.weights import weight_lipschitz
         from normscope.report.weight_lipschitz import weight_sections
 
         result = measured(request, stages, weight_lipschitz)
-    target = write(result, folder / FILE)
+    write(result, target)
     if json:
         print(result.to_json())
     elif not quiet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import fnmatch
 import importlib
 import inspect
 import json
@@ -15,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError, listed
+from normscope.core.paths import entries, expanded, is_file, is_folder
 from normscope.models.user_code import explained
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -115,10 +117,10 @@ def torchvision_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     """Return the directory's ``config.json``."""
-    if not folder.is_dir():
+    if not is_folder(folder):
         raise ModelNotFoundError(f"hf: must be followed by a directory; there is no directory {folder}; check the path")
     file = folder / "config.json"
-    if not file.is_file():
+    if not is_file(file):
         raise ModelNotFoundError(
             f"hf: needs a directory with config.json; {folder} has none; save the model with save_pretrained(DIR)"
         )
@@ -148,11 +150,12 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
         ModelNotFoundError: if the directory holds no model.
         FactoryError: if the model needs code of its own or cannot be built.
         WeightsError: if its weights cannot be read.
+        InputError: if the directory may not be read.
     """
-    folder = Path(folder).expanduser()
+    folder = expanded(folder)
     configuration = _configuration(folder)
     transformers = optional("transformers", "pip install 'normscope[hf]'")
-    has_weights = any(True for pattern in _WEIGHT_FILES for _ in folder.glob(pattern))
+    has_weights = any(fnmatch.fnmatch(entry.name, pattern) for entry in entries(folder) for pattern in _WEIGHT_FILES)
     notes: list[str] = []
     if configuration.get("auto_map"):
         notes.append("the directory brings code of its own, which was not run")

@@ -10,19 +10,13 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import ModelNotFoundError, listed
+from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.safe_load import CHECKPOINT
 from normscope.models import zoo
 from normscope.models.check import check_model
 from normscope.models.hub import timm_model, torchvision_model, transformers_model
 from normscope.models.randomness import seeded
-from normscope.models.user_code import (
-    call_factory,
-    callables_in_source,
-    find_factory,
-    import_file,
-    import_module,
-    undisturbed,
-)
+from normscope.models.user_code import Home, call_factory, callables_in_source, find_factory, home_of, undisturbed
 from normscope.models.weights import load_weights
 
 FORMS = "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME or torchvision:NAME"
@@ -91,21 +85,26 @@ def parse_spec(spec: str) -> tuple[str, str, str]:
 
 def _guess(text: str) -> str:
     """Return what the user may have meant by a specification that has no known form."""
-    path = Path(text)
-    if path.suffix == ".py" and path.is_file():
+    path = expanded(text)
+    if path.suffix == ".py" and is_file(path):
         names = listed(callables_in_source(path)) or "none"
         return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
     if path.suffix.lower() in CHECKPOINT.endings:
         return "a checkpoint holds weights only; name the model and give this file as its weights"
-    if path.is_dir():
-        return f"write hf:{text}" if (path / "config.json").is_file() else "name a Python file in that directory"
+    if is_folder(path):
+        return f"write hf:{text}" if is_file(path / "config.json") else "name a Python file in that directory"
     if text in zoo.ZOO:
         return f"write zoo:{text}"
     return "check the spelling"
 
 
 def load_model(
-    spec: str, weights: str | Path | None = None, *, seed: int = 0, **kwargs: Any
+    spec: str,
+    weights: str | Path | None = None,
+    *,
+    seed: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    **kwargs: Any,
 ) -> tuple[nn.Module, ModelOrigin]:
     """Build a model from its specification and check that its weights are numbers.
 
@@ -117,7 +116,8 @@ def load_model(
             ``torchvision:NAME``.
         weights: a file with a state dict for it.
         seed: of random weights.
-        **kwargs: arguments of the factory.
+        arguments: of the factory, by name.
+        **kwargs: more of them.
 
     Returns:
         The model in the mode it was built in, and where it came from.
@@ -126,6 +126,7 @@ def load_model(
         ModelNotFoundError: if the specification names nothing.
         FactoryError: if building it fails.
         WeightsError: if the weights cannot be read safely, do not fit, are complex, or have no values.
+        InputError: if a path cannot be looked at, or the seed has more than 64 bits.
         MissingDependencyError: if a library is needed.
         NonFiniteError: if a weight is NaN or infinite.
 
@@ -133,19 +134,48 @@ def load_model(
     >>> origin.kind, origin.initialization
     ('zoo', 'random')
     """
+    model, origin, _ = load_at_home(spec, weights, {**(arguments or {}), **kwargs}, seed)
+    return model, origin
+
+
+def load_at_home(
+    spec: str, weights: str | Path | None, arguments: Mapping[str, Any], seed: int
+) -> tuple[nn.Module, ModelOrigin, Home]:
+    """Build a model as :func:`load_model` does, and return its home with it.
+
+    Code that imports its neighbours only when the model runs needs its home to be open by then.
+
+    Args:
+        spec: as of :func:`load_model`.
+        weights: a file with a state dict for it.
+        arguments: of the factory.
+        seed: of random weights.
+
+    Returns:
+        The model, where it came from, and where its code lives.
+
+    Raises:
+        NormscopeError: as :func:`load_model`.
+
+    >>> model, _, home = load_at_home("zoo:relu10", None, {"width": 8, "in_features": 64}, 0)
+    >>> with home.open():
+    ...     model.input_shape
+    (1, 8, 8)
+    """
     kind, location, factory = parse_spec(spec)
     origin = ModelOrigin(spec, kind, location, factory, seed=seed)
     if kind in ("file", "module"):
-        model, origin = _from_user(origin, kwargs)
+        home = home_of(kind, location)
+        model, origin = _from_user(origin, arguments, home)
     else:
-        model, origin = _from_library(origin, kwargs)
-    if weights is not None:
-        notes = load_weights(model, weights)
-        origin = replace(
-            origin, initialization="checkpoint", weights=str(weights), notes=(*_without_random(origin), *notes)
-        )
-    check_model(model)
-    return model, origin
+        home = Home(None, spec, is_file=False)
+        model, origin = _from_library(origin, arguments)
+    with home.open():
+        if weights is not None:
+            notes = (*_without_random(origin), *load_weights(model, expanded(weights)))
+            origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=notes)
+        check_model(model)
+    return model, origin, home
 
 
 def _without_random(origin: ModelOrigin) -> tuple[str, ...]:
@@ -153,29 +183,17 @@ def _without_random(origin: ModelOrigin) -> tuple[str, ...]:
     return tuple(note for note in origin.notes if "random" not in note)
 
 
-def _from_user(origin: ModelOrigin, arguments: Mapping[str, Any]) -> tuple[nn.Module, ModelOrigin]:
-    if origin.kind == "file":
-        file = Path(origin.location).expanduser()
-        if file.is_dir():
-            raise ModelNotFoundError(f"a model file must be Python; {file} is a directory; name the .py file in it")
-        if not file.is_file():
-            raise ModelNotFoundError(f"a model file must exist; there is no {file} (looked from {Path.cwd()})")
-        file = file.resolve()
-        with undisturbed(file.parent, origin.seed, forget=True):
-            module = import_file(file)
-            factory = find_factory(module, origin.factory, origin.location)
-            model = call_factory(factory, origin.spec, arguments, str(file))
-        return model, replace(origin, location=str(file), initialization="factory")
-    with undisturbed(Path.cwd(), origin.seed, forget=False):
-        module = import_module(origin.location)
+def _from_user(origin: ModelOrigin, arguments: Mapping[str, Any], home: Home) -> tuple[nn.Module, ModelOrigin]:
+    with undisturbed(home, origin.seed):
+        module = home.module()
         factory = find_factory(module, origin.factory, origin.location)
-        model = call_factory(factory, origin.spec, arguments, getattr(module, "__file__", None))
-    return model, replace(origin, initialization="factory")
+        model = call_factory(factory, origin.spec, arguments, vars(module).get("__file__"))
+    return model, replace(origin, location=home.location, initialization="factory")
 
 
 def _from_library(origin: ModelOrigin, arguments: Mapping[str, Any]) -> tuple[nn.Module, ModelOrigin]:
     if origin.kind == "zoo":
-        return zoo.build(origin.location, seed=origin.seed, **arguments), origin
+        return zoo.build(origin.location, seed=origin.seed, arguments=arguments), origin
     with seeded(origin.seed):
         if origin.kind == "timm":
             return timm_model(origin.location, arguments), origin

@@ -8,65 +8,140 @@ import importlib
 import importlib.util
 import inspect
 import os
+import re
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from normscope.core.environment import flags, restore_flags
 from normscope.core.errors import FactoryError, ModelNotFoundError, listed
+from normscope.core.paths import expanded, is_file, is_folder, resolved, working_folder
 from normscope.models.randomness import seeded
 
 
-@contextmanager
-def undisturbed(folder: Path, seed: int, *, forget: bool) -> Iterator[None]:
-    """Let code import from ``folder`` inside the block, and undo what it does to the interpreter.
+class Home:
+    """Where a user's code lives: while it is open its neighbours can be imported, afterwards nothing is left of it.
 
-    Restored are ``sys.path``, the working directory, torch's global settings and the random generators; no bytecode
-    is written. Libraries stay imported.
+    It may be opened again: the neighbours imported before are then there as they were, none is run twice.
 
     Args:
-        folder: where the user's code lies.
+        folder: what the code imports from, or ``None`` if there is no such place.
+        location: the absolute path of a file, or the dotted name of a module. While the home is open it is all that
+            ``sys.argv`` holds: the options of another program are none of its business.
+        is_file: whether it is a file. Modules imported from its folder are then dropped from ``sys.modules`` when the
+            home is closed, so that the next model may have neighbours of the same names.
+    """
+
+    def __init__(self, folder: Path | None, location: str, *, is_file: bool) -> None:
+        self.location = location
+        self._folder, self._is_file = folder, is_file
+        self._neighbours: dict[str, ModuleType] = {}
+
+    def module(self) -> ModuleType:
+        """Run the file, or import the module; see :func:`import_file` and :func:`import_module`."""
+        return import_file(Path(self.location)) if self._is_file else import_module(self.location)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let code import from the folder inside the block; no bytecode is written, and libraries stay imported."""
+        path, argv, bytecode = list(sys.path), sys.argv, sys.dont_write_bytecode
+        modules = dict(sys.modules)
+        sys.modules.update(self._neighbours)
+        if self._folder is not None:
+            sys.path.insert(0, str(self._folder))
+        sys.argv = [self.location]
+        sys.dont_write_bytecode = True
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            sys.argv = argv
+            sys.dont_write_bytecode = bytecode
+            if self._is_file and self._folder is not None:
+                self._close(self._folder, modules)
+
+    def _close(self, folder: Path, before: Mapping[str, ModuleType]) -> None:
+        """Take the neighbours out of ``sys.modules``, and keep them for the next time."""
+        for name, module in list(sys.modules.items()):
+            if before.get(name) is not module and _is_neighbour(name, module, folder):
+                self._neighbours[name] = sys.modules.pop(name)
+                if name in before:
+                    sys.modules[name] = before[name]
+
+
+def home_of(kind: str, location: str) -> Home:
+    """Return where the code that a user named lives.
+
+    Args:
+        kind: ``"file"`` or ``"module"``.
+        location: the file, or the dotted name.
+
+    Returns:
+        Its home, not opened yet.
+
+    Raises:
+        ModelNotFoundError: if there is no such file.
+        InputError: if its path cannot be looked at.
+
+    >>> home_of("module", "torch.nn").module() is nn
+    True
+    """
+    if kind != "file":
+        return Home(working_folder(), location, is_file=False)
+    file = expanded(location)
+    if is_folder(file):
+        raise ModelNotFoundError(f"a Python file is named; {file} is a directory; name the .py file in it")
+    if not is_file(file):
+        here = working_folder() or "a directory that was deleted"
+        raise ModelNotFoundError(f"a Python file is named; there is no {file} (looked from {here}); check the path")
+    file = resolved(file)
+    return Home(file.parent, str(file), is_file=True)
+
+
+@contextmanager
+def undisturbed(home: Home, seed: int) -> Iterator[None]:
+    """Let code run at its home inside the block, and undo what it does to the interpreter.
+
+    Restored are ``sys.path``, ``sys.argv``, the working directory, the filters of warnings, numpy's way with errors,
+    torch's global settings and the random generators.
+
+    Args:
+        home: where the user's code lives.
         seed: of the generators inside the block.
-        forget: whether to drop modules imported from ``folder`` from ``sys.modules`` afterwards, so that the next
-            model may have neighbours of the same names.
 
     Yields:
         Nothing.
     """
-    path, cwd, bytecode = list(sys.path), Path.cwd(), sys.dont_write_bytecode
-    modules, settings = set(sys.modules), flags()
-    sys.path.insert(0, str(folder))
-    sys.dont_write_bytecode = True
-    importlib.invalidate_caches()
+    folder, settings = working_folder(), flags()
     try:
-        with seeded(seed):
+        with home.open(), warnings.catch_warnings(), np.errstate(), seeded(seed):
             yield
     finally:
-        sys.path[:] = path
-        sys.dont_write_bytecode = bytecode
-        os.chdir(cwd)
+        if folder is not None:
+            with suppress(OSError):  # the code may have deleted it
+                os.chdir(folder)
         restore_flags(settings)
-        if forget:
-            for name in set(sys.modules) - modules:
-                if _is_neighbour(name, sys.modules[name], folder):
-                    del sys.modules[name]
 
 
 def _is_neighbour(name: str, module: ModuleType, folder: Path) -> bool:
     """Return whether the module was found by ``folder`` being on the path, and not by some library folder below it."""
-    origin = getattr(module, "__file__", None)
-    places = [origin] if origin else list(getattr(module, "__path__", ()))
+    attributes = getattr(module, "__dict__", {})  # asking the module itself may run code of its own
+    origin = attributes.get("__file__")
+    places = [origin] if origin else list(attributes.get("__path__", ()))
     for place in places:
         try:
             inside = Path(place).resolve().relative_to(folder)
-        except ValueError:
+        except (ValueError, TypeError, OSError):
             continue
         if inside.parts and inside.parts[0].partition(".")[0] == name.partition(".")[0]:
             return True
@@ -117,7 +192,7 @@ def callables_in_source(file: Path) -> list[str]:
     """
     try:
         tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, OSError, RecursionError):
         return []
     defined = (ast.FunctionDef, ast.ClassDef)
     return [node.name for node in tree.body if isinstance(node, defined) and not node.name.startswith("_")]
@@ -145,9 +220,10 @@ def import_file(file: Path) -> ModuleType:
     Raises:
         FactoryError: if running it raises.
     """
-    # Two files may have one name: the path makes the module's name unique.
-    digest = hashlib.sha256(str(file).encode()).hexdigest()[:8]
-    name = f"normscope_user_{file.stem}_{digest}"
+    # Two files may have one name: the path makes the module's name unique. Neither need be text.
+    digest = hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
+    stem = re.sub(r"\W", "_", file.stem)
+    name = f"normscope_user_{stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
         raise ModelNotFoundError(f"a model file must be Python; {file} is not; name a .py file")
@@ -158,7 +234,7 @@ def import_file(file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         if before is None:
-            del sys.modules[name]
+            sys.modules.pop(name, None)
         else:
             sys.modules[name] = before
         raise explained(error, f"importing {file.name}", str(file)) from error
@@ -185,7 +261,7 @@ def import_module(name: str) -> ModuleType:
         if name == missing or name.startswith(f"{missing}."):
             raise ModelNotFoundError(
                 f"a model is named package.module:factory; there is no module {missing!r} on the path or in "
-                f"{Path.cwd()}; install it, or name a file: FILE.py:factory"
+                f"{working_folder() or 'the working directory'}; install it, or name a file: FILE.py:factory"
             ) from error
         raise explained(error, f"importing {name}", None) from error
     except (Exception, SystemExit) as error:
@@ -205,6 +281,7 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
 
     Raises:
         ModelNotFoundError: if there is none, with the callables there are, or if it cannot be called.
+        FactoryError: if looking it up raises.
     """
     choices = listed(callables_of(module)) or "none"
     try:
@@ -213,6 +290,8 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
         raise ModelNotFoundError(
             f"{where} has no {attribute!r}; callables there: {choices}; write {where}:NAME with one of them"
         ) from None
+    except Exception as error:  # a module may answer for its names itself
+        raise explained(error, f"looking up {attribute} in {where}", None) from error
     if not callable(found):
         raise ModelNotFoundError(
             f"{where}:{attribute} must be a function or class that returns the model; it is "
@@ -240,7 +319,11 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
     Linear(in_features=2, out_features=1, bias=True)
     """
     if isinstance(factory, nn.Module):
-        return factory
+        if arguments:
+            raise FactoryError(
+                f"{name} is a model already and takes no arguments; got {listed(sorted(arguments))}; leave them out"
+            )
+        return _constructed(factory, name)
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
@@ -256,6 +339,18 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
         raise explained(error, f"calling {name}", file) from error
     if not isinstance(model, nn.Module):
         raise FactoryError(f"{name} must return a torch.nn.Module; it returned {_described(model)}; return the network")
+    return _constructed(model, name)
+
+
+def _constructed(model: nn.Module, name: str) -> nn.Module:
+    """Return a model if the constructor of ``nn.Module`` ran for every part of it."""
+    try:
+        for _ in model.named_parameters():
+            pass
+    except AttributeError as error:
+        raise FactoryError(
+            f"every module of {name} must call super().__init__() first in its __init__; {error}; add the call"
+        ) from None
     return model
 
 
