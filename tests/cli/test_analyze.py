@@ -64,6 +64,12 @@ class Silent(nn.Module):
 class Exits(Silent):
     def forward(self, x):
         raise SystemExit(3)
+
+class Bare(nn.Module):
+    def __init__(self):
+        self.scale = 3
+    def forward(self, x):
+        return self.scale * x
 """
 
 
@@ -91,6 +97,9 @@ def files(run: Run) -> Path:
     np.save("images.npy", np.ones((3, 3, 8, 8), dtype=np.int64))
     np.save("ids.npy", np.full((3, 5), 0.5, dtype=np.float32))
     (here / "a_file").write_text("")
+    (here / "taken" / "result.json").mkdir(parents=True)
+    (here / "paged" / "report.html").mkdir(parents=True)
+    os.mkfifo(here / "pipe")
     return here
 
 
@@ -132,7 +141,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("data of another shape", ["net.py:good", "--data", "digits"], ["(128, 1, 8, 8)"]),
     ("out is a file", ["net.py:good", "--out", "a_file"], ["--out", "is a file", "name another place"]),
     ("out below a file", ["net.py:good", "--out", "a_file/deeper"], ["--out", "is a file"]),
-    ("unknown mode", ["net.py:good", "--mode", "train"], ["'running', 'batch' or 'frozen-batch'", "'train'"]),
+    ("unknown mode", ["net.py:good", "--mode", "train"], ["one of running, batch, frozen-batch", "'train'"]),
     ("unknown device", ["net.py:good", "--device", "abacus"], ["--device", "'abacus'"]),
     ("delta out of range", ["net.py:good", "--delta", "1.5"], ["--delta", "between 0 and 1"]),
     ("tolerance out of range", ["net.py:good", "--tolerance", "0"], ["--tolerance", "between 0 and 1"]),
@@ -143,6 +152,44 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("NaN checkpoint", ["nan.safetensors"], ["a.weight holds 4 NaN"]),
     ("unsafe checkpoint", ["unsafe.pt"], ["could run code"]),
     ("checkpoint beside weights", ["good.pt", "--weights", "good.pt"], ["measured alone", "--weights"]),
+    *(
+        (f"checkpoint beside {given[0]}", ["good.pt", *given], ["measured alone", f"got {given[0]} beside"])
+        for given in (
+            ["--data", "good.npy"],
+            ["--data-root", "."],
+            ["--split", "train"],
+            ["--limit", "3"],
+            ["--normalize", "imagenet"],
+            ["--device", "abacus"],
+            ["--mode", "nonsense"],
+            ["--points", "3"],
+            ["--ascent", "0"],
+            ["--tolerance", "0.1"],
+            ["--delta", "0.1"],
+            ["--seed", "1"],
+            ["--no-without"],
+            ["--check"],
+        )
+    ),
+    ("checkpoint beside --stacked", ["good.pt", "--stacked"], ["got --stacked/--no-stacked beside"]),
+    ("doctor without a page", ["net.py:good", "--check", "--no-report"], ["--check", "in the report", "--no-report"]),
+    ("long file", ["a" * 400 + ".py:f"], ["there is no aaa"]),
+    ("long checkpoint", ["a" * 400 + ".pt"], ["there is no aaa"]),
+    ("long weights", ["net.py:good", "--weights", "a" * 400 + ".pt"], ["there is no aaa"]),
+    ("long folder", ["net.py:good", "--out", "a" * 400], ["--out", "too long"]),
+    ("file of nobody", ["~no such user/net.py:f"], ["home folder", "'~no such user'"]),
+    ("checkpoint of nobody", ["~no such user/m.pt"], ["home folder"]),
+    ("weights of nobody", ["net.py:good", "--weights", "~no such user/m.pt"], ["home folder"]),
+    ("folder of nobody", ["net.py:good", "--out", "~no such user/o"], ["--out", "home folder"]),
+    ("report of nobody", ["net.py:good", "--report", "~no such user/r.html"], ["--report", "home folder"]),
+    ("large seed", ["net.py:good", "--seed", str(2**64)], ["--seed"]),
+    ("large shape", ["net.py:good", "--input", "999999,999999,999999"], ["--input", "at most"]),
+    ("argument that cannot be", ["net.py:sized[width={[1]:2}]"], ["name=value pairs"]),
+    ("no super()", ["net.py:Bare", "--input", "4"], ["super().__init__()", "'Bare'"]),
+    ("result is a folder", ["net.py:good", "--out", "taken"], ["--out", "result.json is a folder"]),
+    ("page is a folder", ["net.py:good", "--out", "paged"], ["--out", "report.html is a folder"]),
+    ("page is a pipe", ["net.py:good", "--report", "pipe"], ["--report", "a device, a pipe or a socket"]),
+    ("page is the result", ["net.py:good", "--report", "./result.json"], ["--report", "two files"]),
 ]
 
 
@@ -307,3 +354,82 @@ def test_a_checkpoint_has_a_report_too(run: Run, files: Path) -> None:
     text = Path("report.html").read_text()
     assert all(name in text for name in ("0.weight", "2.bias"))
     assert read_back(text)["good.pt"] == json.loads(Path("result.json").read_text())
+
+
+@pytest.mark.parametrize("arguments", [["net.py:raises", "--mode", "nonsense"], ["net.py:raises", "--seed", 2**63]])
+def test_options_are_checked_before_the_model_is_built(run: Run, files: Path, arguments: list[object]) -> None:
+    """A wrong one is what is told."""
+    result = run("analyze", *arguments)
+    assert result.exit_code == 2
+    assert str(arguments[1])[2:] in result.stderr
+    assert "out of order" not in result.stderr
+
+
+def test_arguments_may_have_the_names_of_our_own(run: Run, files: Path) -> None:
+    """They reach the factory, and nothing else."""
+    (files / "names.py").write_text(
+        "from torch import nn\n"
+        "def build(seed=0, weights=None, name='', spec=1):\n"
+        "    return nn.Linear(4, seed + spec, bias=weights is None)\n"
+    )
+    result = run("analyze", "names.py:build[seed=3,weights=None,name=x,spec=2]", "--input", 4, "--json", "--seed", 9)
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["layers"][0]["shape"] == [5, 4]
+    assert found["model"]["origin"]["seed"] == 9
+    assert run("analyze", "zoo:relu10[name=x]").exit_code == 2
+
+
+def test_long_arguments_are_no_path(run: Run, files: Path) -> None:
+    """Longer than any name of a file."""
+    numbers = ",".join(["3"] * 200)
+    result = run("analyze", f"net.py:sized[name=[{numbers}]]", "--input", 4, "--quiet")
+    assert result.exit_code == 0, result.stderr
+
+
+def test_a_folder_with_brackets(run: Run, files: Path) -> None:
+    """Only the last brackets hold arguments."""
+    folder = files / "run[1]"
+    folder.mkdir()
+    (files / "net.py").rename(folder / "net.py")
+    assert run("analyze", "run[1]/net.py:sized[width=7]", "--input", 4, "--quiet").exit_code == 0
+    assert json.loads((files / "result.json").read_text())["layers"][0]["shape"] == [7, 4]
+
+
+def test_what_the_home_folder_holds_is_found(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By model, weights, data and places to write to alike."""
+    monkeypatch.setenv("HOME", str(files))
+    monkeypatch.setenv("NORMSCOPE_CACHE", "")
+    paths = ["~/net.py:good", "--weights", "~/good.pt", "--data", "~/good.npy", "--out", "~/o", "--report", "~/r.html"]
+    result = run("analyze", *paths, "--quiet")
+    assert result.exit_code == 0, result.stderr
+    assert (files / "o" / "result.json").is_file()
+    assert (files / "r.html").is_file()
+
+
+def test_links_are_written_through(run: Run, files: Path) -> None:
+    """The link stays, what it leads to is replaced."""
+    (files / "real.html").write_text("old")
+    (files / "link.html").symlink_to("real.html")
+    assert run("analyze", SMALL, "--report", "link.html", "-q").exit_code == 0
+    assert (files / "link.html").is_symlink()
+    assert len((files / "real.html").read_text()) > 1000
+
+
+def test_the_folder_one_is_in_has_a_name(run: Run, files: Path) -> None:
+    """Also where it is called by a dot."""
+    (files / "run7").mkdir()
+    (files / "good.pt").rename(files / "run7" / "good.pt")
+    os.chdir(files / "run7")
+    assert run("analyze", ".", "--no-report", "-q").exit_code == 0
+    assert json.loads(Path("result.json").read_text())["checkpoint"]["name"] == "run7"
+
+
+def test_names_of_tensors_give_no_orders(run: Run, files: Path) -> None:
+    """Whoever wrote the file."""
+    torch.save({"a\x1b[2J.weight": torch.eye(2), "b\nfake  row": torch.eye(2)}, "m.pt")
+    result = run("analyze", "m.pt", "--no-report")
+    assert result.exit_code == 0
+    assert "\x1b" not in result.stdout
+    assert r"a\x1b[2J.weight" in result.stdout
+    assert r"b\nfake  row" in result.stdout

@@ -78,3 +78,12 @@ def test_wrong_use_is_told_with_exit_code_2(tmp_path: Path, items: tuple[str, ..
     """And nothing is written."""
     assert said in _compare(tmp_path, *items, "--no-check", code=2)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
+    """A folder in the place of a file, and one file for two results."""
+    (tmp_path / "comparison.json").mkdir()
+    assert "is a folder" in _compare(tmp_path, "zoo:nothing", "zoo:nothing", code=2)
+    (tmp_path / "comparison.json").rmdir()
+    same = str(tmp_path / "comparison.json")
+    assert "two results need two files" in _compare(tmp_path, "zoo:nothing", "zoo:nothing", "--report", same, code=2)

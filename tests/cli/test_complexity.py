@@ -65,6 +65,8 @@ def test_text(run: Run) -> None:
         ((MODEL, "--alpha", "0"), "alpha is a positive number"),
         ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),
+        (("weights.pt",), "need a network, not weights alone"),
+        (("~no such user/result.json",), "home folder"),
     ],
 )
 def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:

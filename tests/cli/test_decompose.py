@@ -29,7 +29,10 @@ def test_text(run: Run) -> None:
 
 
 def test_wrong_use(run: Run) -> None:
-    """A radius that is none."""
+    """A radius that is none, a seed that no generator takes."""
     result = run("decompose", "--radius", -1)
     assert result.exit_code == 2
     assert "positive radius" in result.stderr
+    result = run("decompose", "--seed", 2**64)
+    assert result.exit_code == 2
+    assert "--seed" in result.stderr

@@ -102,3 +102,13 @@ def test_unwritable_place(run: Run) -> None:
     result = run("demo", "--out", "there")
     assert result.exit_code == 2
     assert "is a file" in result.stderr
+
+
+@pytest.mark.parametrize("file", ["result.json", "summary.txt", "report.html", "plain/result.json"])
+def test_a_folder_in_the_way_is_said_before_the_work(run: Run, monkeypatch: pytest.MonkeyPatch, file: str) -> None:
+    """Nothing is trained for nothing."""
+    monkeypatch.setattr("normscope.cli.demo.compare", pytest.fail)
+    Path("there", file).mkdir(parents=True)
+    result = run("demo", "--out", "there", *QUICK)
+    assert result.exit_code == 2
+    assert "is a folder" in result.stderr

@@ -67,6 +67,8 @@ def test_text_and_picture(run: Run) -> None:
         (("theorem-6", "--width", "a"), "positive whole numbers"),
         (("theorem-6", "--scale", "0"), "positive number"),
         (("theorem-6", "--plot", "x.png"), ".svg"),
+        (("theorem-6", "--plot", "folder.svg"), "is a folder"),
+        (("theorem-6", "--plot", "~no such user/x.svg"), "home folder"),
         (("theorem-13", "--layer", "99"), "one of 1 to 20"),
         (("theorem-15", "--layer", "99"), "one of 1 to 20"),
         (("theorem-13", "--input", "1,x"), "numbers separated by commas"),
@@ -77,6 +79,7 @@ def test_text_and_picture(run: Run) -> None:
 )
 def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:
     """Exit code 2, one clear line, nothing written."""
+    Path("folder.svg").mkdir()
     result = run("extremal", *arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())

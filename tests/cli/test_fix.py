@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -63,3 +64,23 @@ def test_wrong_use(net: Run) -> None:
         assert done.exit_code == 2, wrong
     assert Path("there.pt").read_text() == "mine"
     assert net("fix", "net.py:build", "--input", "3,6,6", "--write-to", "there.pt", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("pipe.pt", "a device, a pipe or a socket"),
+        ("folder.pt", "is a folder"),
+        ("file/new.pt", "is a file"),
+        ("~no such user/new.pt", "home folder"),
+    ],
+)
+def test_places_are_checked_before_the_model_is_built(net: Run, place: str, said: str) -> None:
+    """Also with --force: what is no file is not overwritten."""
+    os.mkfifo("pipe.pt")
+    Path("folder.pt").mkdir()
+    Path("file").touch()
+    done = net("fix", "nothing.py:build", "--write-to", place, "--force")
+    assert done.exit_code == 2
+    assert "--write-to" in done.stderr
+    assert said in " ".join(done.stderr.split())

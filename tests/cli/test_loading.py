@@ -2,12 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 
 from normscope.cli.loading import Named, load
 from normscope.core.errors import ModelNotFoundError
 
+Run = Callable[..., Any]
 MLP = "zoo:mlp[in_features=64,hidden=[4]]"
+
+
+@pytest.fixture
+def here(run: Run) -> Path:
+    """Return the working directory, with a model and data."""
+    Path("net.py").write_text(
+        "from torch import nn\ndef good(): return nn.Linear(4, 2)\ndef raises(): raise ValueError('out of order')\n"
+    )
+    np.save("some.npy", np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32))
+    return Path.cwd()
 
 
 def _named(model: str, data: str | None = None, shape: tuple[int, ...] | None = None) -> Named:
@@ -45,3 +65,81 @@ def test_onnx_files_are_not_read() -> None:
     named = Named("nets/x.ONNX", None, None, None, "test", None, None, None)
     with pytest.raises(ModelNotFoundError, match=r"ONNX files are not read; got nets/x.ONNX; name the PyTorch model"):
         load(named, 0, lambda text: None)
+
+
+def test_neighbours_imported_by_the_forward_pass(run: Run, here: Path) -> None:
+    """They are found by every verb that runs the model, and forgotten afterwards."""
+    (here / "u").mkdir()
+    (here / "u" / "helper_of_test.py").write_text("def act(x): return x.relu()\n")
+    (here / "u" / "lazy.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self): super().__init__(); self.fc = nn.Linear(4, 2)\n"
+        "    def forward(self, x):\n"
+        "        from helper_of_test import act\n"
+        "        return act(self.fc(x))\n"
+        "def optimizer(model):\n"
+        "    from torch.optim import SGD\n"
+        "    return SGD(model.parameters(), lr=0.1)\n"
+    )
+    model = ["u/lazy.py:Net", "--input", "4"]
+    path = list(sys.path)
+    for verb in (
+        ["analyze", *model, "--check", "-q"],
+        ["weights", *model, "-q"],
+        ["fix", *model, "--dry-run"],
+        ["check", *model, "--fail-on", "never", "--format", "html", "--optimizer", "u/lazy.py:optimizer", "-q"],
+        ["compare", "u/lazy.py:Net", "u/lazy.py:Net", "--input", "4", "-q"],
+        ["complexity", *model],
+    ):
+        result = run(*verb)
+        assert result.exit_code == 0, (verb, result.output)
+    assert "helper_of_test" not in sys.modules
+    assert path == sys.path
+
+
+def test_the_users_code_does_not_see_our_options(run: Run, here: Path) -> None:
+    """A script that parses its arguments when it is imported gets none."""
+    (here / "script.py").write_text(
+        "import argparse\n"
+        "from torch import nn\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--limit', type=int, default=3)\n"
+        "given = parser.parse_args()\n"
+        "def build(): return nn.Linear(4, given.limit)\n"
+    )
+    result = run("analyze", "script.py:build", "--data", "some.npy", "--limit", 7, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert json.loads(result.stdout)["layers"][0]["shape"] == [3, 4]
+
+
+def test_a_strict_script_is_strict_with_itself_alone(run: Run, here: Path) -> None:
+    """Its filters of warnings and its way with numpy's errors are not ours."""
+    (here / "strict.py").write_text(
+        "import warnings\n"
+        "import numpy as np\n"
+        "from torch import nn\n"
+        "warnings.simplefilter('error')\n"
+        "np.seterr(all='raise')\n"
+        "def build(): return nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))\n"
+    )
+    filters, errors = list(warnings.filters), np.geterr()
+    result = run("analyze", "strict.py:build", "--input", 4, "-q")
+    assert result.exit_code == 0, result.stderr
+    assert (filters, errors) == (list(warnings.filters), np.geterr())
+
+
+def test_the_working_directory_may_be_gone(run: Run, here: Path) -> None:
+    """If all that is named is absolute; where something is to be written into it, that is said first."""
+    gone = here / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+    assert run("analyze", f"{here}/net.py:good", "--input", 4, "--out", here / "o", "-q").exit_code == 0
+    assert (here / "o" / "report.html").is_file()
+    result = run("analyze", f"{here}/net.py:raises", "--input", 4)
+    assert result.exit_code == 2
+    assert "--out" in result.stderr
+    result = run("analyze", "nothing.py:f", "--out", here / "o")
+    assert result.exit_code == 2
+    assert "a directory that was deleted" in result.stderr

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 
-from normscope.cli.specification import checked_folder, parse_shape, split_arguments, split_commas, writing
+from normscope.cli.specification import (
+    checked_apart,
+    checked_file,
+    checked_folder,
+    parse_shape,
+    split_arguments,
+    split_commas,
+    writing,
+)
 from normscope.core.errors import ModelNotFoundError
 
 
@@ -24,6 +34,9 @@ from normscope.core.errors import ModelNotFoundError
         ),
         ("net.py:f[hidden=(3, 4), table={'a': 1}]", "net.py:f", {"hidden": (3, 4), "table": {"a": 1}}),
         ("hf:dir[1]/model", "hf:dir[1]/model", {}),
+        ("run[1]/net.py:build[width=5]", "run[1]/net.py:build", {"width": 5}),
+        ("run[a=1]/net.py:f[x=[1, 2], y='a]b[c']", "run[a=1]/net.py:f", {"x": [1, 2], "y": "a]b[c"}),
+        ("[1]/net.py:f[]", "[1]/net.py:f", {}),
     ],
 )
 def test_arguments(text: str, spec: str, arguments: dict[str, object]) -> None:
@@ -31,7 +44,10 @@ def test_arguments(text: str, spec: str, arguments: dict[str, object]) -> None:
     assert split_arguments(text) == (spec, arguments)
 
 
-@pytest.mark.parametrize("inside", ["3", "x=", "x=f(1)", "x=__import__('os')", "**{}", "x=1)(", "a.b=1"])
+@pytest.mark.parametrize(
+    "inside",
+    ["3", "x=", "x=f(1)", "x=__import__('os')", "**{}", "x=1)(", "a.b=1", "x={[1]: 2}", "x=1,x=2", "x=" + "(" * 999],
+)
 def test_what_is_no_argument(inside: str) -> None:
     """Anything else is refused, and never evaluated."""
     with pytest.raises(ModelNotFoundError, match="name=value"):
@@ -47,6 +63,13 @@ def test_shapes() -> None:
 def test_what_is_no_shape(text: str) -> None:
     """Anything but positive integers is refused."""
     with pytest.raises(typer.BadParameter, match="positive integers"):
+        parse_shape(text)
+
+
+@pytest.mark.parametrize("text", ["99999999999999999999", "999999,999999,999999", "2147483649"])
+def test_shapes_that_fit_into_no_memory(text: str) -> None:
+    """They are refused before anything is loaded."""
+    with pytest.raises(typer.BadParameter, match="at most 2147483648 numbers"):
         parse_shape(text)
 
 
@@ -75,3 +98,63 @@ def test_lists_with_commas() -> None:
     """Blanks and empty parts do not count."""
     assert split_commas(" NS101 ,,NS102,") == ["NS101", "NS102"]
     assert split_commas(None) == split_commas("") == []
+
+
+@pytest.mark.parametrize("check", [checked_folder, checked_file])
+def test_places_that_cannot_be_are_said_with_their_option(
+    check: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that is too long, the home of nobody, a folder that may not be entered, a directory that was deleted."""
+    for place, said in (
+        (tmp_path / ("a" * 400), "is too long"),
+        (tmp_path / "new" / ("a" * 400) / "b", "is too long"),
+        (Path("~no such user/o"), "home folder"),
+        (tmp_path / "file" / "below", "is a file"),
+    ):
+        (tmp_path / "file").touch()
+        with pytest.raises(typer.BadParameter, match=said) as caught:
+            check(place, "--there")
+        assert caught.value.param_hint == "--there"
+    assert sorted(os.listdir(tmp_path)) == ["file"]
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(typer.BadParameter, match="No such file"):
+        check(Path("here"), "--there")
+    assert check(tmp_path / "there") == tmp_path / "there"
+
+    def denied(path: object, **_: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("normscope.core.paths.os.stat", denied)
+    with pytest.raises(typer.BadParameter, match="Permission denied"):
+        check(tmp_path / "locked" / "o", "--there")
+
+
+def test_files_that_are_none_are_refused_before_any_work(tmp_path: Path) -> None:
+    """A folder, a pipe and links to them; a file and a link to it may be replaced, whatever is not there made."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    for name in ("pipe", "folder", "file", "nothing"):
+        (tmp_path / f"to_{name}").symlink_to(name)
+    for name, said in (("pipe", "a device, a pipe or a socket"), ("folder", "a folder")):
+        for place in (tmp_path / name, tmp_path / f"to_{name}"):
+            with pytest.raises(typer.BadParameter, match=f"a file is written; .* is {said}"):
+                checked_file(place)
+    for name in ("file", "to_file", "to_nothing", "new", "deep/new"):
+        assert checked_file(tmp_path / name) == tmp_path / name
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_two_results_need_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However they are written."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to("a")
+    for one, other in (("a", "a"), ("a", "x/../a"), ("link", "a"), (tmp_path / "a", "a")):
+        with pytest.raises(typer.BadParameter, match="two results need two files") as caught:
+            checked_apart(Path(one), Path(other), "--report")
+        assert caught.value.param_hint == "--report"
+    checked_apart(Path("a"), Path("b"), "--report")
+    checked_apart(None, Path("b"), "--report")

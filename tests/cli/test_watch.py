@@ -93,6 +93,7 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
     ("arguments", "said"),
     [
         (["nothing"], "there is no such folder"),
+        (["~no such user/run"], "home folder"),
         (["."], "there is no config.json in it"),
         (["bad"], "is not JSON"),
         (["other"], "does not describe a run"),

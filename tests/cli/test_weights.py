@@ -37,14 +37,16 @@ def test_json_alone_and_quiet(run: Run) -> None:
     ("arguments", "words"),
     [
         (("zoo:nothing",), "no network"),
-        ((SMALL, "--mode", "other"), "mode is"),
+        ((SMALL, "--mode", "other"), "one of running, batch, frozen-batch; got 'other'"),
         ((SMALL, "--tolerance", "2"), "between 0 and 1"),
         ((SMALL, "--data", "missing.npy"), "missing.npy"),
         ((SMALL, "--input", "x,y"), "positive integers"),
+        ((SMALL, "--out", "taken"), "weights.json is a folder"),
     ],
 )
 def test_mistakes_end_with_code_2(arguments: tuple[str, ...], words: str, run: Run) -> None:
     """Wrong use: exit code 2, one clear line, nothing written."""
+    Path("taken/weights.json").mkdir(parents=True)
     done = run("weights", *arguments)
     assert done.exit_code == 2
     assert words in " ".join(done.output.split())
