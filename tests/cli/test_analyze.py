@@ -172,6 +172,11 @@ BAD: list[tuple[str, list[str], list[str]]] = [
         )
     ),
     ("checkpoint beside --stacked", ["good.pt", "--stacked"], ["got --stacked/--no-stacked beside"]),
+    (
+        "report and none",
+        ["net.py:good", "--report", "a.html", "--no-report"],
+        ["--report and --no-report", "leave one"],
+    ),
     ("doctor without a page", ["net.py:good", "--check", "--no-report"], ["--check", "in the report", "--no-report"]),
     ("long file", ["a" * 400 + ".py:f"], ["there is no aaa"]),
     ("long checkpoint", ["a" * 400 + ".pt"], ["there is no aaa"]),

@@ -105,11 +105,6 @@ def analyze(
     checked_numbers(tolerance, delta)
     shape = parse_shape(input)
     target, page = checked_places(out, FILE, report, no_report=no_report)
-    if check and page is None:
-        raise typer.BadParameter(
-            "what the doctor finds is in the report; got --no-report; leave it out, or say normscope check",
-            param_hint="--check",
-        )
     options = {
         "mode": mode,
         "points": points,
@@ -123,7 +118,7 @@ def analyze(
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
-        _check_alone(request, check=check)
+        _check_unused(request, check=check, page=page)
         result, sections = run(request, stages, everything=everything)
         findings = findings_of(request, stages) if check else None
     write(result, target)
@@ -238,24 +233,26 @@ def write_page(
         return save_html(results, target, **rest)
 
 
-def findings_of(request: Request, stages: Stages) -> Sequence[Finding] | None:
-    """Ask the doctor about the model of a request; a checkpoint alone has none."""
+def findings_of(request: Request, stages: Stages) -> Sequence[Finding]:
+    """Ask the doctor about the model of a request."""
     from normscope.checks import Settings
     from normscope.cli import check
-    from normscope.lipschitz.checkpoint import is_checkpoint
 
-    if is_checkpoint(request.model):
-        return None
     shared = {key: getattr(request, key) for key in _SHARED}
     asked = check.Request(**shared, optimizer=None, batch_size=None, dtype=None, seed=request.options["seed"])
     return check.run(asked, Settings(), stages)[0].findings
 
 
-def _check_alone(request: Request, *, check: bool) -> None:
-    """Raise if options are given beside a checkpoint that say nothing about it."""
+def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
+    """Raise if options are given that would change nothing: most of them beside a checkpoint alone."""
     from normscope.analysis import Options
     from normscope.lipschitz.checkpoint import is_checkpoint
 
+    if check and page is None:
+        raise typer.BadParameter(
+            "what the doctor finds is in the report; got --no-report; leave it out, or say normscope check",
+            param_hint="--check",
+        )
     usual = Options()
     said: dict[str, Any] = {
         "--weights": request.weights,
@@ -293,6 +290,8 @@ def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool
     """
     folder = checked_folder(out)
     target = checked_file(folder / name)
+    if no_report and report is not None:
+        raise typer.BadParameter("a report is written or not; got --report and --no-report; leave one out")
     if no_report:
         return target, None
     page = checked_file(folder / REPORT) if report is None else checked_file(report, "--report")

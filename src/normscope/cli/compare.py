@@ -134,8 +134,7 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
         say = _Prefixed(stages, name)
         results[name], _ = analyzed(request, say)
         if given.check and not is_checkpoint(request.model):
-            said = findings_of(request, say)
-            findings |= {} if said is None else {name: said}
+            findings[name] = findings_of(request, say)
     return compared(results, findings), findings
 
 
