@@ -335,7 +335,7 @@ def test_failure_probabilities_of_several_outputs_add_up() -> None:
 def test_outputs_of_one_name_are_several(outputs: Callable[[Tensor], Any]) -> None:
     """None is lost: together they stretch by more than the largest of them."""
     result = normscope.analyze(Function("named", lambda m, x: outputs(x)).eval(), Draw(6).tensor(3, 4), points=1)
-    assert len(set(result.model["outputs"])) == 2
+    assert len(set(result.input["outputs"])) == 2
     assert result.end_to_end["global"].value == pytest.approx(10001**0.5, rel=1e-9)  # type: ignore[union-attr]
 
 

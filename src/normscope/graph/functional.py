@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.interpreter import resolve
-
 #: In-place operations whose functional twin has another name.
 _RENAMED = {
     "aten.normal_.default": "aten.normal_functional.default",
@@ -134,13 +132,12 @@ def moves_shape(function: Any, given: Sequence[Any]) -> bool:
 
 
 @functools.cache
-def whole_arguments(op: str) -> frozenset[str]:
+def whole_arguments(function: Any) -> frozenset[str]:
     """Return the names of the arguments of an operation that are whole numbers or flags: sizes, places, axes.
 
-    >>> sorted(whole_arguments("aten.new_ones.default"))[-1]
-    'size'
+    >>> sorted(whole_arguments(torch.ops.aten.new_ones.default))
+    ['pin_memory', 'size']
     """
-    if not op.startswith("aten."):
-        return frozenset()
-    schema = resolve(op)._schema  # type: ignore[attr-defined]
-    return frozenset(a.name for a in schema.arguments if re.search(r"\b(int|SymInt|bool)\b", str(a.real_type)))
+    given = getattr(function, "_schema", None)
+    arguments = () if given is None else given.arguments
+    return frozenset(a.name for a in arguments if re.search(r"\b(int|SymInt|bool)\b", str(a.real_type)))

@@ -244,7 +244,7 @@ class Walk:
         weight = next((self.names[n] for n in node.inputs() if self.names.get(n)), "")
         self._used(node)
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
-        if any(name in whole_arguments(node.op) for name in call.tainted()):
+        if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
             return call.jumping("a size, a place or a flag that depends on the input jumps")
         match = self.recogniser.match(node)
         if match is not None:
