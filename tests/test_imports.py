@@ -44,6 +44,11 @@ ALLOWED = {
 }
 FILES = sorted(ROOT.rglob("*.py"))
 LONGEST = 500
+#: Modules without a test file of their own, and why.
+UNMIRRORED = {
+    "__main__.py": "it calls the command line, which is tested as a whole",
+    "cli/options.py": "it declares options, which the tests of the commands use",
+}
 #: Lines a function may have, its docstring and its signature not counted.
 LONGEST_FUNCTION = 60
 
@@ -169,6 +174,14 @@ def test_tracing_stays_in_the_graph_folder(file: Path) -> None:
 def test_every_file_says_what_it_is(file: Path) -> None:
     """One sentence at the top."""
     assert ast.get_docstring(ast.parse(file.read_text())), f"{file} has no description"
+
+
+def test_every_module_has_its_test_file() -> None:
+    """At the same place, so that one knows where to look, and sees what has no test."""
+    modules = {file.relative_to(ROOT) for file in FILES if file.name != "__init__.py"}
+    tests = Path(__file__).parent
+    missing = {m.as_posix() for m in modules if not (tests / m.parent / f"test_{m.name}").is_file()}
+    assert missing == set(UNMIRRORED)
 
 
 def _loaded_by(code: str) -> set[str]:

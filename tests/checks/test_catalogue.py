@@ -1,4 +1,4 @@
-"""The catalogue and its pages."""
+"""The catalogue of rules."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from torch import nn
 import normscope.checks.rules as package
 from checking import found
 from normscope.checks.catalogue import RULES
-from normscope.checks.pages import FAMILIES, INDEX, index, page, write_pages
+from normscope.checks.pages import FAMILIES
 from normscope.checks.rule import NEEDS, Rule
 
-DOCS = Path(__file__).parents[2] / "docs" / "checks"
 ALL = list(RULES.values())
 
 
@@ -39,23 +38,6 @@ def test_each_says_everything(rule: Rule) -> None:
     for text in (rule.title, rule.why, rule.fix, rule.example, rule.good):
         assert text.strip()
     assert set(rule.needs) <= set(NEEDS)
-
-
-@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
-def test_the_page_of_each_is_up_to_date(rule: Rule) -> None:
-    """Write them anew with normscope.checks.pages.write_pages("docs/checks")."""
-    assert (DOCS / f"{rule.code}.md").read_text() == page(rule)
-
-
-def test_the_index_is_up_to_date_and_nothing_else_is_there() -> None:
-    """No page of a rule that is gone."""
-    assert (DOCS / INDEX).read_text() == index()
-    assert {p.name for p in DOCS.glob("*.md")} == {INDEX, *(f"{code}.md" for code in RULES)}
-
-
-def test_pages_are_written_where_one_says(tmp_path: Path) -> None:
-    """All of them."""
-    assert len(write_pages(tmp_path)) == len(RULES) + 1
 
 
 #: Examples that are whole models, and the shape of one input of theirs.

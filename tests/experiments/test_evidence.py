@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +19,6 @@ from normscope.experiments.evidence import (
     variances,
     weight_norm_evidence,
 )
-from normscope.experiments.reproduction import evidence_of, facts
-from normscope.experiments.setting import settings_of
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
 
@@ -152,18 +149,3 @@ def test_certified_constants_come_from_the_results_beside_the_run(tmp_path: Path
     (floor,) = [m for claim, m in found.items() if "variance floor" in claim]
     assert floor["log10, first"] == pytest.approx(0.0, abs=1e-9)
     assert floor["log10"] == pytest.approx(1.0, abs=1e-9)
-
-
-def test_the_facts_are_enough_to_repeat_it(tmp_path: Path) -> None:
-    """Command, settings, versions and every claim, as strict JSON."""
-    run = _run(tmp_path / "relu10", _norms(0.5, 0.5, 0.1), _norms(2.0, 3.0, 0.9))
-    evidence = evidence_of("fig1", {"relu10": run}, tmp_path)
-    body = facts("fig1", "smoke", settings_of("fig1", "smoke", seed=4), evidence)
-    text = json.loads(json.dumps(body, allow_nan=False))
-    assert text["command"] == "normscope reproduce fig1 --scale smoke --seed 4"
-    assert text["versions"]["torch"] == torch.__version__
-    assert text["threads"] == torch.get_num_threads()
-    fewer = facts("fig1", "laptop", settings_of("fig1", "laptop"), evidence, certify=False, located=True)
-    assert fewer["command"] == "normscope reproduce fig1 --scale laptop --seed 0 --no-certify --data-root DIR"
-    assert len(text["evidence"]) == len(evidence) == 5
-    assert text["settings"][0]["network"] == "relu10"

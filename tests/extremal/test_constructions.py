@@ -19,7 +19,7 @@ def _scaled(width: int, scales: list[float]) -> nn.Sequential:
     for a in scales:
         layer = nn.Linear(width, width, bias=False, dtype=torch.float64)
         with torch.no_grad():
-            layer.weight.copy_(a * torch.eye(width))
+            layer.weight.copy_(a * torch.eye(width, dtype=torch.float64))
         layers += [layer, nn.ReLU()]
     return nn.Sequential(*layers)
 

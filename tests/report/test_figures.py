@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.experiments.evidence import Evidence
 from normscope.monitor.run import Run
 from normscope.monitor.sinks.folder import RunFolder
-from normscope.report.evidence import evidence_section
 from normscope.report.figures import PANELS, draw
-from normscope.report.table import plain_text
 
 
 @pytest.fixture
@@ -66,9 +63,3 @@ def test_an_unknown_figure(run: Run) -> None:
     """With those there are."""
     with pytest.raises(InputError, match="fig1, fig2, fig3"):
         draw("fig7", {"relu10": run})
-
-
-def test_evidence_is_a_table() -> None:
-    """An empty one too; what the paper does not say is told as such."""
-    assert evidence_section("fig1", "smoke", []).table is not None
-    assert "not claimed" in plain_text([evidence_section("fig1", "smoke", [Evidence("c", "net", {"x": 1.0}, None)])])

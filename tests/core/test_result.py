@@ -1,0 +1,103 @@
+"""Results: the JSON form is strict, holds everything, and gives back what was written."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from normscope.core.result import SCHEMA_VERSION, Result, from_plain, to_plain
+from normscope.core.value import Kind, Value
+from report.samples import deep, opaque, result
+
+RESULTS: dict[str, Callable[[], Result]] = {
+    "small": result,
+    "with holes": lambda: result(coverage=opaque()),
+    "deep": lambda: deep(40),
+    "empty": lambda: result(normalizers=(), layers=(), end_to_end={}, statistics={}, effect={}, messages=(), blocks=()),
+    "infinite": lambda: result(
+        end_to_end={
+            "global": Value(math.inf, Kind.CERTIFIED, statement="normscope F10", assumptions=("exact",)),
+            "lower": Value(-math.inf, Kind.LOWER),
+            "global_probabilistic": Value(2.5, Kind.PROBABILISTIC, mode="running", delta=1e-9),
+            "variance_floor": None,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_what_is_written_is_read_back(name: str) -> None:
+    """Every field, to the last bit of every logarithm."""
+    first = RESULTS[name]()
+    again = Result.from_dict(json.loads(first.to_json()))
+    for field in fields(Result):
+        assert getattr(again, field.name) == getattr(first, field.name), field.name
+    assert again.to_json() == first.to_json()
+
+
+def test_the_text_is_strict_json() -> None:
+    """Infinities are words: no parser must know more than the standard."""
+
+    def refuse(constant: str) -> Any:
+        raise AssertionError(constant)
+
+    read = json.loads(RESULTS["infinite"]().to_json(), parse_constant=refuse)
+    assert read["end_to_end"]["global"]["log"] == "inf"
+    assert read["end_to_end"]["lower"]["log"] == "-inf"
+    assert (read["schema_version"], read["kind"]) == (SCHEMA_VERSION, "capacity")
+
+
+def test_every_field_is_in_the_json_form() -> None:
+    """A field that is added is written, too."""
+    assert set(result().to_dict()) == {"schema_version", "kind", *(f.name for f in fields(Result))}
+
+
+def test_what_is_not_a_number_is_never_written() -> None:
+    """Anywhere in a result."""
+    with pytest.raises(ValueError, match="NaN"):
+        replace(result(), statistics={"samples": [1, {"x": math.nan}]}).to_json()
+
+
+@pytest.mark.parametrize("version", [None, 0, SCHEMA_VERSION + 1, str(SCHEMA_VERSION)])
+def test_another_version_is_refused(version: object) -> None:
+    """With both versions in the message."""
+    data = result().to_dict() | {"schema_version": version}
+    with pytest.raises(ValueError, match=f"version {SCHEMA_VERSION} is read here, not {version!r}"):
+        Result.from_dict(data)
+
+
+def test_results_of_before_curves_are_read() -> None:
+    """A result without curves over the depth has none."""
+    data = result().to_dict()
+    del data["depth"]
+    assert Result.from_dict(data).depth.names == ()
+
+
+def test_it_is_saved_whole(tmp_path: Path) -> None:
+    """Over what was there, ending in a new line; nothing else is left in the folder."""
+    path = tmp_path / "result.json"
+    path.write_text("old")
+    assert result().save(path) == path
+    assert path.read_text() == result().to_json() + "\n"
+    assert [p.name for p in tmp_path.iterdir()] == ["result.json"]
+
+
+def test_plain_data() -> None:
+    """Tuples become lists, keys become text, values and results their JSON forms; what is plain already stays."""
+    two = Value.of(2.0, Kind.CERTIFIED)
+    assert to_plain({1: (True, None, "a", 3)}) == {"1": [True, None, "a", 3]}
+    assert to_plain([-math.inf, two]) == ["-inf", two.to_dict()]
+    assert to_plain(result().coverage) == {
+        "ops": 5,
+        "understood": 5,
+        "parameters": 1.0,
+        "parameters_total": 40,
+        "opaque": [],
+    }
+    assert from_plain({"a": two.to_dict(), "b": 3, "c": {"d": 1}}) == {"a": two, "b": 3, "c": {"d": 1}}
