@@ -14,7 +14,16 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError, WeightsError
-from normscope.core.safe_load import CHECKPOINT, FileKind, existing_file, is_archive, safe_load, tensors_by_name
+from normscope.core.safe_load import (
+    CHECKPOINT,
+    FileKind,
+    existing_file,
+    is_mappable,
+    refuse_unlike_numbers,
+    safe_load,
+    tensors_by_name,
+    unlike_numbers,
+)
 
 DATA = FileKind("data", InputError, (".pt",), "save plain tensors")
 
@@ -36,7 +45,7 @@ def test_content_comes_back_bit_by_bit(tmp_path: Path, archive: bool) -> None:
     path = tmp_path / "m.pt"
     torch.save(content, path, _use_new_zipfile_serialization=archive)
     found = safe_load(path, CHECKPOINT)
-    assert is_archive(path) is archive
+    assert is_mappable(path) is archive
     assert found["b"] == content["b"]
     assert torch.equal(found[3], content[3])
     assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(found["a"], content["a"], strict=True))
@@ -153,3 +162,94 @@ def test_tensors_are_found_at_the_top_or_under_a_wrapper() -> None:
     for held, content in cases.items():
         with pytest.raises(WeightsError, match=rf"must hold tensors by name.*; m\.pt holds {held}; save"):
             tensors_by_name(content, "m.pt")
+
+
+def test_a_file_that_was_compressed_again_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Its bytes on disk are not the tensors: mapped, they would come back as other numbers."""
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    torch.save({"w": weight}, tmp_path / "m.pt")
+    again = tmp_path / "again.pt"
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        with zipfile.ZipFile(tmp_path / "m.pt") as old, zipfile.ZipFile(again, "w", method) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        assert is_mappable(again) is (method == zipfile.ZIP_STORED)
+        assert torch.equal(safe_load(again, CHECKPOINT)["w"], weight)
+
+
+SD = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"net": SD, "best_acc": torch.tensor(0.9)},
+        {"net": SD, "rng": torch.zeros(9, dtype=torch.uint8), "epoch": 3},
+        {"net": {"state_dict": SD}, "metrics": {"loss": torch.tensor(0.1)}},
+        {"net": SD, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": []}},
+        {"model": {"depth": 3}, "net": SD},
+        {"net": SD, "model": SD, "ema": dict(SD)},
+        {**SD, "fc._extra_state": {"scale": torch.ones(2)}},
+        {**SD, "metrics": {"loss": torch.tensor(0.1)}},
+    ],
+)
+def test_the_only_state_dict_is_found_under_any_key(content: dict[str, Any]) -> None:
+    """Scores, counters, states of generators and of optimizers are no weights."""
+    assert tensors_by_name(content, "m.pt") == SD
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"generator": SD, "discriminator": dict(SD), "step": torch.tensor(5)}, "holds the state dicts generator, dis"),
+        ({"net": {"a": SD, "b": dict(SD)}}, r"net/a, net/b; save one .*torch\.load\(FILE\)\['net'\]\['a'\]"),
+        ({"net": SD, "curve": torch.ones(9)}, "holds curve beside the state dicts net"),
+    ],
+)
+def test_several_state_dicts_are_named(content: dict[str, Any], message: str) -> None:
+    """None is taken by chance, and loose tensors are not taken instead."""
+    with pytest.raises(WeightsError, match=message):
+        tensors_by_name(content, "m.pt")
+
+
+def test_a_mapping_inside_itself_is_walked_once(tmp_path: Path) -> None:
+    """Directly and around a corner."""
+    direct: dict[str, Any] = dict(SD)
+    direct["model"] = direct
+    torch.save(direct, tmp_path / "m.pt")
+    assert list(tensors_by_name(safe_load(tmp_path / "m.pt", CHECKPOINT), "m.pt")) == list(SD)
+    outer: dict[str, Any] = {}
+    outer["model"] = {**SD, "model": outer}
+    assert list(tensors_by_name(outer, "m.pt")) == list(SD)
+    empty: dict[str, Any] = {}
+    empty["state_dict"] = empty
+    with pytest.raises(WeightsError, match="holds state_dict"):
+        tensors_by_name(empty, "m.pt")
+
+
+def test_integers_alone_are_a_state_dict_too() -> None:
+    """Of quantized weights, say; under a wrapper or not."""
+    packed = {"w": torch.ones(2, dtype=torch.int8)}
+    assert tensors_by_name(packed, "m.pt") == tensors_by_name({"model": packed}, "m.pt") == packed
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_plain_numbers_are_named_with_their_mend() -> None:
+    """Each by what it is."""
+    cases = {
+        "qint8": (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "x.dequantize()"),
+        "sparse_coo": (torch.eye(2).to_sparse(), "x.to_dense()"),
+        "nested": (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "torch.nested.to_padded_tensor(x, 0.0)"),
+        "on the meta device, where there are no values": (torch.ones(2, device="meta"), "the tensor with its values"),
+    }
+    for kind, (tensor, mend) in cases.items():
+        assert unlike_numbers(tensor) == (kind, mend)
+        with pytest.raises(WeightsError) as caught:
+            refuse_unlike_numbers({"a": torch.ones(1), "b": tensor}, "m.pt")
+        assert str(caught.value) == f"weights must be dense numbers; b in m.pt is {kind}; save {mend}"
+
+
+def test_names_too_long_for_a_file_are_no_file(tmp_path: Path) -> None:
+    """The system refuses even to look."""
+    with pytest.raises(WeightsError, match="there is no"):
+        existing_file(tmp_path / ("a" * 400 + ".pt"), CHECKPOINT)

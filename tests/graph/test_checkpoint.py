@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,15 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import prune, spectral_norm
 
-from normscope.core.errors import WeightsError
-from normscope.graph.checkpoint import Role, TensorEntry, guess_role, iterate_tensors, read_header
+from normscope.core.errors import InputError, WeightsError
+from normscope.graph.checkpoint import (
+    Role,
+    TensorEntry,
+    checkpoint_files,
+    guess_role,
+    iterate_tensors,
+    read_header,
+)
 
 STATE = {
     "conv.weight": torch.randn(4, 3, 3, 3, generator=torch.Generator().manual_seed(0)),
@@ -39,10 +47,18 @@ def save(folder: Path, kind: str) -> Path:
         return index
     content = {"state_dict": STATE, "epoch": 3} if kind == "wrapped" else STATE
     torch.save(content, folder / "m.pt", _use_new_zipfile_serialization=kind != "old")
+    if kind == "compressed":
+        with (
+            zipfile.ZipFile(folder / "m.pt") as plain,
+            zipfile.ZipFile(folder / "z.pt", "w", zipfile.ZIP_DEFLATED) as new,
+        ):
+            for name in plain.namelist():
+                new.writestr(name, plain.read(name))
+        return folder / "z.pt"
     return folder / "m.pt"
 
 
-KINDS = ["safetensors", "sharded", "zip", "wrapped", "old"]
+KINDS = ["safetensors", "sharded", "zip", "wrapped", "old", "compressed"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,3 +272,46 @@ def test_formats_that_torch_does_not_know_are_named(tmp_path: Path) -> None:
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
     with pytest.raises(WeightsError, match=r"a\.weight: .*F6_E2M3; save it in another dtype"):
         read_header(file)
+
+
+def test_a_file_without_tensors_is_refused(tmp_path: Path) -> None:
+    """It is well-formed, and says nothing."""
+    save_file({}, tmp_path / "m.safetensors")
+    with pytest.raises(WeightsError, match=r"must hold tensors; \S+m\.safetensors holds none; save a state dict"):
+        read_header(tmp_path / "m.safetensors")
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["nested", "sparse_coo", "qint8", "on the meta device"])
+def test_tensors_that_are_not_plain_numbers_are_named(tmp_path: Path, kind: str) -> None:
+    """Not a failure of the reader."""
+    made = {
+        "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "sparse_coo": lambda: torch.eye(3).to_sparse(),
+        "qint8": lambda: torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8),
+        "on the meta device": lambda: torch.ones(2, 2, device="meta"),
+    }
+    torch.save({"a.weight": torch.eye(2), "b.weight": made[kind]()}, tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match=rf"b\.weight in \S+m\.pt is {kind}.*; save "):
+        read_header(tmp_path / "m.pt")
+
+
+def test_a_folder_of_a_training_run_is_its_weights(tmp_path: Path) -> None:
+    """Settings, states of optimizers and of generators lie beside them; an index says which files there are."""
+    for name in ("a-1.bin", "a-2.bin", "training_args.bin", "optimizer.pt", "scheduler.pt", "rng_state.pth",
+                 "rng_state_1.pth", "scaler.pt", "random_states_0.pt"):  # fmt: skip
+        (tmp_path / name).write_text("x")
+    assert [file.name for file in checkpoint_files(tmp_path)] == ["a-1.bin", "a-2.bin"]
+    (tmp_path / "pytorch_model.bin.index.json").write_text("{}")
+    assert [file.name for file in checkpoint_files(tmp_path)] == ["pytorch_model.bin.index.json"]
+    (tmp_path / "model.safetensors").write_text("x")
+    (tmp_path / "optimizer.safetensors").write_text("x")
+    assert [file.name for file in checkpoint_files(tmp_path)] == ["model.safetensors"]
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    assert [file.name for file in checkpoint_files(tmp_path)] == ["model.safetensors.index.json"]
+
+
+def test_a_home_that_is_not_there_is_told() -> None:
+    """Not a failure of the system."""
+    with pytest.raises(InputError, match="~ stands for a home folder"):
+        read_header("~nosuchuser/m.pt")

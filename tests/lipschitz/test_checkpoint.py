@@ -6,6 +6,7 @@ import json
 import math
 import os
 import struct
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
-from normscope.core.errors import NonFiniteError, WeightsError
+from normscope.core.errors import InputError, NonFiniteError, WeightsError
 from normscope.lipschitz import checkpoint as module
 from normscope.lipschitz.checkpoint import (
     CheckpointResult,
     TensorResult,
     analyze_checkpoint,
-    checkpoint_files,
     is_checkpoint,
 )
 
@@ -215,7 +215,6 @@ def test_directories_and_shards(tmp_path: Path) -> None:
     assert [t.name for t in analyze_checkpoint(tmp_path).tensors] == ["a.weight", "b.weight"]
     index = {"weight_map": {"a.weight": "one.safetensors"}}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
-    assert checkpoint_files(tmp_path) == [tmp_path / "model.safetensors.index.json"]
     assert [t.name for t in analyze_checkpoint(tmp_path).tensors] == ["a.weight"]
     assert not any("config.json" in message for message in analyze_checkpoint(tmp_path).messages)
     (tmp_path / "config.json").write_text("{}")
@@ -302,3 +301,129 @@ def test_the_index_of_pickled_shards_may_be_named(tmp_path: Path) -> None:
     named, whole = analyze_checkpoint(index), analyze_checkpoint(tmp_path)
     assert [t.name for t in named.tensors] == ["a.weight", "b.weight"]
     assert named.tensors == whole.tensors
+
+
+@pytest.mark.parametrize("kind", ["epochs", "precisions", "indices"])
+def test_several_checkpoints_in_a_directory_are_not_multiplied(tmp_path: Path, kind: str) -> None:
+    """The first name that comes twice is told, with both files."""
+    if kind == "epochs":
+        for epoch in range(3):
+            torch.save({"fc.weight": 10 * torch.eye(3)}, tmp_path / f"epoch{epoch}.pt")
+        files = r"epoch0\.pt and in epoch1\.pt"
+    else:
+        save_file({"fc.weight": 10 * torch.eye(3)}, tmp_path / "model.safetensors")
+        save_file({"fc.weight": 10 * torch.eye(3).half()}, tmp_path / "model.fp16.safetensors")
+        files = r"model\.fp16\.safetensors and in model\.safetensors"
+    if kind == "indices":
+        for name in ("model", "model.fp16"):
+            index = {"weight_map": {"fc.weight": f"{name}.safetensors"}}
+            (tmp_path / f"{name}.safetensors.index.json").write_text(json.dumps(index))
+        files = r"model\.fp16\.safetensors\.index\.json and in model\.safetensors\.index\.json"
+    with pytest.raises(WeightsError, match=rf"one checkpoint; fc\.weight is in {files}; name the file"):
+        analyze_checkpoint(tmp_path)
+
+
+def test_a_folder_of_a_training_run_is_read(tmp_path: Path) -> None:
+    """Its settings would ask for code, and the state of its optimizer is no weights."""
+    torch.save({"a.weight": 2 * torch.eye(3)}, tmp_path / "pytorch_model-1.bin")
+    torch.save({"b.weight": 3 * torch.eye(3)}, tmp_path / "pytorch_model-2.bin")
+    torch.save(_Payload(tmp_path / "ran"), tmp_path / "training_args.bin")
+    torch.save({"state": {0: {"exp_avg": torch.ones(3)}}, "param_groups": []}, tmp_path / "optimizer.pt")
+    index = {"weight_map": {"a.weight": "pytorch_model-1.bin", "b.weight": "pytorch_model-2.bin"}}
+    for _ in range(2):
+        result = analyze_checkpoint(tmp_path)
+        assert [t.name for t in result.tensors] == ["a.weight", "b.weight"]
+        assert result.products["printed_weights"].value == pytest.approx(6.0)
+        (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+
+
+@pytest.mark.parametrize("name", ["attn_mask", "encoder.causal_mask", "bias_mask", "block.tril"])
+def test_masks_of_minus_infinity_are_listed_without_a_norm(tmp_path: Path, name: str) -> None:
+    """And said; the rest is measured."""
+    mask = torch.triu(torch.full((3, 3), -math.inf), 1)
+    torch.save({"fc.weight": 2 * torch.eye(3), name: mask}, tmp_path / "m.pt")
+    result = analyze_checkpoint(tmp_path / "m.pt")
+    found = {t.name: t for t in result.tensors}[name]
+    assert (found.upper, found.lower, found.details) == (None, None, {})
+    assert "minus infinity" in found.note
+    assert any(f"{name}: holds minus infinity" in message for message in result.messages)
+    assert result.products["printed_weights"].value == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "bad"),
+    [
+        ("fc.weight", -math.inf),
+        ("in_proj_weight", -math.inf),
+        ("fc.bias", -math.inf),
+        ("bn.running_mean", -math.inf),
+        ("pos_embed", -math.inf),
+        ("attn_mask", math.inf),
+        ("attn_mask", math.nan),
+    ],
+)
+def test_other_infinities_are_refused(tmp_path: Path, name: str, bad: float) -> None:
+    """Weights by their name, and what no mask holds."""
+    torch.save({"ok.weight": torch.eye(2), name: torch.tensor([[0.0, bad], [0.0, 1.0]])}, tmp_path / "m.pt")
+    with pytest.raises(NonFiniteError, match=rf"finite; {name} holds"):
+        analyze_checkpoint(tmp_path / "m.pt")
+
+
+P = "fc.parametrizations.weight.original"
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        torch.ones(5),
+        torch.full((3,), 7.0),
+        torch.ones(1, 1, 3),
+        torch.ones(3, 1, dtype=torch.int64),
+        torch.ones(3, 2),
+        torch.tensor(7.0),
+    ],
+)
+def test_two_originals_are_weight_normalization_only_if_the_shapes_say_so(tmp_path: Path, first: torch.Tensor) -> None:
+    """Other parametrizations have two tensors as well: they are measured as stored, and that is said."""
+    second = _random(3, 4)
+    found = _analyzed({f"{P}0": first, f"{P}1": second}, tmp_path)
+    assert found[f"{P}1"].note == "as stored in a parametrization, not the weight as it acts"
+    assert _encloses(found[f"{P}1"], _norm(second))
+    assert found[f"{P}0"].upper is None
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2, None])
+def test_weight_normalization_along_every_axis(tmp_path: Path, dim: int | None) -> None:
+    """As torch computes it."""
+    layer = nn.Conv1d(3, 5, 2).double()
+    layer.weight.data.copy_(_random(5, 3, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        wrapped = torch.nn.utils.weight_norm(layer, dim=dim)
+    wrapped.weight_g.data.copy_(_random(*wrapped.weight_g.shape, seed=1))
+    found = _analyzed({k: v.clone() for k, v in wrapped.state_dict().items()}, tmp_path)["weight_v"]
+    wrapped(torch.zeros(1, 3, 4, dtype=torch.float64))
+    assert "as it acts" in found.note
+    assert _encloses(found, _norm(wrapped.weight))
+
+
+def test_a_zero_direction_has_no_weight_and_refuses_nothing_else(tmp_path: Path) -> None:
+    """Torch divides zero by zero there; the tensor is named and the rest is measured."""
+    v = torch.ones(3, 3)
+    v[0] = 0.0
+    torch.save({"fc.weight_g": torch.ones(3, 1), "fc.weight_v": v, "b.weight": 2 * torch.eye(2)}, tmp_path / "m.pt")
+    result = analyze_checkpoint(tmp_path / "m.pt")
+    found = {t.name: t for t in result.tensors}
+    assert (found["fc.weight_v"].upper, found["fc.weight_v"].lower) == (None, None)
+    assert any("fc.weight_v: weight normalization: a direction v is zero" in m for m in result.messages)
+    assert _encloses(found["b.weight"], 2.0)
+    assert bool(torch._weight_norm(v, torch.ones(3, 1), 0).isnan().any())
+
+
+def test_texts_that_are_no_paths_are_no_checkpoints() -> None:
+    """A specification may be longer than a file's name."""
+    assert not is_checkpoint(f"net.py:build[layers=[{','.join(['64'] * 120)}]]")
+    with pytest.raises(WeightsError, match="there is no"):
+        analyze_checkpoint("a" * 400 + ".pt")
+    with pytest.raises(InputError, match="~ stands for a home folder"):
+        analyze_checkpoint("~nosuchuser/m.pt")

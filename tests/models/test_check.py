@@ -56,7 +56,7 @@ def test_absent_weights_are_named() -> None:
         check_model(nn.LazyLinear(2))
 
 
-@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
 def test_complex_and_quantized_weights_are_refused() -> None:
     """The bounds are about real numbers."""
     with pytest.raises(WeightsError, match=r"real numbers; got weight \(complex64\)"):
@@ -65,6 +65,10 @@ def test_complex_and_quantized_weights_are_refused() -> None:
     sparse.weight = nn.Parameter(torch.eye(2).to_sparse())
     with pytest.raises(WeightsError, match=r"dense.*weight \(sparse_coo\)"):
         check_model(sparse)
+    nested = nn.Module()
+    nested.register_buffer("rows", torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]))
+    with pytest.raises(WeightsError, match=r"dense.*rows \(nested\)"):
+        check_model(nested)
     model = nn.Module()
     model.register_buffer("packed", torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8))
     with pytest.raises(WeightsError, match="packed"):

@@ -6,6 +6,7 @@ import argparse
 import os
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from normscope.core.errors import WeightsError
+from normscope.core.errors import InputError, WeightsError
 from normscope.models.gpt import gpt
-from normscope.models.weights import load_weights, mismatch, read_state_dict, unwrap
+from normscope.models.weights import fitted, load_weights, mismatch, read_state_dict
 
 
 class Evil:
@@ -45,18 +46,116 @@ def test_the_format_before_zip_is_read(tmp_path: Path) -> None:
     assert torch.equal(read_state_dict(tmp_path / "m.pt")["a"], torch.arange(3))
 
 
-@pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict"])
-@pytest.mark.parametrize("prefix", ["", "module.", "_orig_mod.", "module._orig_mod."])
-def test_wrappers_and_prefixes_are_removed(key: str, prefix: str) -> None:
-    """One level or several, tensors beside the wrapper ignored."""
-    inner = OrderedDict({f"{prefix}fc.weight": torch.ones(2), f"{prefix}fc.bias": torch.zeros(2)})
+@pytest.mark.parametrize("key", ["state_dict", "model", "model_state_dict", "net"])
+def test_wrapping_keys_are_opened(tmp_path: Path, key: str) -> None:
+    """One level or several, tensors beside the wrapper ignored; names stay as they are in the file."""
+    inner = OrderedDict({"module.fc.weight": torch.ones(2), "module.fc.bias": torch.zeros(2)})
     for content in (inner, {key: inner, "epoch": 3, "loss": torch.tensor(0.1)}, {"model": {key: inner}}):
-        assert list(unwrap(content)) == ["fc.weight", "fc.bias"]
+        torch.save(content, tmp_path / "m.pt")
+        assert list(read_state_dict(tmp_path / "m.pt")) == ["module.fc.weight", "module.fc.bias"]
 
 
-def test_a_prefix_of_some_keys_stays() -> None:
-    """A model may have a part called module."""
-    assert list(unwrap({"module.a": torch.ones(1), "b": torch.ones(1)})) == ["module.a", "b"]
+class Own(nn.Module):
+    """A model with a part called module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = nn.Linear(3, 2)
+        self.head = nn.Linear(2, 1)
+
+
+WRAPPED: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)),
+    "parallel": lambda: nn.DataParallel(WRAPPED["plain"]()),
+    "compiled": lambda: torch.compile(WRAPPED["plain"]()),  # type: ignore[dict-item, return-value]
+    "both": lambda: nn.DataParallel(torch.compile(WRAPPED["plain"]())),  # type: ignore[arg-type]
+    "inside": lambda: nn.Sequential(torch.compile(nn.Linear(3, 2)), nn.BatchNorm1d(2)),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("target", WRAPPED)
+@pytest.mark.parametrize("source", WRAPPED)
+def test_wrappers_of_the_model_and_of_the_file_do_not_matter(tmp_path: Path, source: str, target: str) -> None:
+    """A file of the model in any wrapper loads into the model in any other."""
+    saved, model = WRAPPED[source](), WRAPPED[target]()
+    torch.save(saved.state_dict(), tmp_path / "m.pt")
+    assert load_weights(model, tmp_path / "m.pt") == []
+    pairs = zip(saved.state_dict().values(), model.state_dict().values(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_part_called_module_keeps_its_name(tmp_path: Path) -> None:
+    """Alone, in a wrapper, and in a file of which every name begins so."""
+    for saved in (Own(), nn.DataParallel(Own())):
+        torch.save(saved.state_dict(), tmp_path / "m.pt")
+        model = Own()
+        load_weights(model, tmp_path / "m.pt")
+        assert all(torch.equal(a, b) for a, b in zip(saved.parameters(), model.parameters(), strict=True))
+    both = nn.Module()
+    both.module = nn.Linear(1, 1, bias=False)
+    both.weight = nn.Parameter(torch.zeros(1, 1))
+    state = {"module.weight": torch.ones(1, 1), "weight": torch.zeros(1, 1)}
+    assert fitted(both, state) == state
+    assert list(fitted(nn.Linear(1, 1), {"module.weight": state["weight"], "_orig_mod.weight": state["weight"]})) == [
+        "weight",
+        "_orig_mod.weight",
+    ]
+
+
+def test_a_name_the_model_lacks_is_told_as_it_is_in_the_file(tmp_path: Path) -> None:
+    """With its prefix."""
+    torch.save({"module.weight": torch.ones(1, 2), "module.scale": torch.ones(1)}, tmp_path / "m.pt")
+    with pytest.raises(WeightsError, match=r"missing: bias; unexpected: module\.scale; build"):
+        load_weights(nn.Linear(2, 1), tmp_path / "m.pt")
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("kind", ["nested", "sparse_coo", "qint8", "on the meta device", "int8", "bool"])
+def test_tensors_that_are_no_weights_are_named(tmp_path: Path, kind: str) -> None:
+    """Integers of the right shape too: without their scale they are other weights."""
+    made: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "nested": lambda w: torch.nested.nested_tensor([w[0], w[1, :2]]),
+        "sparse_coo": lambda w: w.to_sparse(),
+        "qint8": lambda w: torch.quantize_per_tensor(w, 0.1, 0, torch.qint8),
+        "on the meta device": lambda w: w.to("meta"),
+        "int8": lambda w: (127 * w).to(torch.int8),
+        "bool": lambda w: w > 0,
+    }
+    model = nn.Linear(3, 2)
+    before = model.weight.clone()
+    torch.save({**model.state_dict(), "weight": made[kind](model.weight.detach())}, tmp_path / "m.pt")
+    whole = kind in ("int8", "bool")
+    text = rf"integers for weight \({kind}\): they look quantized" if whole else rf"weight in \S+m\.pt is {kind}"
+    for target in (model, nn.Linear(3, 2, device="meta")):
+        with pytest.raises(WeightsError, match=text):
+            load_weights(target, tmp_path / "m.pt")
+    assert torch.equal(model.weight, before)
+
+
+def test_a_buffer_of_numbers_may_be_stored_as_integers(tmp_path: Path) -> None:
+    """A mask of zeros and ones is the same in both."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("mask", torch.zeros(2))
+    torch.save({**model.state_dict(), "mask": torch.tensor([True, False])}, tmp_path / "m.pt")
+    load_weights(model, tmp_path / "m.pt")
+    assert model.mask.tolist() == [1.0, 0.0]
+
+
+def test_formats_that_torch_only_stores_are_refused_with_the_tensor(tmp_path: Path) -> None:
+    """They cannot be copied into the model."""
+    packed = torch.zeros(2, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    save_file({"weight": packed, "bias": torch.zeros(2)}, tmp_path / "m.safetensors")
+    with pytest.raises(WeightsError, match=r"does not: .*weight"):
+        load_weights(nn.Linear(2, 2), tmp_path / "m.safetensors")
+
+
+def test_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is not there is told."""
+    torch.save({"weight": torch.ones(2)}, tmp_path / "m.pt")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert list(read_state_dict("~/m.pt")) == ["weight"]
+    with pytest.raises(InputError, match="~ stands for a home folder"):
+        read_state_dict("~nosuchuser/m.pt")
 
 
 @pytest.mark.parametrize("content", [torch.ones(2), [torch.ones(2)], {}, {"epoch": 3}, {"state_dict": {}}])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pickle
 import re
 import warnings
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,14 @@ from typing import Any
 import torch
 
 from normscope.core.errors import NormscopeError, WeightsError, listed
+from normscope.core.paths import exists, is_file, is_folder
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt")
 #: Keys under which training scripts put the state dict.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
+#: Keys of the state of an optimizer.
+_OPTIMIZER = {"state", "param_groups"}
 
 
 @dataclass(frozen=True)
@@ -63,22 +67,31 @@ def existing_file(path: Path, kind: FileKind) -> None:
         ...
     normscope.core.errors.WeightsError: a checkpoint must be a file; there is no nowhere.pt; check the path
     """
-    if path.is_dir():
+    if is_folder(path):
         raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
-    if not path.exists():
+    if not exists(path):
         raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
     if not path.name.lower().endswith(kind.endings):
         raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
-    if not path.is_file():
+    if not is_file(path):
         raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
     if path.stat().st_size == 0:
         raise kind.error(f"{kind.name} must hold tensors; {path} is empty (0 bytes); copy it again, or {kind.save}")
 
 
-def is_archive(path: Path) -> bool:
-    """Return whether a file has the zip format of torch.save, which can be mapped from disk."""
+def is_mappable(path: Path) -> bool:
+    """Return whether a file has the zip format of torch.save with its members as they are, not compressed again.
+
+    Only then do the bytes on disk stand for the tensors, and can be mapped.
+    """
     with path.open("rb") as file:
-        return file.read(2) == b"PK"
+        if file.read(2) != b"PK":
+            return False
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return all(member.compress_type == zipfile.ZIP_STORED for member in archive.infolist())
+    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError):
+        return False  # damaged: whoever reads it as a whole says so
 
 
 def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
@@ -158,39 +171,117 @@ def safe_load(path: Path, kind: FileKind) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # remarks on the file's age; every refusal is an error of its own
         try:
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive(path))
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=is_mappable(path))
         except Exception as error:
             # Damaged pickles raise almost anything, KeyError and struct.error among them.
             raise _refused(path, kind, error) from error
 
 
 def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a state dict, bare or under one of :data:`WRAPPERS`.
+    """Return the tensors of a state dict: bare, under one of :data:`WRAPPERS`, or the only one under another key.
 
     Args:
         content: what a checkpoint held.
         name: how messages call it.
 
     Returns:
-        Tensors by name; anything else in the state dict is left out.
+        Tensors by name; anything else in the state dict is left out, and so is what lies beside it.
 
     Raises:
-        WeightsError: if there are none.
+        WeightsError: if there are none, or several state dicts and nothing tells which is meant.
 
     >>> list(tensors_by_name({"epoch": 3, "state_dict": {"weight": torch.ones(1), "version": 2}}, "m.pt"))
     ['weight']
+    >>> list(tensors_by_name({"net": {"weight": torch.ones(1)}, "best": torch.tensor(0.9)}, "m.pt"))
+    ['weight']
     """
-    while isinstance(content, Mapping):
-        inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), Mapping)), None)
-        if inner is None:
-            break
-        content = inner
-    found = content if isinstance(content, Mapping) else {}
-    tensors = {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
-    if tensors:
-        return tensors
-    held = (listed([str(key) for key in content]) or "nothing") if content is found else type(content).__name__
+    inside = _state_dicts(content, _is_weight) or _state_dicts(content, lambda value: isinstance(value, torch.Tensor))
+    while wrapper := next((key for key in WRAPPERS if any(path[:1] == (key,) for path in inside)), None):
+        inside = {path[1:]: found for path, found in inside.items() if path[:1] == (wrapper,)}
+    if len(inside) > 1:
+        own = [str(key) for key, value in inside.pop((), {}).items() if _is_weight(value)]
+        beside = f"{listed(own)} beside the state dicts " if own else "the state dicts "
+        names = listed(["/".join(map(str, path)) for path in inside])
+        raise WeightsError(
+            f"a checkpoint must hold one state dict; {name} holds {beside}{names}; save one of them alone, e.g. "
+            f"torch.save(torch.load(FILE){''.join(f'[{key!r}]' for key in next(iter(inside)))}, NEW)"
+        )
+    if inside:
+        found = next(iter(inside.values()))
+        return {str(key): value for key, value in found.items() if isinstance(value, torch.Tensor)}
+    mapping = isinstance(content, Mapping)
+    held = (listed([str(key) for key in content]) or "nothing") if mapping else type(content).__name__
     raise WeightsError(
         f"a checkpoint must hold tensors by name, at the top or under {', '.join(WRAPPERS)}; {name} holds {held}; "
         "save model.state_dict()"
     )
+
+
+def _state_dicts(content: Any, is_part: Callable[[Any], bool]) -> dict[tuple[Any, ...], Mapping[Any, Any]]:
+    """Return every mapping inside that holds such a part, by the keys on the way to it; the outermost has none.
+
+    States of optimizers are left out, and what a module keeps beside its tensors (``get_extra_state``). Mappings may
+    lie inside themselves, and inside several others: each is found once, under :data:`WRAPPERS` if it is there.
+    """
+    found: dict[tuple[Any, ...], Mapping[Any, Any]] = {}
+    seen: set[int] = set()
+    waiting: list[tuple[tuple[Any, ...], Any]] = [((), content)]
+    for path, value in waiting:  # grows while it is walked: the shallow ones come first
+        if not isinstance(value, Mapping) or id(value) in seen or value.keys() >= _OPTIMIZER:
+            continue
+        seen.add(id(value))
+        if any(is_part(item) for item in value.values()):
+            found[path] = value
+        inner = [((*path, k), v) for k, v in value.items() if str(k).rpartition(".")[2] != "_extra_state"]
+        waiting += sorted(inner, key=lambda pair: pair[0][-1] not in WRAPPERS)
+    return found
+
+
+def _is_weight(value: Any) -> bool:
+    """Tell whether a value can be a weight: numbers along an axis, not a counter, a score or a state of a generator."""
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return False
+    return value.is_floating_point() or value.is_complex() or value.is_quantized
+
+
+def unlike_numbers(tensor: torch.Tensor) -> tuple[str, str]:
+    """Return what keeps a tensor from being plain numbers in memory, and what to make of it; empty texts if nothing.
+
+    Args:
+        tensor: of any kind.
+
+    Returns:
+        The kind and the mend of a nested, quantized or sparse tensor, or of one without values.
+
+    >>> unlike_numbers(torch.eye(2).to_sparse())
+    ('sparse_coo', 'x.to_dense()')
+    >>> unlike_numbers(torch.eye(2))
+    ('', '')
+    """
+    if tensor.is_nested:
+        return "nested", "torch.nested.to_padded_tensor(x, 0.0)"
+    if tensor.is_quantized:
+        return str(tensor.dtype).removeprefix("torch."), "x.dequantize()"
+    if tensor.layout is not torch.strided:
+        return str(tensor.layout).removeprefix("torch."), "x.to_dense()"
+    if tensor.is_meta:
+        return "on the meta device, where there are no values", "the tensor with its values"
+    return "", ""
+
+
+def refuse_unlike_numbers(tensors: Mapping[str, torch.Tensor], name: str) -> None:
+    """Return if every weight is plain numbers in memory.
+
+    Args:
+        tensors: by name.
+        name: how messages call the file.
+
+    Raises:
+        WeightsError: if one is nested, quantized, sparse or without values; it is named.
+
+    >>> refuse_unlike_numbers({"weight": torch.eye(2)}, "m.pt")
+    """
+    for key, tensor in tensors.items():
+        kind, mend = unlike_numbers(tensor)
+        if kind:
+            raise WeightsError(f"weights must be dense numbers; {key} in {name} is {kind}; save {mend}")

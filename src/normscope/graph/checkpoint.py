@@ -18,13 +18,15 @@ from typing import Any
 
 import torch
 
-from normscope.core.errors import WeightsError
+from normscope.core.errors import WeightsError, listed
+from normscope.core.paths import entries, expanded, is_file, is_folder
 from normscope.core.safe_load import (
     CHECKPOINT,
     PICKLED,
     SAFETENSORS,
     existing_file,
-    is_archive,
+    is_mappable,
+    refuse_unlike_numbers,
     safe_load,
     tensors_by_name,
     unreadable,
@@ -34,6 +36,11 @@ INDEX = ".safetensors.index.json"
 #: Endings of files that say which file holds which tensor.
 INDICES = (INDEX, *(f"{ending}.index.json" for ending in PICKLED))
 _KIND = replace(CHECKPOINT, endings=(SAFETENSORS, *INDICES, *PICKLED), directory=f"name the file or the {INDEX} in it")
+#: Files that a training run writes beside the weights.
+BESIDE = re.compile(
+    r"(training_args|trainer_state|optimizer|scheduler|scaler|sampler|rng_state|random_states|.*_optim_states)(_\d+)?\.",
+    re.IGNORECASE,
+)
 #: Bytes that may stay mapped together; a smaller window would open a file of many small tensors too often.
 WINDOW = 16 * 2**20
 
@@ -147,6 +154,7 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
 @contextmanager
 def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
     tensors = tensors_by_name(safe_load(path, _KIND), str(path))
+    refuse_unlike_numbers(tensors, str(path))
     yield list(tensors), tensors.__getitem__
 
 
@@ -168,9 +176,9 @@ def _shards(index: Path) -> dict[Path, list[str]]:
         if Path(file).name != file:
             raise WeightsError(f"{index} must name files beside it; got {file!r}; save the checkpoint again")
         shards.setdefault(index.parent / file, []).append(name)
-    absent = [path.name for path in shards if not path.is_file()]
+    absent = [path.name for path in shards if not is_file(path)]
     if absent or not shards:
-        what = f"lacks {', '.join(absent[:12])}" if absent else "names no file"
+        what = f"lacks {listed(absent)}" if absent else "names no file"
         raise WeightsError(f"a sharded checkpoint needs all its files; {index} {what}; copy them beside it")
     return shards
 
@@ -181,6 +189,35 @@ def _files(path: Path) -> dict[Path, list[str] | None]:
     if path.name.lower().endswith(INDICES):
         return dict(_shards(path))
     return {path: None}
+
+
+def checkpoint_files(path: str | Path) -> list[Path]:
+    """Return the files to read: the one named, or what a directory holds.
+
+    Of a directory these are the indices, or else all files, of the safetensors kind, or else of the pickled kind. What
+    a training run writes beside its weights (:data:`BESIDE`) is left out.
+
+    Args:
+        path: what the user named.
+
+    Raises:
+        WeightsError: if the directory holds no checkpoint.
+        InputError: if it may not be read.
+
+    >>> checkpoint_files("model.safetensors")
+    [PosixPath('model.safetensors')]
+    """
+    place = expanded(path)
+    if not is_folder(place):
+        return [place]
+    found = [file for file in entries(place) if not BESIDE.match(file.name) and is_file(file)]
+    for endings in ((INDEX,), (SAFETENSORS,), INDICES, PICKLED):
+        files = [file for file in found if file.name.lower().endswith(endings)]
+        if files:
+            return files
+    raise WeightsError(
+        f"a directory must hold a checkpoint ({SAFETENSORS}, {', '.join(PICKLED)}); {place} holds none; name the file"
+    )
 
 
 def read_header(path: str | Path) -> list[TensorEntry]:
@@ -195,7 +232,8 @@ def read_header(path: str | Path) -> list[TensorEntry]:
         The entries, file by file.
 
     Raises:
-        WeightsError: if the file is missing, empty, cut short, unsafe, or holds no tensors.
+        WeightsError: if the file is missing, empty, cut short, unsafe, or holds no tensors, or one that is not plain
+            numbers (quantized, sparse, nested, without values).
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -204,18 +242,20 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     [('fc.weight', (3, 2), 'float32', 24, 'matrix')]
     """
     entries: list[TensorEntry] = []
-    for file, expected in _files(Path(path)).items():
+    for file, expected in _files(expanded(path)).items():
         with _opened(file) as (names, get):
             absent = sorted(set(expected or ()) - set(names))
             if absent:
                 raise WeightsError(
-                    f"{path} places {', '.join(absent[:12])} in {file.name}, which lacks them; copy or save them again"
+                    f"{path} places {listed(absent)} in {file.name}, which lacks them; copy or save them again"
                 )
             for name in names if expected is None else expected:
                 tensor = get(name)
                 dtype = str(tensor.dtype).removeprefix("torch.")
                 nbytes = tensor.numel() * tensor.element_size()
                 entries.append(TensorEntry(name, tuple(tensor.shape), dtype, nbytes, file))
+    if not entries:
+        raise WeightsError(f"a checkpoint must hold tensors; {path} holds none; {CHECKPOINT.save}")
     return entries
 
 
@@ -237,7 +277,7 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
     """Yield every tensor of a checkpoint, one at a time; let go of each before taking the next.
 
     Tensors are mapped from disk, so about the largest of them (at least 16 MiB) is in memory at any time. A .pt file
-    in the format before torch 1.6 cannot be mapped and is read as a whole.
+    in the format before torch 1.6, or compressed again, cannot be mapped and is read as a whole.
 
     Args:
         path: as for :func:`read_header`.
@@ -258,7 +298,7 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
         entries = list(group)
         if file is None:
             continue
-        mapped = file.suffix.lower() == SAFETENSORS or is_archive(file)
+        mapped = file.suffix.lower() == SAFETENSORS or is_mappable(file)
         size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
         for run in _windows(entries, size):
             with _opened(file) as (_, get):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.errors import NonFiniteError, WeightsError
+from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
 from normscope.core.files import write_text
+from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.safe_load import PICKLED, SAFETENSORS
 from normscope.core.value import Kind, Value, product
-from normscope.graph.checkpoint import INDEX, INDICES, Role, TensorEntry, iterate_tensors, read_header
+from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.lipschitz.spectral.dense import matrix_norm
 from normscope.lipschitz.spectral.streamed import streamed_norm
@@ -28,6 +30,8 @@ Progress = Callable[[str], None]
 #: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
 LARGE = 2**24
 _NOT_MEASURED = "not measured"
+_MASK = "holds minus infinity, as masks do: no norm"
+_UNDEFINED = "weight normalization: a direction v is zero, the layer divides zero by zero: no norm"
 #: Endings of the gain of a weight-normalized tensor, and of its direction.
 GAINS = {"weight_v": "weight_g", "original1": "original0"}
 
@@ -120,8 +124,9 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
         The result, with ``to_dict``, ``to_json``, ``save``.
 
     Raises:
-        WeightsError: if it cannot be read safely, or holds complex or quantized weights.
-        NonFiniteError: if a tensor holds NaN or infinity; it is named.
+        WeightsError: if it cannot be read safely, holds weights that are not plain real numbers, or the files of a
+            directory hold a tensor of one name twice.
+        NonFiniteError: if a tensor holds NaN or infinity; it is named. Minus infinity in what may be a mask is listed.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -132,14 +137,13 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
     """
     say = progress or (lambda text: None)
     files = checkpoint_files(path)
-    headers = [entry for file in files for entry in read_header(file)]
+    headers = _headers(files)
     notes = _notes({entry.name for entry in headers})
     gains: dict[str, Tensor] = {}
     results: list[TensorResult] = []
     for entry, tensor in _tensors(files):
         say(f"tensor {len(results) + 1} of {len(headers)}: {entry.name}")
-        _check(entry, tensor)
-        if entry.name.rpartition(".")[2] in GAINS.values():
+        if _is_gain(entry, tensor):
             gains[entry.name] = tensor.clone()
         found = _measure(entry, tensor, gains)
         results.append(replace(found, note=found.note or notes.get(entry.name, "")))
@@ -154,32 +158,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
         },
         tensors=tuple(results),
         products=_products(results),
-        messages=tuple(_messages(results, Path(path).expanduser())),
-    )
-
-
-def checkpoint_files(path: str | Path) -> list[Path]:
-    """Return the files to read: the one named, or in a directory the index, else all safetensors, else all .pt files.
-
-    Args:
-        path: what the user named.
-
-    Raises:
-        WeightsError: if the directory holds no checkpoint.
-
-    >>> checkpoint_files("model.safetensors")
-    [PosixPath('model.safetensors')]
-    """
-    place = Path(path).expanduser()
-    if not place.is_dir():
-        return [place]
-    found = sorted(file for file in place.iterdir() if file.is_file())
-    for endings in ((INDEX,), (SAFETENSORS,), PICKLED):
-        files = [file for file in found if file.name.lower().endswith(endings)]
-        if files:
-            return files
-    raise WeightsError(
-        f"a directory must hold a checkpoint ({SAFETENSORS}, {', '.join(PICKLED)}); {place} holds none; name the file"
+        messages=tuple(_messages(results, expanded(path))),
     )
 
 
@@ -189,8 +168,23 @@ def is_checkpoint(text: str) -> bool:
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
     """
-    lower = text.lower()
-    return lower.endswith((SAFETENSORS, *INDICES, *PICKLED)) or Path(text).expanduser().is_dir()
+    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or is_folder(expanded(text))
+
+
+def _headers(files: list[Path]) -> list[TensorEntry]:
+    """Return the entries of several files, which together must be one checkpoint: no name comes twice."""
+    headers: list[TensorEntry] = []
+    place: dict[str, Path] = {}
+    for file in files:
+        for entry in read_header(file):
+            other = place.setdefault(entry.name, file)
+            if other != file:
+                raise WeightsError(
+                    f"a directory must hold one checkpoint; {entry.name} is in {other.name} and in {file.name}; name "
+                    "the file that is meant"
+                )
+            headers.append(entry)
+    return headers
 
 
 def _tensors(files: list[Path]) -> Iterator[tuple[TensorEntry, Tensor]]:
@@ -199,28 +193,43 @@ def _tensors(files: list[Path]) -> Iterator[tuple[TensorEntry, Tensor]]:
         yield from iterate_tensors(file)
 
 
-def _check(entry: TensorEntry, tensor: Tensor) -> None:
-    """Raise if a tensor is not made of finite real numbers."""
-    if tensor.is_complex() or tensor.is_quantized:
+def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
+    """Return why a tensor has no norm, or an empty text.
+
+    Raises:
+        WeightsError: if it is complex.
+        NonFiniteError: if it holds NaN or infinity, except for minus infinity in what may be a mask.
+    """
+    if tensor.is_complex():
         raise WeightsError(
-            f"weights must be real numbers; {entry.name} is {entry.dtype}; "
-            "save real and imaginary parts apart, and dequantize quantized tensors"
+            f"weights must be real numbers; {entry.name} is {entry.dtype}; save real and imaginary parts apart"
         )
-    if tensor.device.type == "meta":
-        raise WeightsError(f"weights must have values; {entry.name} is on the meta device; save it with its values")
-    if not tensor.is_floating_point() or tensor.numel() == 0 or not _convertible(tensor):
-        return
-    nan = infinite = 0
+    if not tensor.is_floating_point():
+        return "not floating point: no norm"
+    if tensor.numel() == 0:
+        return "empty"
+    if not _convertible(tensor):
+        return f"{_NOT_MEASURED}: torch does not convert {entry.dtype} to numbers"
+    nan = infinite = negative = 0
     for part in tensor.reshape(-1).split(LARGE):
         # Formats of one byte lack these tests; float32 holds all their values.
         plain = part.to(torch.float32) if part.element_size() == 1 else part
         if not bool(torch.isfinite(plain).all()):
             nan, infinite = nan + int(plain.isnan().sum()), infinite + int(plain.isinf().sum())
-    if nan or infinite:
+            negative += int(plain.isneginf().sum())
+    if nan or infinite > negative or (infinite and _is_named_as_weight(entry)):
         raise NonFiniteError(
             f"weights must be finite; {entry.name} holds {nan} NaN and {infinite} infinite of {tensor.numel()}; "
             "train or save it again"
         )
+    return _MASK if infinite else ""
+
+
+def _is_named_as_weight(entry: TensorEntry) -> bool:
+    """Tell whether a tensor is a parameter or a statistic by its name, and no mask."""
+    last = entry.name.lower().rpartition(".")[2]
+    known = (Role.EMBEDDING, Role.NORM_SCALE, Role.BIAS, Role.RUNNING_STATISTICS)
+    return "mask" not in last and (entry.role in known or bool(re.search("weight|kernel|original", last)))
 
 
 def _convertible(tensor: Tensor) -> bool:
@@ -235,15 +244,12 @@ def _convertible(tensor: Tensor) -> bool:
 def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
     """Return what one tensor tells."""
     base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
-    if not tensor.is_floating_point():
-        return replace(base, note="not floating point: no norm")
-    if tensor.numel() == 0:
-        return replace(base, note="empty")
-    if not _convertible(tensor):
-        return replace(base, note=f"{_NOT_MEASURED}: torch does not convert {entry.dtype} to numbers")
+    reason = _unmeasured(entry, tensor)
+    if reason:
+        return replace(base, note=reason)
     if entry.role in (Role.MATRIX, Role.CONVOLUTION):
         weight, rounding, note = _effective(entry, tensor, gains)
-        return _linear(base, weight, rounding, note)
+        return replace(base, note=note) if weight is None else _linear(base, weight, rounding, note)
     if entry.role is Role.EMBEDDING and tensor.ndim >= 2:
         bounds = _norm(tensor.reshape(-1, tensor.shape[-1]))
         details = {"largest_row": _largest_row(tensor)}
@@ -269,8 +275,8 @@ def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> T
     return replace(base, upper=_upper(bounds), lower=_lower(bounds), certificate=certificate, note=note)
 
 
-def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> tuple[Tensor, float, str]:
-    """Return the weight as it acts, the relative rounding error of computing it, and a note.
+def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> tuple[Tensor | None, float, str]:
+    """Return the weight as it acts (None if it has no numbers), the relative rounding error of it, and a note.
 
     The direction of a weight-normalized tensor is combined with its gain where the gain came before it in the file.
     """
@@ -279,15 +285,34 @@ def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> 
     if partner is None:
         return tensor, 0.0, ""
     g = gains.get(f"{prefix}{dot}{partner}")
-    if g is None or g.numel() not in (1, max(g.shape, default=1)):
-        return tensor, 0.0, "weight normalization: the direction v, not the weight as it acts"
-    axes = [axis for axis, size in enumerate(g.shape) if size > 1]
-    dim = None if g.numel() == 1 and tensor.shape[0] != 1 else (axes[0] if axes else 0)
-    weight = weight_norm_effective(tensor, g, dim)
+    axis = None if g is None else _gained_axis(tensor, g)
+    if g is None or axis is None:
+        stored = "weight normalization: the direction v" if last == "weight_v" else "as stored in a parametrization"
+        return tensor, 0.0, f"{stored}, not the weight as it acts"
+    try:
+        weight = weight_norm_effective(tensor, g, axis)
+    except InputError:
+        return None, 0.0, _UNDEFINED
     # Each row errs relatively by (columns + 8) u, so the matrix by that times ||W||_F <= sqrt(side) ||W||.
     side = min(weight.shape[0], weight[0].numel())
     rounding = (tensor.numel() + 16) * 2.0**-53 * math.sqrt(side)
     return weight, rounding, "weight normalization: g v / ||v||, the weight as it acts"
+
+
+def _gained_axis(v: Tensor, g: Tensor) -> int | None:
+    """Return the axis along which g has one gain per slice of v, -1 for one gain in all, None if it is no gain of v."""
+    if g.ndim == 0:
+        return -1
+    shapes = [(*(1,) * axis, size, *(1,) * (v.ndim - axis - 1)) for axis, size in enumerate(v.shape)]
+    return shapes.index(tuple(g.shape)) if tuple(g.shape) in shapes else None
+
+
+def _is_gain(entry: TensorEntry, tensor: Tensor) -> bool:
+    """Tell whether a tensor can be the gain of weight normalization: numbers along one axis at most."""
+    named = entry.name.rpartition(".")[2] in GAINS.values()
+    # A scalar under a general name may be anything: another parametrization, say a scale.
+    along = tensor.ndim > 0 or entry.name.endswith("weight_g")
+    return named and along and tensor.is_floating_point() and tensor.numel() == max(tensor.shape, default=1)
 
 
 def _norm(matrix: Tensor) -> NormBounds:
@@ -347,7 +372,7 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
 def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     """Return what a reader must know before the numbers."""
     yield "weights only: nothing is said about the network; roles are guessed from names and shapes"
-    if (path / "config.json").is_file():
+    if is_file(path / "config.json"):
         yield f"the directory has a config.json: name it as hf:{path} to analyze the network itself"
     if not any(r.upper is not None for r in results):
         yield "no tensor looks like the weight of a linear layer"
@@ -357,6 +382,10 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
     if packed:
         yield f"{packed} tensors are {_NOT_MEASURED}, their format is stored only: save them in another to have a norm"
+    for note in (_MASK, _UNDEFINED):
+        names = [r.name for r in results if r.note == note]
+        if names:
+            yield f"{listed(names)}: {note}, and none in the products"
     negative = [r.name for r in results if r.details.get("variance_min", 0.0) < 0]
     if negative:
-        yield f"a running variance is below zero in {', '.join(negative[:4])}: the layer returns NaN there"
+        yield f"a running variance is below zero in {listed(negative)}: the layer returns NaN there"

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normscope.core.errors import NonFiniteError, WeightsError, listed
+from normscope.core.safe_load import unlike_numbers
 
 
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -43,7 +44,7 @@ def check_model(model: nn.Module) -> None:
         model: any network; it is only read.
 
     Raises:
-        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized or sparse.
+        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized, sparse or nested.
         NonFiniteError: if a parameter or a running statistic holds NaN or infinity; the message says which and how
             many. Any other buffer may: attention masks hold minus infinity, and whether one is used, a graph tells.
 
@@ -61,9 +62,9 @@ def check_model(model: nn.Module) -> None:
     for name, tensor in named_tensors(model):
         if is_lazy(tensor) or tensor.device.type == "meta":
             absent.append(name)
-        elif (tensor.is_complex() and name not in others) or tensor.is_quantized or tensor.layout is not torch.strided:
-            kind = tensor.layout if tensor.layout is not torch.strided else tensor.dtype
-            unusable.append(f"{name} ({str(kind).removeprefix('torch.')})")
+        elif (tensor.is_complex() and name not in others) or unlike_numbers(tensor)[0]:
+            kind = unlike_numbers(tensor)[0] or str(tensor.dtype).removeprefix("torch.")
+            unusable.append(f"{name} ({kind})")
         elif name not in others:
             nan, infinite = count_non_finite(tensor)
             counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
