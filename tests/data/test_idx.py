@@ -72,3 +72,17 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
         IdxImages(*write(tmp_path, encoded(LABELS), encoded(LABELS)))
     with pytest.raises(InputError, match=r"one label per image; .* has 11, .* has shape \(10,\)"):
         IdxImages(*write(tmp_path, encoded(IMAGES), encoded(LABELS[:10])))
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """With the reason of the system."""
+    paths = write(tmp_path, encoded(IMAGES), encoded(LABELS), ending)
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(gzip, "open", refuse)
+    with pytest.raises(InputError, match=r"images\S* must be readable; .*Permission denied; check its permissions"):
+        IdxImages(*paths)

@@ -53,6 +53,25 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     assert load_data("digits:mnist").normalization.mean == (0.1307,)
 
 
+def test_a_normalization_of_ids_is_refused(tmp_path: Path) -> None:
+    """It would not be applied; as stored they may be taken."""
+    torch.save(torch.ones(2, 3, dtype=torch.int32), tmp_path / "ids.pt")
+    for choice in ("unit", "mnist", ((0.5,), (0.5,))):
+        with pytest.raises(InputError, match=r"holds int32, taken for ids and never scaled; save uint8 or float32"):
+            load_data(tmp_path / "ids.pt", normalize=choice)
+    assert load_data(tmp_path / "ids.pt", normalize="raw").tensors().inputs.dtype == torch.int64
+
+
+def test_texts_that_are_no_paths_are_no_data() -> None:
+    """Too long for a name, or of a user who is not there."""
+    with pytest.raises(InputError, match="data must be one of"):
+        load_data("a" * 400)
+    with pytest.raises(InputError, match="there is no"):
+        load_data("a" * 400 + ".npy")
+    with pytest.raises(InputError, match="~ stands for a home folder"):
+        load_data("~nosuchuser/x.npy")
+
+
 def test_names_are_public_and_lazy() -> None:
     """The package imports nothing heavy before a name is used."""
     code = "import sys, normscope.data as d; dir(d); assert 'torch' not in sys.modules; d.load_data('digits')"

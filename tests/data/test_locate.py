@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 from pathlib import Path
 
 import pytest
@@ -36,6 +38,33 @@ def test_the_first_complete_folder_is_taken(tmp_path: Path) -> None:
     (tmp_path / "b" / "two").touch()
     assert first_folder("set", folders, [["one", "two"]], "get it") == tmp_path / "b"
     assert first_folder("set", folders, [["three"], ["one"]], "get it") == tmp_path / "a"
+
+
+def test_folders_that_may_not_be_entered_are_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And named if the files are nowhere else."""
+    (tmp_path / "one").touch()
+    locked = tmp_path / "locked"
+    plain = os.stat
+
+    def stat(path: object, *args: object, **kwargs: object) -> os.stat_result:
+        if str(path).startswith(str(locked)):
+            raise PermissionError(13, "Permission denied")
+        return plain(path, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(os, "stat", stat)
+    assert first_folder("set", [locked, tmp_path], [["one"]], "get it") == tmp_path
+    with pytest.raises(InputError, match=rf"looked in {locked}; incomplete: {locked} may not be looked into; get it"):
+        first_folder("set", [locked], [["one"]], "get it")
+
+
+def test_a_user_without_a_home_has_the_other_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder in a home that is not there is told."""
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.delenv("NORMSCOPE_DATA", raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: {}[uid])
+    assert roots(None) == [Path("data")]
+    with pytest.raises(InputError, match="~ stands for a home folder"):
+        roots("~/sets")
 
 
 def test_splits_are_known() -> None:

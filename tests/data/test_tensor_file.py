@@ -140,10 +140,16 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "scalar.pt": (torch.tensor(3.0), r"first axis must count examples"),
         "empty.pt": (torch.ones(0, 3), r"first axis must count examples"),
         "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
-        "sparse.pt": ({"x": X.to_sparse()}, "x in .* are sparse or quantized"),
+        "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo; save x\.to_dense\(\)"),
+        "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
+        "ragged.pt": (([X[0], X[1, :2]], Y[:2]), r"inputs in .* is a list of tensors of 2 shapes, e\.g\. \(2, 4\)"),
+        "words.pt": ({"images": ["a", "b"], "labels": Y}, "images in .* holds list of str; save a tensor"),
+        "only labels.pt": ({"labels": Y}, "must name its inputs .*; it holds labels; rename"),
+        "two.pt": ({"a": X, "b": X, "c": "d"}, "must name its inputs .*; it holds a, b, c; rename"),
         "number.pt": (3, "it holds int"),
         "labels.pt": ((X, Y[:4]), r"10 examples and labels of shape \(4,\)"),
-        "nothing.pt": ({"x": 3}, "it holds no tensor"),
+        "nothing.pt": ({}, "it holds nothing"),
+        "count.pt": ({"x": 3}, "x in .* holds int; save a tensor"),
     }
     for name, (content, message) in cases.items():
         torch.save(content, tmp_path / name)
@@ -151,7 +157,7 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
             tensor_file(tmp_path / name)
     np.save(tmp_path / "text.npy", np.array(["a", "b"]))
     np.savez(tmp_path / "fortran.npz", x=np.asfortranarray(X[:, 0].numpy()))
-    for name, message in (("text.npy", "data must be numbers"), ("fortran.npz", "in C order")):
+    for name, message in (("text.npy", "data must be numbers"), ("fortran.npz", "x in .* is in Fortran order")):
         with pytest.raises(InputError, match=message):
             tensor_file(tmp_path / name)
     with pytest.raises(InputError, match="there is no"):
@@ -161,3 +167,37 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("1,2")
     with pytest.raises(InputError, match=r"must end in \.npy"):
         tensor_file(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("marks", [Y, Y.tolist(), list(Y)])
+def test_lists_of_tensors_are_examples(tmp_path: Path, marks: object) -> None:
+    """In a pair and in a dictionary; their labels are not taken for them."""
+    for content in ((list(X), marks), {"images": list(X), "labels": marks}):
+        torch.save(content, tmp_path / "x.pt")
+        records = tensor_file(tmp_path / "x.pt")
+        assert (records.count, records.shape, records.labelled) == (10, (3, 4), True)
+        blocks = list(records.blocks(4))
+        assert torch.equal(torch.cat([x for x, _ in blocks]), X)
+        assert torch.equal(torch.cat([y for _, y in blocks]), Y)
+
+
+def test_members_that_are_not_needed_may_hold_anything(tmp_path: Path) -> None:
+    """Words, objects, other orders of memory, sparse tensors: the numbers are used."""
+    odd = {"names": np.array(["cat", "dog"]), "meta": np.array({"a": 1}, dtype=object), "f": np.asfortranarray(X[0])}
+    np.savez(tmp_path / "named.npz", x=X.numpy(), y=Y.numpy(), **odd)
+    np.savez(tmp_path / "only.npz", whatever=X.numpy(), **odd)
+    torch.save({"x": X, "y": Y, "s": X.to_sparse(), "m": X.to("meta"), "t": "text"}, tmp_path / "named.pt")
+    torch.save({"whatever": X, "s": X.to_sparse(), "t": "text", "ids": [1, 2]}, tmp_path / "only.pt")
+    for name in ("named.npz", "only.npz", "named.pt", "only.pt"):
+        records = tensor_file(tmp_path / name)
+        assert torch.equal(next(records.blocks(10))[0], X)
+        assert records.labelled is name.startswith("named")
+
+
+def test_labels_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    """Nothing is computed from them."""
+    np.savez(tmp_path / "x.npz", x=X.numpy(), y=np.array(["cat"] * 10))
+    torch.save((X, ["cat"] * 10), tmp_path / "x.pt")
+    for name in ("x.npz", "x.pt"):
+        records = tensor_file(tmp_path / name)
+        assert (records.count, records.labelled) == (10, False)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from normscope.core.errors import InputError, NonFiniteError, StateChangedError
 from normscope.graph.inputs import ModelInputs, as_inputs, check_runs, guess_inputs, iterate, parse_shape
@@ -147,7 +147,6 @@ WRONG: dict[str, tuple[Any, nn.Module, str]] = {
     "bytes for a convolution": (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), CONV, r"x\.float\(\) / 255"),
     "image without batch axis": (torch.zeros(3, 8, 8), CONV, r"lacks the batch axis: pass x\.unsqueeze\(0\)"),
     "vector without batch axis": (torch.zeros(3), LINEAR, "lacks the batch axis"),
-    "labels of objects": ((X, {"a": 1}), LINEAR, "this is dict"),
 }
 
 
@@ -327,7 +326,10 @@ def test_a_run_that_fails_names_the_layer_and_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (torch.zeros(2, 3, device="meta"), "on the meta device, where there are none: pass real data"),
+        (
+            torch.zeros(2, 3, device="meta"),
+            "on the meta device, where there are no values: pass the tensor with",
+        ),
         (torch.eye(3).to_sparse(), r"dense numbers; this tensor is sparse_coo: pass x.to_dense\(\)"),
         ([[1.0, 2.0, 3.0]], r"a batch holds tensors or arrays; this one holds float: make a tensor"),
         ([1.0, 2.0, 3.0], "this is float"),
@@ -375,3 +377,54 @@ def test_other_layouts_are_refused_with_what_to_do() -> None:
         as_inputs(torch.eye(3).to_sparse_csr(), LINEAR)
     with pytest.raises(InputError, match=r"nested: pass torch\.nested\.to_padded"):
         as_inputs(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), LINEAR)
+
+
+class Boxes(Dataset[Any]):
+    """Samples with what a detector is trained on: boxes, as many as there are."""
+
+    def __init__(self, sample: Callable[[int], Any]) -> None:
+        self.sample = sample
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return self.sample(index)
+
+
+NO_NUMBERS: dict[str, Callable[[], Any]] = {
+    "names of files": lambda: DataLoader([(X[i], f"{i}.png") for i in range(4)], batch_size=2),  # type: ignore[arg-type]
+    "list of words": lambda: [(X, ["a", "b", "c", "d"])],
+    "array of words": lambda: [(X, np.array(["a", "b", "c", "d"]))],
+    "one word": lambda: [(X, "a.png")],
+    "boxes": lambda: [(X, [{"boxes": torch.ones(i + 1, 4)} for i in range(4)])],
+    "one mapping": lambda: [(X, {"boxes": torch.ones(2, 4)})],
+    "rows of several lengths": lambda: [(X, [[1], [2, 3], [], [4]])],
+    "nothing": lambda: [(X, None)],
+    "mapping": lambda: [{"input": X, "labels": ["a", "b", "c", "d"]}],
+    "dataset of words": lambda: Boxes(lambda i: (X[i], f"{i}.png")),
+    "dataset of boxes": lambda: Boxes(lambda i: (X[i], {"boxes": torch.ones(i + 1, 4)})),
+    "dataset of mappings": lambda: Boxes(lambda i: {"input": X[i], "target": {"boxes": torch.ones(i + 1, 4)}}),
+    "dataset of objects": lambda: Boxes(lambda i: (X[i], SimpleNamespace())),
+}
+
+
+@pytest.mark.parametrize("source", NO_NUMBERS.values(), ids=NO_NUMBERS.keys())
+def test_labels_that_are_no_numbers_are_left_out(source: Callable[[], Any]) -> None:
+    """The model does not take them."""
+    batches = list(iterate(source(), LINEAR, batch=3))
+    assert torch.equal(torch.cat([inputs.tensors()[0] for inputs in batches]), X)
+    assert all(inputs.labels is None and len(inputs.tensors()) == 1 for inputs in batches)
+
+
+def test_lists_of_labels_are_cut_with_their_inputs() -> None:
+    """One label each in every batch, whether the pair is a tuple or a mapping."""
+    for data in ((X, Y.tolist()), {"input": X, "labels": Y.tolist()}):
+        assert [b.labels.tolist() for b in iterate(data, LINEAR, batch=3)] == [[0, 1, 1], [0]]  # type: ignore[union-attr]
+
+
+def test_samples_that_cannot_be_stacked_are_no_batch() -> None:
+    """Pictures of several sizes, and what is no tensor."""
+    for sample in (lambda i: X[i, : i % 2 + 1], lambda i: (X[i, : i % 2 + 1], 0), lambda i: SimpleNamespace()):
+        with pytest.raises(InputError, match="this one holds list: make a tensor"):
+            list(iterate(Boxes(sample), LINEAR))

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
+from normscope.core.paths import is_file
+from normscope.data.idx import opened
 from normscope.data.locate import checked_split, first_folder, roots
 from normscope.data.safe_pickle import load_arrays
 from normscope.data.source import Block
@@ -56,7 +58,7 @@ class BinaryCifar10:
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield images (n, 3, 32, 32) of bytes and their labels."""
         for file in self.files:
-            with file.open("rb") as stream:
+            with opened(file) as stream:
                 while chunk := stream.read(size * (PIXELS + 1)):
                     records = np.frombuffer(chunk, dtype=np.uint8).reshape(-1, PIXELS + 1)
                     images = torch.from_numpy(records[:, 1:].reshape(-1, *SHAPE).copy())
@@ -72,7 +74,7 @@ class PythonCifar10:
     labelled: bool = True
 
     def _read(self, file: Path) -> tuple[np.ndarray, np.ndarray]:
-        with file.open("rb") as stream:
+        with opened(file) as stream:
             content = load_arrays(stream, str(file))
         fields: dict[bytes, Any] = {
             bytes(k) if isinstance(k, bytes) else str(k).encode(): v for k, v in _items(content)
@@ -128,6 +130,6 @@ def cifar10(root: str | Path | None = None, split: str = "test") -> BinaryCifar1
     binary = [f"{name}.bin" for name in names]
     folders = [place / folder for place in roots(root) for folder in FOLDERS]
     folder = first_folder("cifar10", folders, [binary, names], HOW)
-    if all((folder / name).is_file() for name in binary):
+    if all(is_file(folder / name) for name in binary):
         return BinaryCifar10(tuple(folder / name for name in binary))
     return PythonCifar10(tuple(folder / name for name in names))

@@ -15,13 +15,19 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
+from normscope.core.safe_load import unreadable
 from normscope.data.source import Block
+from normscope.data.tensor_file import EXAMPLES
 
 UNSIGNED_BYTE = 8
 
 
-def _open(file: Path) -> IO[bytes]:
-    return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+def opened(file: Path) -> IO[bytes]:
+    """Open a file for reading bytes, decompressed if it is named so; one that may not be read is an InputError."""
+    try:
+        return gzip.open(file, "rb") if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+    except OSError as error:
+        raise unreadable(file, EXAMPLES, error) from error
 
 
 def _damaged(file: Path, reason: str) -> InputError:
@@ -70,7 +76,7 @@ class IdxImages:
     labels: Path
 
     def __post_init__(self) -> None:
-        with _open(self.images) as images, _open(self.labels) as labels:
+        with opened(self.images) as images, opened(self.labels) as labels:
             shape, marks = read_shape(images, self.images), read_shape(labels, self.labels)
         if len(shape) != 3:
             raise _damaged(self.images, f"images have three axes, it has {len(shape)}")
@@ -83,13 +89,13 @@ class IdxImages:
     @property
     def count(self) -> int:
         """Number of images."""
-        with _open(self.images) as stream:
+        with opened(self.images) as stream:
             return read_shape(stream, self.images)[0]
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one image, with its single channel."""
-        with _open(self.images) as stream:
+        with opened(self.images) as stream:
             return (1, *read_shape(stream, self.images)[1:])
 
     @property
@@ -99,7 +105,7 @@ class IdxImages:
 
     def blocks(self, size: int) -> Iterator[Block]:
         """Yield images (n, 1, height, width) of bytes and their labels."""
-        with _open(self.images) as images, _open(self.labels) as labels:
+        with opened(self.images) as images, opened(self.labels) as labels:
             count, *axes = read_shape(images, self.images)
             read_shape(labels, self.labels)
             for start in range(0, count, size):

@@ -8,11 +8,12 @@ from pathlib import Path
 import torch
 
 from normscope.core.errors import InputError
+from normscope.core.paths import exists
 from normscope.data.cifar10 import cifar10
 from normscope.data.digits import TOP, digits
 from normscope.data.mnist import mnist
 from normscope.data.normalization import PRESETS, normalization
-from normscope.data.source import Data, Records
+from normscope.data.source import Data, Records, is_scaled
 from normscope.data.tensor_file import EXAMPLES, tensor_file
 
 #: Data sets by name.
@@ -69,13 +70,19 @@ def load_data(
         records, top = _records(name, root, split)
         choice = normalize if normalize is not None else preset or "unit"
         return Data(text, records, normalization(choice, top, records.shape), batch_size, limit)
-    if Path(text).suffix.lower() not in EXAMPLES.endings and not Path(text).exists():
+    if Path(text).suffix.lower() not in EXAMPLES.endings and not exists(text):
         raise InputError(
             f"data must be one of {', '.join(DATASETS)} (with :{'|:'.join(PRESETS)} if wanted) or a file ending in "
             f"{', '.join(EXAMPLES.endings)}; got {text!r}; check the spelling"
         )
     stored = tensor_file(text)
-    pixels = stored.examples.dtype == torch.uint8
+    dtype = stored.examples.dtype
+    pixels = dtype == torch.uint8
+    if normalize not in (None, "raw") and not is_scaled(dtype):
+        raise InputError(
+            f"normalization is of pixels and measurements; {text} holds {str(dtype).removeprefix('torch.')}, taken for "
+            "ids and never scaled; save uint8 or float32, or leave the normalization out"
+        )
     choice = normalize if normalize is not None else ("unit" if pixels else "raw")
     top = PIXEL_TOP if pixels else 1.0
     return Data(Path(text).name, stored, normalization(choice, top, stored.shape), batch_size, limit)

@@ -81,6 +81,15 @@ def rebatched(blocks: Iterator[Block], size: int, limit: int) -> Iterator[Block]
         labels = [y[size:]] if waiting and y is not None else []
 
 
+def is_scaled(dtype: torch.dtype) -> bool:
+    """Tell whether stored numbers of this dtype are quantities, bytes being pixels; other integers are ids.
+
+    >>> is_scaled(torch.uint8), is_scaled(torch.int64)
+    (True, False)
+    """
+    return dtype.is_floating_point or dtype in (torch.uint8, torch.bool)
+
+
 @dataclass(frozen=True)
 class Data:
     """A data set that is iterated in batches, as often as wanted; only one batch is in memory.
@@ -123,7 +132,7 @@ class Data:
         """Yield batches of inputs and labels; integers that are not pixels (token ids) stay integers."""
         start = 0
         for raw, labels in rebatched(self.records.blocks(self.batch_size), self.batch_size, len(self)):
-            if raw.is_floating_point() or raw.dtype in (torch.uint8, torch.bool):
+            if is_scaled(raw.dtype):
                 inputs = self.normalization(raw)
                 finite = torch.isfinite(inputs).flatten(1).all(dim=1) if inputs.dim() > 1 else torch.isfinite(inputs)
                 if not bool(finite.all()):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +13,8 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
-from normscope.core.safe_load import FileKind, existing_file, safe_load, unreadable
+from normscope.core.paths import expanded
+from normscope.core.safe_load import FileKind, existing_file, safe_load, unlike_numbers, unreadable
 from normscope.data.source import Block
 
 #: Names under which inputs and labels are looked for, whatever their case.
@@ -73,11 +74,11 @@ class TensorFile:
             raise unreadable(self.path, EXAMPLES, error) from error
 
 
-def _torch_dtype(dtype: np.dtype, path: Path) -> torch.dtype:
+def _torch_dtype(dtype: np.dtype, place: str) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, dtype.newbyteorder("="))).dtype
     except TypeError:
-        raise InputError(f"data must be numbers; {path} holds {dtype}; save them as float32 or uint8") from None
+        raise InputError(f"data must be numbers; {place} holds {dtype}; save them as float32 or uint8") from None
 
 
 def _sliced(slices: Callable[[int, int], Any], count: int) -> Reader:
@@ -96,27 +97,28 @@ def _native(part: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(np.array(part, dtype=part.dtype.newbyteorder("="), order="C"))
 
 
-def _npy_header(stream: IO[bytes], path: Path) -> tuple[tuple[int, ...], np.dtype]:
+def _npy_header(stream: IO[bytes], place: str) -> tuple[tuple[int, ...], np.dtype]:
     """Return shape and dtype of the array that follows in C order."""
     version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = reader(stream)  # type: ignore[no-untyped-call]
     if dtype.hasobject:
-        raise InputError(f"data must be numbers; {path} holds Python objects, which were not read; save numbers")
+        raise InputError(f"data must be numbers; {place} holds Python objects, which were not read; save numbers")
     if fortran and len(shape) > 1:
-        raise InputError(f"arrays in {path} must be in C order; got Fortran order; save np.ascontiguousarray(x)")
+        raise InputError(f"arrays must be in C order; {place} is in Fortran order; save np.ascontiguousarray(x)")
     return shape, dtype
 
 
-def _npz_column(path: Path, member: str) -> Column:
+def _npz_column(path: Path, name: str) -> Column:
     """Return an array of a .npz archive; it is decompressed as a stream."""
+    member, place = f"{name}.npy", f"{name} in {path}"
     with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-        shape, dtype = _npy_header(stream, path)
+        shape, dtype = _npy_header(stream, place)
     row = int(np.prod(shape[1:], dtype=np.int64)) * dtype.itemsize
 
     def read(size: int) -> Iterator[torch.Tensor]:
         with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
-            _npy_header(stream, path)
+            _npy_header(stream, place)
             for start in range(0, shape[0], size):
                 count = min(size, shape[0] - start)
                 content = stream.read(count * row)
@@ -124,21 +126,29 @@ def _npz_column(path: Path, member: str) -> Column:
                     raise EOFError(f"{member} was cut short")
                 yield _native(np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:]))
 
-    return Column(tuple(shape), _torch_dtype(dtype, path), read)
+    return Column(tuple(shape), _torch_dtype(dtype, place), read)
 
 
-def _numpy_columns(path: Path) -> dict[str, Column]:
+def _numpy_columns(path: Path) -> dict[str, Column | InputError]:
     if path.suffix.lower() == ".npy":
         array = np.load(path, mmap_mode="r", allow_pickle=False)
         shape = tuple(array.shape)
         read = _sliced(lambda start, stop: array[start:stop], shape[0] if shape else 0)
-        return {"inputs": Column(shape, _torch_dtype(array.dtype, path), read)}
+        return {"inputs": Column(shape, _torch_dtype(array.dtype, str(path)), read)}
     with zipfile.ZipFile(path) as archive:
-        members = [name for name in archive.namelist() if name.endswith(".npy")]
-    return {name.removesuffix(".npy"): _npz_column(path, name) for name in members}
+        members = [name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")]
+    return {name: _or_error(_npz_column, path, name) for name in members}
 
 
-def _torch_columns(path: Path) -> dict[str, Column]:
+def _or_error(make: Callable[..., Column], *arguments: Any) -> Column | InputError:
+    """Return a column, or why it is none: that matters only if it is wanted."""
+    try:
+        return make(*arguments)
+    except InputError as error:
+        return error
+
+
+def _torch_columns(path: Path) -> dict[str, Column | InputError]:
     content = safe_load(path, EXAMPLES)
     if isinstance(content, torch.Tensor):
         content = {"inputs": content}
@@ -149,22 +159,36 @@ def _torch_columns(path: Path) -> dict[str, Column]:
             f"{path} must hold a tensor, a pair (inputs, labels) or a dictionary of tensors; it holds "
             f"{type(content).__name__}; save one of these"
         )
-    tensors = {str(key): value for key, value in content.items() if isinstance(value, torch.Tensor)}
-    odd = [key for key, value in tensors.items() if value.layout != torch.strided or value.is_quantized]
-    if odd:
+    return {str(key): _or_error(_tensor_column, path, str(key), value) for key, value in content.items()}
+
+
+def _tensor_column(path: Path, name: str, value: Any) -> Column:
+    """Return a tensor as a column, or under a known name a list of tensors or numbers of one shape."""
+    listing = isinstance(value, (list, tuple)) and name.lower() in (*INPUTS, *LABELS)
+    parts = list(value) if listing else [value]
+    if listing and parts and all(isinstance(part, (bool, int, float)) for part in parts):
+        parts, listing = [torch.tensor(parts)], False
+    if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
+        held = " of ".join(type(thing).__name__ for thing in (value, *parts[: int(listing)]))
+        raise InputError(f"data must be tensors; {name} in {path} holds {held}; save a tensor of numbers")
+    odd = next((pair for part in parts if (pair := unlike_numbers(part))[0]), None)
+    if odd is not None:
+        raise InputError(f"data must be dense numbers; {name} in {path} is {odd[0]}; save {odd[1]}")
+    if not listing:
+        tensor = parts[0].detach()
+        read = _sliced(lambda start, stop: tensor[start:stop].clone(), len(tensor) if tensor.dim() else 0)
+        return Column(tuple(tensor.shape), tensor.dtype, read)
+    shapes = sorted({tuple(part.shape) for part in parts})
+    if len(shapes) > 1 or len({part.dtype for part in parts}) > 1:
         raise InputError(
-            f"data must be dense numbers; {', '.join(odd)} in {path} are sparse or quantized; save x.to_dense()"
+            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors of "
+            f"{len(shapes)} shapes, e.g. {', '.join(map(str, shapes[:2]))}; cut or pad them and save one tensor"
         )
-    return {key: _tensor_column(value) for key, value in tensors.items()}
+    read = _sliced(lambda start, stop: torch.stack(parts[start:stop]).detach(), len(parts))
+    return Column((len(parts), *shapes[0]), parts[0].dtype, read)
 
 
-def _tensor_column(tensor: torch.Tensor) -> Column:
-    tensor, shape = tensor.detach(), tuple(tensor.shape)
-    read = _sliced(lambda start, stop: tensor[start:stop].clone(), shape[0] if shape else 0)
-    return Column(shape, tensor.dtype, read)
-
-
-def _safetensors_columns(path: Path) -> dict[str, Column]:
+def _safetensors_columns(path: Path) -> dict[str, Column | InputError]:
     from safetensors import safe_open
 
     def column(name: str) -> Column:
@@ -185,16 +209,17 @@ def _safetensors_columns(path: Path) -> dict[str, Column]:
     return {name: column(name) for name in names}
 
 
-def _chosen(columns: Mapping[str, Column], names: Sequence[str]) -> str | None:
-    by_lower = {key.lower(): key for key in columns}
-    return next((by_lower[name] for name in names if name in by_lower), None)
+def _chosen(names: Iterable[str], known: Sequence[str]) -> str | None:
+    by_lower = {name.lower(): name for name in names}
+    return next((by_lower[name] for name in known if name in by_lower), None)
 
 
 def tensor_file(path: str | Path) -> TensorFile:
     """Return the examples in a tensor file; the first axis counts them.
 
     An archive or dictionary holds inputs under one of :data:`INPUTS` and labels under one of :data:`LABELS`; an only
-    tensor is the inputs, whatever its name.
+    tensor is the inputs, whatever its name, unless that is one of labels. A list of tensors of one shape is as good as
+    a tensor. What is no inputs may hold anything: labels that are no numbers are left out.
 
     Args:
         path: a file with one of the endings of :data:`EXAMPLES`.
@@ -212,7 +237,7 @@ def tensor_file(path: str | Path) -> TensorFile:
     ...     data.count, data.shape, [y.tolist() for _, y in data.blocks(3)]
     (5, (3,), [[0, 1, 2], [3, 4]])
     """
-    path = Path(path).expanduser()
+    path = expanded(path)
     existing_file(path, EXAMPLES)
     readers = {".npy": _numpy_columns, ".npz": _numpy_columns, ".safetensors": _safetensors_columns}
     try:
@@ -225,15 +250,29 @@ def tensor_file(path: str | Path) -> TensorFile:
     return _checked(path, columns)
 
 
-def _checked(path: Path, columns: Mapping[str, Column]) -> TensorFile:
-    name = _chosen(columns, INPUTS) or (next(iter(columns)) if len(columns) == 1 else None)
-    if name is None:
-        held = ", ".join(sorted(columns)) or "no tensor"
+def _inputs_name(path: Path, columns: Mapping[str, Column | InputError]) -> str:
+    """Return the name of the inputs: a known one, or that of the only array which is not named as labels."""
+    usable = [key for key, column in columns.items() if isinstance(column, Column)]
+    name = _chosen(usable, INPUTS) or _chosen(columns, INPUTS)
+    if name is not None:
+        return name
+    unnamed = [key for key in usable or columns if key.lower() not in LABELS]
+    if len(usable or columns) != 1 or not unnamed:
+        held = ", ".join(sorted(columns)) or "nothing"
         raise InputError(
             f"{path} must name its inputs {', '.join(INPUTS[:4])} or the like; it holds {held}; rename them"
         )
-    examples, label = columns[name], _chosen(columns, LABELS)
-    marks = columns[label] if label is not None and label != name else None
+    return unnamed[0]
+
+
+def _checked(path: Path, columns: Mapping[str, Column | InputError]) -> TensorFile:
+    name = _inputs_name(path, columns)
+    examples = columns[name]
+    if isinstance(examples, InputError):
+        raise examples
+    others = {key: column for key, column in columns.items() if isinstance(column, Column) and key != name}
+    label = _chosen(others, LABELS)
+    marks = None if label is None else others[label]
     if not examples.shape or examples.shape[0] == 0:
         raise InputError(f"the first axis must count examples; {name} in {path} has shape {examples.shape}")
     if examples.dtype.is_complex:

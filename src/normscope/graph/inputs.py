@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, default_collate
 
 from normscope.core.environment import restore_rng, rng_state
 from normscope.core.errors import InputError, NonFiniteInputError, NormscopeError
 from normscope.core.guard import untouched
+from normscope.core.safe_load import unlike_numbers
 from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape
 from normscope.graph.fresh import evaluating, refuse_quantized
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
@@ -138,12 +139,11 @@ def guess_inputs(
     tried: list[str] = []
     for source in (from_configuration, from_layers):
         for named in source(model, sampler):
-            if dtype is not None:
-                named = {name: value.to(dtype) for name, value in named.items()}
+            guess = named if dtype is None else {name: value.to(dtype) for name, value in named.items()}
             try:
-                return check_runs(model, _assign(named, model))
+                return check_runs(model, _assign(guess, model))
             except InputError as error:
-                tried.append(f"{_shapes(named.values())}: {error.__cause__ or error}".splitlines()[0])
+                tried.append(f"{_shapes(guess.values())}: {error.__cause__ or error}".splitlines()[0])
     found = f"tried {'; '.join(tried[:3])}" if tried else "no layer tells the size of its input"
     raise InputError(f"the shape of the model's input could not be guessed ({found}): {_ADVICE}")
 
@@ -179,11 +179,29 @@ def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
     elif isinstance(data, tuple | list) and any(isinstance(item, Tensor | np.ndarray) for item in data):
         yield from (tuple(piece.values()) for piece in _cut_together(dict(enumerate(data)), range(len(data)), batch))
     elif isinstance(data, Dataset):
-        yield from DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(0))
+        yield from DataLoader(data, batch_size=batch, generator=torch.Generator().manual_seed(0), collate_fn=_collated)
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         yield from data
     else:
         raise InputError(f"data is a tensor, an array, a batch, a dataset or a loader, not {type(data).__name__}")
+
+
+def _collated(samples: list[Any]) -> Any:
+    """Return samples of a dataset as a batch; parts that cannot be stacked (boxes, pictures) stay lists."""
+    first = samples[0]
+    if isinstance(first, Mapping):
+        return {key: _stacked([sample.get(key) for sample in samples]) for key in first}
+    if isinstance(first, tuple | list):
+        return tuple(_stacked(list(column)) for column in zip(*samples, strict=False))
+    return (_stacked(samples),)
+
+
+def _stacked(column: list[Any]) -> Any:
+    """Return one part of several samples stacked, or as it is if it cannot be."""
+    try:
+        return default_collate(column)
+    except (TypeError, RuntimeError, KeyError):
+        return column
 
 
 def _cut(data: Any, batch: int) -> Iterator[Any]:
@@ -195,14 +213,16 @@ def _cut(data: Any, batch: int) -> Iterator[Any]:
 
 
 def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> Iterator[dict[Any, Any]]:
-    """Yield pieces of several tensors along axis 0, if they have one length; otherwise all at once."""
+    """Yield pieces of several tensors along axis 0, and of lists as long, if they have one length; else all at once."""
     lengths = {len(v) for v in data.values() if isinstance(v, Tensor | np.ndarray) and v.ndim}
     if len(lengths) != 1:
         yield dict(data)
         return
-    for start in range(0, lengths.pop(), batch):
+    length = lengths.pop()
+    cut = {k for k, v in data.items() if getattr(v, "ndim", 0) or (isinstance(v, list | tuple) and len(v) == length)}
+    for start in range(0, length, batch):
         piece = slice(start, start + batch)
-        yield {key: data[key][piece] if getattr(data[key], "ndim", 0) else data[key] for key in keys}
+        yield {key: data[key][piece] if key in cut else data[key] for key in keys}
 
 
 def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
@@ -216,8 +236,7 @@ def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     if len(data) < count:
         names = ", ".join(signature.required)
         raise InputError(f"the model's forward needs {count} inputs ({names}), the batch holds {len(data)}")
-    given = data[count] if len(data) > count else None
-    labels = None if given is None else _tensor(given, model, cast=False)
+    labels = _labels(data[count], model) if len(data) > count else None
     return ModelInputs(tuple(_value(item, model) for item in data[:count]), {}, labels)
 
 
@@ -235,12 +254,23 @@ def _from_mapping(data: Mapping[str, Any], model: nn.Module, labels: Any) -> Mod
     if tensors or not kept:
         given = ", ".join(tensors or named) or "nothing"
         raise InputError(f"the model's forward takes {', '.join(signature.keywords)}; the batch holds {given}")
-    return ModelInputs((), kept, None if labels is None else _tensor(labels, model, cast=False))
+    return ModelInputs((), kept, _labels(labels, model))
 
 
 def _value(value: Any, model: nn.Module) -> Any:
     """Return an argument: arrays and tensors converted, anything else as it is."""
     return _tensor(value, model) if isinstance(value, Tensor | np.ndarray) else value
+
+
+def _labels(value: Any, model: nn.Module) -> Tensor | None:
+    """Return labels as a tensor, and None for those that are no numbers (names of files, boxes): they are left out."""
+    if isinstance(value, list | tuple | int | float):
+        try:
+            value = torch.as_tensor(value)
+        except (TypeError, ValueError, RuntimeError):  # words, mappings, rows of several lengths
+            return None
+    numbers = isinstance(value, Tensor) or (isinstance(value, np.ndarray) and value.dtype.kind in "biufc")
+    return _tensor(value, model, cast=False) if numbers else None
 
 
 def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
@@ -249,8 +279,6 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
         if value.dtype.kind not in "biufc":
             raise InputError(f"data is numbers; this array holds {value.dtype}")
         value = torch.from_numpy(np.array(value))  # a copy: the model may overwrite its input
-    elif isinstance(value, list | int | float) and not cast:
-        value = torch.as_tensor(value)
     if not isinstance(value, Tensor):
         raise InputError(
             f"data is a tensor, an array, a tuple or mapping of them, or a loader that yields such; "
@@ -271,17 +299,9 @@ def refuse_unusable(value: Any) -> None:
 
     >>> refuse_unusable(torch.zeros(2))
     """
-    if not isinstance(value, Tensor):
-        return
-    if value.is_meta:
-        raise InputError("data has values; this tensor is on the meta device, where there are none: pass real data")
-    if value.layout is not torch.strided or value.is_nested or value.is_quantized:
-        kind = "nested" if value.is_nested else value.dtype if value.is_quantized else value.layout
-        mend = {"nested": "torch.nested.to_padded_tensor(x, 0.0)", value.dtype: "x.dequantize()"}
-        raise InputError(
-            f"data is dense numbers; this tensor is {str(kind).removeprefix('torch.')}: "
-            f"pass {mend.get(kind, 'x.to_dense()')}"
-        )
+    kind, mend = unlike_numbers(value) if isinstance(value, Tensor) else ("", "")
+    if kind:
+        raise InputError(f"data is dense numbers; this tensor is {kind}: pass {mend}")
 
 
 def _check(inputs: ModelInputs, model: nn.Module) -> None:
