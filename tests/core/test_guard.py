@@ -325,6 +325,26 @@ def test_an_inner_guard_leaves_parameters_to_the_outer_one() -> None:
     assert inner.moved == ()
 
 
+@pytest.mark.parametrize("limit", [0, guard.COPY_LIMIT])
+def test_parameters_made_in_inference_mode_are_watched(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    """They count no writes; large ones are compared by their bits alone."""
+    monkeypatch.setattr(guard, "COPY_LIMIT", limit)
+    with torch.inference_mode():
+        model = nn.Linear(3, 2)
+    before = fingerprint(model)
+    with untouched(model):
+        model(torch.ones(1, 3))
+    assert fingerprint(model) == before
+
+    def overwrite() -> None:
+        with untouched(model), torch.inference_mode():
+            model.weight.add_(1.0)
+
+    with pytest.raises(StateChangedError, match="overwrote weight in place"):
+        overwrite()
+    assert (fingerprint(model) == before) == (limit > 0)
+
+
 def test_tensors_made_in_inference_mode_are_put_back() -> None:
     """They may be written there only."""
     with torch.inference_mode():

@@ -217,7 +217,7 @@ class _TensorState:
         self.name = name
         self.tensor = tensor
         self.alias = tensor.detach()
-        self.version = None if tensor.is_inference() else tensor._version
+        self.version = _version(tensor)
         self.copy = tensor.detach().clone() if copy else None
         self.checksum = None if copy else checksum(tensor)
         self.requires_grad = tensor.requires_grad
@@ -250,7 +250,12 @@ class _TensorState:
         """Tell whether the content differs; a write through ``.data`` does not move the version counter."""
         if self.copy is not None:
             return not same_bits(self.tensor, self.copy)
-        return self.version != self.tensor._version or self.checksum != checksum(self.tensor)
+        return self.version != _version(self.tensor) or self.checksum != checksum(self.tensor)
+
+
+def _version(tensor: Tensor) -> int | None:
+    """Return the counter of writes; a tensor made in inference mode has none."""
+    return None if tensor.is_inference() else tensor._version
 
 
 def _write(tensor: Tensor, content: Tensor) -> None:
