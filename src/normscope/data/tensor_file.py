@@ -99,9 +99,9 @@ def _native(part: np.ndarray) -> torch.Tensor:
 
 def _npy_header(stream: IO[bytes], place: str) -> tuple[tuple[int, ...], np.dtype]:
     """Return shape and dtype of the array that follows in C order."""
-    version = np.lib.format.read_magic(stream)  # type: ignore[no-untyped-call]
+    version = np.lib.format.read_magic(stream)
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, fortran, dtype = reader(stream)  # type: ignore[no-untyped-call]
+    shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
         raise InputError(f"data must be numbers; {place} holds Python objects, which were not read; save numbers")
     if fortran and len(shape) > 1:

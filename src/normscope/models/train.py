@@ -75,7 +75,7 @@ def he_normal_(model: nn.Module, generator: torch.Generator) -> None:
         value = torch.randn(shape, generator=generator, dtype=torch.float64) * math.sqrt(2.0 / fan_in(layer))
         value = value.to(device=device, dtype=dtype)
         if is_parametrized(layer, "weight"):
-            layer.weight = value  # type: ignore[assignment]  # parametrize gives the attribute a setter
+            layer.weight = value  # parametrize gives the attribute a setter
         else:
             layer.weight.copy_(value)
         if layer.bias is not None:

@@ -136,7 +136,7 @@ def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
                 numbers = dict(zip(result.depth.names if alike else range(len(line.log10)), line.log10, strict=True))
                 places = longest.names if alike else range(len(longest.names))
                 style = f"run{index % RUNS}{'-lower' if key == 'lower' else ''}"
-                moved = tuple(numbers.get(place) for place in places)  # type: ignore[call-overload]
+                moved = tuple(numbers.get(place) for place in places)
                 lines.append(Line(style, line.label, line.kind, line.note, moved, gaps=True))
     if not lines:
         return None

@@ -191,7 +191,7 @@ def _patches(
     padding = arguments.get("padding")
     if len(kernel) == 2 and not transposed and not isinstance(padding, str):
         settings = {k: _pair(arguments.get(k), d) for k, d in (("dilation", 1), ("padding", 0), ("stride", 1))}
-        return torch.nn.functional.unfold(x, kernel, **settings)  # type: ignore[arg-type]
+        return torch.nn.functional.unfold(x, kernel, **settings)
     size = channels * math.prod(kernel)
     unit = torch.eye(size, dtype=torch.float64, device=x.device).reshape(size, channels, *kernel)
     if transposed:
