@@ -60,8 +60,8 @@ def test_text(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("nowhere.json",), "nowhere.json: No such file"),
-        (("wrong.json",), "is not a result of normscope analyze"),
+        (("nowhere.json",), "there is no nowhere.json"),
+        (("wrong.json",), "a result must be the JSON that analyze writes"),
         ((MODEL, "--alpha", "0"), "alpha is a positive number"),
         ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),

@@ -83,4 +83,4 @@ def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:
     result = run("extremal", *arguments)
     assert result.exit_code == 2
     assert text in " ".join(result.stderr.split())
-    assert not list(Path().iterdir())
+    assert [path.name for path in Path().rglob("*")] == ["folder.svg"]
