@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -166,3 +167,17 @@ def test_progress_gives_no_orders_either(capsys: pytest.CaptureFixture[str]) -> 
         stages("tensor \x1b[2J")
         time.sleep(0.2)
     assert capsys.readouterr().err == "normscope: tensor \\x1b[2J ...\n"
+
+
+def test_a_working_directory_that_was_deleted_is_told_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever is asked: what torch is built on cannot be loaded from there."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(SystemExit) as stopped:
+        guarded(pytest.fail)()
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "normscope: the working directory must exist; it was deleted; change to another\n"

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from normscope.cli.streams import WRONG_USE, visible
-from normscope.core.errors import NormscopeError
+from normscope.core.errors import InputError, NormscopeError
+from normscope.core.paths import working_folder
 
 if TYPE_CHECKING:
     from normscope.report.table import Section
@@ -48,6 +49,8 @@ def guarded(function: F) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
+            if working_folder() is None:  # libraries below torch end the process there
+                raise InputError("the working directory must exist; it was deleted; change to another")
             return function(*args, **kwargs)
         except NormscopeError as error:
             _say(str(error))

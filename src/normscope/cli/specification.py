@@ -14,7 +14,7 @@ from typing import Any
 import typer
 
 from normscope.core.errors import InputError, ModelNotFoundError
-from normscope.core.paths import exists, expanded, is_file, is_folder, resolved
+from normscope.core.paths import exists, expanded, is_file, is_folder
 
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
 MOST_NUMBERS = 2**31
@@ -134,7 +134,6 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     """
     try:
         place = nearest = expanded(folder)
-        resolved(place)  # in a working directory that was deleted nothing can be made
         while not exists(nearest) and nearest != nearest.parent:
             nearest = nearest.parent
         if not is_folder(nearest):
