@@ -50,8 +50,10 @@ def demo(
     from normscope.report.table import plain_text
 
     folder = checked_folder(out)
-    for file in (FILE, SUMMARY, REPORT, *(Path(name) / FILE for name in VARIANTS)):
-        checked_file(folder / file)
+    for place in (folder, *(folder / name for name in VARIANTS)):
+        checked_file(place / FILE)
+    checked_file(folder / SUMMARY)
+    checked_file(folder / REPORT)
     with aside(), Stages(quiet=quiet) as stages, one_thread():
         results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]

@@ -17,7 +17,7 @@ from normscope.core.errors import InputError, ModelNotFoundError
 from normscope.core.paths import exists, expanded, is_file, is_folder
 
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
-MOST_NUMBERS = 2**31
+MOST_NUMBERS = 2**28
 
 
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
