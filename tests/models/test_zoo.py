@@ -109,6 +109,9 @@ def test_mistakes_are_named() -> None:
             build("relu10", arguments={name: 1})
     with pytest.raises(FactoryError, match=r"norm must be one of bn.*got 'batch'"):
         build("cnn", norm="batch")
+    for name, value in (("width", -4), ("width", 0.5), ("width", 10**12), ("depth", "deep"), ("width", None)):
+        with pytest.raises(FactoryError, match="relu10 could not be built: "):
+            build("relu10", **{name: value})
 
 
 def test_names_are_known_without_torch() -> None:

@@ -40,14 +40,15 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
     # Unlike the files of tempfile, which are their owner's alone, this one obeys the umask.
-    os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    rights = stat.S_IMODE(os.fstat(descriptor).st_mode) if mode is None else mode
+    os.close(descriptor)
     try:
         yield temporary
         if durable:
             with temporary.open("rb+") as stream:
                 os.fsync(stream.fileno())
-        if mode is not None:
-            temporary.chmod(mode)
+        temporary.chmod(rights)  # whoever wrote it may have put a file of their own in its place
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)

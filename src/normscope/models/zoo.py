@@ -163,8 +163,9 @@ def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = Non
     with seeded(seed):
         try:
             network: Any = factory(**given)
-        except (ValueError, TypeError) as error:
-            raise FactoryError(f"{name} could not be built: {error}; change that argument") from error
+        except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise FactoryError(f"{name} could not be built: {first}; change its arguments") from error
     check_instance_norms(network, network.input_shape)
     return network
 
