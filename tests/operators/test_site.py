@@ -86,7 +86,12 @@ def test_a_normalizer_behind_another_has_its_own_core() -> None:
     assert second.spread is not None
     assert (first.spread.size, first.spread.eps) == (4, 0.5)
     assert (second.spread.size, second.spread.eps) == (3, 0.25)
-    assert first.source == "x" or first.source != second.source
+    assert first.node != second.source
+    fixed = seeded(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    _, batch = program_of(fixed, points(2, 4)).sites
+    assert batch.spread is None
+    assert batch.running is not None
+    assert torch.equal(batch.running[1], fixed[2].running_var)  # type: ignore[index, union-attr, arg-type]
 
 
 def test_the_default_eps_of_rms_norm_is_the_one_torch_takes() -> None:
