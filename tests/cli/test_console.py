@@ -111,6 +111,11 @@ def test_sections_are_plain_when_piped_and_styled_on_a_terminal(
         (InputError("what holds; what came"), 2, "normscope: what holds; what came\n"),
         (KeyboardInterrupt(), 130, "normscope: stopped\n"),
         (InputError("a\x1b[2J\nb"), 2, "normscope: a\\x1b[2J\nb\n"),
+        (
+            PermissionError(13, "Permission denied", "locked/a"),
+            2,
+            "normscope: a path must be usable; locked/a is not: Permission denied; name another, or ask for access\n",
+        ),
         (MemoryError(), 2, MEMORY.format("none is left")),
         (RuntimeError("can't allocate memory: 8 bytes\nat x.cpp"), 2, MEMORY.format("can't allocate memory: 8 bytes")),
     ],
@@ -130,14 +135,15 @@ def test_errors_become_one_line_and_a_code(
     assert capsys.readouterr() == ("", said)
 
 
-def test_other_exceptions_pass() -> None:
-    """A mistake of ours is not dressed up as a lack of memory."""
+@pytest.mark.parametrize("error", [RuntimeError("ours"), OSError(13, "ours"), FileNotFoundError(2, "ours", "a")])
+def test_other_exceptions_pass(error: Exception) -> None:
+    """A mistake of ours is not dressed up as the user's."""
 
     @guarded
     def verb() -> Any:
-        raise RuntimeError("ours")
+        raise error
 
-    with pytest.raises(RuntimeError, match="ours"):
+    with pytest.raises(type(error), match="ours"):
         verb()
 
 

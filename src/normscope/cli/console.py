@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import sys
@@ -26,6 +27,8 @@ STOPPED = 130
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
 _TICK = 0.2
+#: What a path raises that the user named wrongly, or may not use.
+_UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 #: What a message of several lines may hold.
 _BREAKS = "\n\t"
 
@@ -54,6 +57,11 @@ def guarded(function: F) -> F:
             return function(*args, **kwargs)
         except NormscopeError as error:
             _say(str(error))
+            raise SystemExit(WRONG_USE) from None
+        except OSError as error:
+            if error.filename is None or error.errno not in _UNREACHABLE:
+                raise
+            _say(f"a path must be usable; {error.filename} is not: {error.strerror}; name another, or ask for access")
             raise SystemExit(WRONG_USE) from None
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
