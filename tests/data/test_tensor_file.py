@@ -142,7 +142,11 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
         "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo; save x\.to_dense\(\)"),
         "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
-        "ragged.pt": (([X[0], X[1, :2]], Y[:2]), r"inputs in .* is a list of tensors of 2 shapes, e\.g\. \(2, 4\)"),
+        "ragged.pt": (
+            ([X[0], X[1, :2]], Y[:2]),
+            r"inputs in .* is a list of tensors \(2, 4\) float32, \(3, 4\) float32",
+        ),
+        "mixed.pt": ({"x": [X[0], X[1].double()]}, r"x in .* is a list of tensors \(3, 4\) float32, \(3, 4\) float64"),
         "words.pt": ({"images": ["a", "b"], "labels": Y}, "images in .* holds list of str; save a tensor"),
         "only labels.pt": ({"labels": Y}, "must name its inputs .*; it holds labels; rename"),
         "two.pt": ({"a": X, "b": X, "c": "d"}, "must name its inputs .*; it holds a, b, c; rename"),

@@ -178,14 +178,14 @@ def _tensor_column(path: Path, name: str, value: Any) -> Column:
         tensor = parts[0].detach()
         read = _sliced(lambda start, stop: tensor[start:stop].clone(), len(tensor) if tensor.dim() else 0)
         return Column(tuple(tensor.shape), tensor.dtype, read)
-    shapes = sorted({tuple(part.shape) for part in parts})
-    if len(shapes) > 1 or len({part.dtype for part in parts}) > 1:
+    kinds = sorted({f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in parts})
+    if len(kinds) > 1:
         raise InputError(
-            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors of "
-            f"{len(shapes)} shapes, e.g. {', '.join(map(str, shapes[:2]))}; cut or pad them and save one tensor"
+            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors {kinds[0]}, {kinds[1]} and "
+            "the like; cut or pad them, and save one tensor"
         )
     read = _sliced(lambda start, stop: torch.stack(parts[start:stop]).detach(), len(parts))
-    return Column((len(parts), *shapes[0]), parts[0].dtype, read)
+    return Column((len(parts), *parts[0].shape), parts[0].dtype, read)
 
 
 def _safetensors_columns(path: Path) -> dict[str, Column | InputError]:
