@@ -144,7 +144,7 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
         "ragged.pt": (
             ([X[0], X[1, :2]], Y[:2]),
-            r"inputs in .* is a list of tensors \(2, 4\) float32, \(3, 4\) float32",
+            r"inputs in .* list of tensors \(2, 4\) float32, \(3, 4\) float32",
         ),
         "mixed.pt": ({"x": [X[0], X[1].double()]}, r"x in .* is a list of tensors \(3, 4\) float32, \(3, 4\) float64"),
         "words.pt": ({"images": ["a", "b"], "labels": Y}, "images in .* holds list of str; save a tensor"),

@@ -181,8 +181,8 @@ def _tensor_column(path: Path, name: str, value: Any) -> Column:
     kinds = sorted({f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in parts})
     if len(kinds) > 1:
         raise InputError(
-            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors {kinds[0]}, {kinds[1]} and "
-            "the like; cut or pad them, and save one tensor"
+            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors {kinds[0]}, {kinds[1]} "
+            "and the like; cut or pad them, and save one tensor"
         )
     read = _sliced(lambda start, stop: torch.stack(parts[start:stop]).detach(), len(parts))
     return Column((len(parts), *parts[0].shape), parts[0].dtype, read)
