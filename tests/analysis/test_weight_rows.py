@@ -48,7 +48,7 @@ def test_the_constants_of_a_chain() -> None:
     """Theorem 12 as printed, and the product of all other norms, by singular values."""
     model = _chain()
     first, second = (spectral_norm(model[i].weight.detach()) for i in (0, 2))
-    hidden = float(torch.relu(model[0](X)).norm(dim=1).max())
+    hidden = float(torch.relu(model[0](X)).detach().norm(dim=1).max())
     rows = _rows(model)
     for name, activation, after, before in (("0.weight", NORM, second, 1.0), ("2.weight", hidden, 1.0, first)):
         row = rows[name]

@@ -51,7 +51,7 @@ class Options:
             check_count(self.ascent, "ascent", least=0)
         check_count(self.seed, "seed", least=0)
         if self.mode not in MODES:
-            raise InputError(f"mode, of BatchNorm, is one of {', '.join(MODES)}; got {self.mode!r}")
+            raise InputError(f"mode is {', '.join(map(repr, MODES))} (of BatchNorm), not {self.mode!r}")
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:

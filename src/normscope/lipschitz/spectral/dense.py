@@ -11,7 +11,7 @@ from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.lipschitz.spectral.bounds import NormBounds, largest_norm
 from normscope.lipschitz.spectral.cholesky import certify_largest_eigenvalue
-from normscope.lipschitz.spectral.eigenpair import certified_eigenpair
+from normscope.lipschitz.spectral.eigenpair import SLACK, certified_eigenpair
 from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
 from normscope.lipschitz.spectral.rounding import UNIT_ROUNDOFF, gamma, root_above, to_unit_scale
 from normscope.operators.linear_map import LinearMap
@@ -96,10 +96,10 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     at_once = max(1, BATCH_NUMBERS // A[0].numel())
     first = int(torch.cat([torch.linalg.matrix_norm(part, ord=2) for part in A.split(at_once)]).argmax())
     attained = matrix_norm(A[first], seed=seed)
-    squares = []
+    guess, squares = attained.lower**2, []
     for part in A.split(at_once):
         error = gamma(A.shape[2]) * (part.square().sum((1, 2)) * (1.0 + A[0].numel() * UNIT_ROUNDOFF))
-        squares.append(certify_largest_eigenvalue(part @ part.mT, attained.lower**2, gram_error=error).max())
+        squares.append(certify_largest_eigenvalue(part @ part.mT, guess, gram_error=error, slack=SLACK).max())
     upper = root_above(float(torch.stack(squares).max()))
     return NormBounds.between(attained.lower, max(upper, attained.lower), "cholesky").scaled(log_factor)
 
