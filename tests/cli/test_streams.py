@@ -14,6 +14,8 @@ import pytest
 from normscope.cli.streams import aside, delivered, visible
 
 COMMAND = [sys.executable, "-m", "normscope"]
+#: Streams hold text back, as they do unless told otherwise.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 LOUD = """
 import atexit, os, subprocess, sys
 from torch import nn
@@ -35,14 +37,18 @@ def build():
 
 def _output(code: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
     """Run a program with the package."""
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, **settings)  # type: ignore[call-overload]
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, **{"env": BUFFERED, **settings}
+    )  # type: ignore[call-overload]
 
 
 def test_json_is_alone_on_stdout_whatever_the_users_code_does(tmp_path: Path) -> None:
     """It prints by descriptor, by children, to the first stdout and at the exit: all of that is on stderr."""
     (tmp_path / "loud.py").write_text(LOUD)
     arguments = ["analyze", "loud.py:build", "--input", "4", "--no-report", "--json"]
-    done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=tmp_path, env=BUFFERED, capture_output=True, text=True, check=True
+    )
     assert json.loads(done.stdout) == json.loads((tmp_path / "result.json").read_text())
     for said in ("number one", "a shell", "a child", "the first stdout", "a plain print", "at the exit"):
         assert said in done.stderr
@@ -106,7 +112,7 @@ def test_closed_streams_lead_nowhere(tmp_path: Path, closed: tuple[int, ...]) ->
     (tmp_path / "program.py").write_text(_PROGRAM)
     close = f"import os\nfor number in {closed!r}: os.close(number)\n"
     start = f"os.execv({sys.executable!r}, [{sys.executable!r}, 'program.py'])"
-    done = subprocess.run([sys.executable, "-c", close + start], cwd=tmp_path, capture_output=True)
+    done = subprocess.run([sys.executable, "-c", close + start], cwd=tmp_path, env=BUFFERED, capture_output=True)
     assert done.returncode == 2
     assert done.stdout == (b"" if 1 in closed else b"the result\n")
     said = b"from the side\nfrom the back\nprinted\nnormscope: wrong use\n"
@@ -117,19 +123,21 @@ def test_closed_streams_lead_nowhere(tmp_path: Path, closed: tuple[int, ...]) ->
 @pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape", "utf-8:strict", "latin-1"])
 def test_any_text_can_be_printed(encoding: str) -> None:
     """Letters that the terminal lacks and bytes that are no text are spelled out."""
-    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    environment = {**BUFFERED, "PYTHONIOENCODING": encoding}
     code = "from normscope.cli.streams import open_streams\nopen_streams()\nprint('\\u03c3 \\udcff')"
     shown = "\u03c3".encode() if encoding.startswith("utf") else b"\\u03c3"
     assert _output(code, env=environment).stdout == shown + b" \\udcff\n"
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["version"], ["--help"]])
-def test_a_reader_who_went_away_is_no_error(tmp_path: Path, arguments: list[str]) -> None:
-    """However small the output is."""
+def test_a_reader_who_went_away_is_no_error(arguments: list[str], unbuffered: str) -> None:
+    """However small the output is, and whenever it is written."""
     reading, writing = os.pipe()
     os.close(reading)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
     try:
-        done = subprocess.run([*COMMAND, *arguments], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE)
+        done = subprocess.run([*COMMAND, *arguments], env=environment, stdout=writing, stderr=subprocess.PIPE)
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")

@@ -71,16 +71,20 @@ def aside() -> Iterator[None]:
 
 def divert() -> None:
     """Send to stderr what is written to stdout from now on: the result has been printed, others may still be at it."""
-    _flush(sys.stdout)
+    whole = [_flush(stream) for stream in (sys.stdout, sys.__stdout__)]  # the library may have wrapped the first
     with contextlib.suppress(OSError):
-        os.dup2(_STDERR, _STDOUT)
+        # What could not be written for want of a reader would come out there.
+        os.dup2(_STDERR if all(whole) else os.open(os.devnull, os.O_WRONLY), _STDOUT)
 
 
-def _flush(stream: TextIO | None) -> None:
-    """Write out what a stream holds back, as far as that is possible."""
-    if stream is not None:
-        with contextlib.suppress(OSError, ValueError):
+def _flush(stream: TextIO | None) -> bool:
+    """Write out what a stream holds back, and tell whether that was possible."""
+    try:
+        if stream is not None:
             stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @contextlib.contextmanager
