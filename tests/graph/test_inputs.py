@@ -428,3 +428,36 @@ def test_samples_that_cannot_be_stacked_are_no_batch() -> None:
     for sample in (lambda i: X[i, : i % 2 + 1], lambda i: (X[i, : i % 2 + 1], 0), lambda i: SimpleNamespace()):
         with pytest.raises(InputError, match="this one holds list: make a tensor"):
             list(iterate(Boxes(sample), LINEAR))
+
+
+class ByName(nn.Module):
+    """A model whose arguments have names and no places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, *, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        """Run the layer."""
+        return self.linear(x) if scale is None else self.linear(x) * scale
+
+
+class PartlyByName(ByName):
+    """A model with one argument of each kind."""
+
+    def forward(self, x: Tensor, *, scale: Tensor) -> Tensor:  # type: ignore[override]
+        """Run the layer."""
+        return self.linear(x) * scale
+
+
+def test_arguments_that_have_no_place_are_given_by_name() -> None:
+    """A tensor, a shape and a labelled batch all reach the one argument; two tensors reach one each."""
+    x, y = torch.ones(4, 3), torch.arange(4)
+    for inputs in (as_inputs(x, ByName()), as_inputs((x, y), ByName()), guess_inputs(ByName(), (3,))):
+        assert (inputs.args, list(inputs.kwargs)) == ((), ["x"])
+        assert inputs.kwargs["x"].shape[1:] == (3,)
+    assert as_inputs((x, y), ByName()).labels is not None
+    both = as_inputs((x, torch.ones(4, 2), y), PartlyByName())
+    assert (len(both.args), list(both.kwargs), both.labels is not None) == (1, ["scale"], True)
+    with pytest.raises(InputError, match=r"needs 2 inputs \(x, scale\)"):
+        as_inputs((x,), PartlyByName())

@@ -67,3 +67,8 @@ def test_the_failing_layer_is_found() -> None:
         model["body"](torch.zeros(1, 4))
     assert fine.text == ""
     assert fingerprint(model) == before
+
+
+def test_wrappers_take_what_the_module_inside_takes() -> None:
+    """Labels beside the input are no argument because a wrapper takes any."""
+    assert signature_of(nn.DataParallel(nn.Linear(2, 2))) == signature_of(nn.Linear(2, 2))

@@ -76,7 +76,7 @@ def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
     elif isinstance(data, tuple | list):
         inputs = _from_sequence(data, model)
     else:
-        inputs = ModelInputs((_tensor(data, model),))
+        inputs = _called(model, [_tensor(data, model)])
     _check(inputs, model)
     return inputs
 
@@ -232,12 +232,20 @@ def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     if isinstance(data[0], Mapping):
         return _from_mapping(data[0], model, data[1] if len(data) > 1 else None)
     signature = signature_of(model)
-    count = len(data) if signature.any_positional else max(1, len(signature.required))
+    wanted = (*signature.required, *signature.named)
+    count = len(data) if signature.any_positional else max(1, len(wanted))
     if len(data) < count:
-        names = ", ".join(signature.required)
+        names = ", ".join(wanted)
         raise InputError(f"the model's forward needs {count} inputs ({names}), the batch holds {len(data)}")
     labels = _labels(data[count], model) if len(data) > count else None
-    return ModelInputs(tuple(_value(item, model) for item in data[:count]), {}, labels)
+    return _called(model, [_value(item, model) for item in data[:count]], labels)
+
+
+def _called(model: nn.Module, values: Sequence[Any], labels: Tensor | None = None) -> ModelInputs:
+    """Return values as arguments: in their order, the last ones by name where a forward takes them by name alone."""
+    signature = signature_of(model)
+    split = max(len(signature.required), len(values) - len(signature.named))
+    return ModelInputs(tuple(values[:split]), dict(zip(signature.named, values[split:], strict=False)), labels)
 
 
 def _from_mapping(data: Mapping[str, Any], model: nn.Module, labels: Any) -> ModelInputs:
@@ -360,7 +368,8 @@ def _assign(named: Mapping[str, Tensor], model: nn.Module) -> ModelInputs:
     """Return the arguments of a guess; the empty name stands for every required argument."""
     if "" not in named:
         return ModelInputs((), dict(named))
-    return ModelInputs((named[""],) * max(1, len(signature_of(model).required)))
+    signature = signature_of(model)
+    return _called(model, [named[""]] * max(1, len(signature.required) + len(signature.named)))
 
 
 def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:

@@ -33,6 +33,7 @@ class Signature:
 
     Attributes:
         required: names of the positional parameters without default.
+        named: names of the parameters without default that can only be given by name.
         positional: names of all positional parameters.
         keywords: names that may be given as keywords.
         any_positional: whether there is ``*args``.
@@ -40,6 +41,7 @@ class Signature:
     """
 
     required: tuple[str, ...]
+    named: tuple[str, ...]
     positional: tuple[str, ...]
     keywords: tuple[str, ...]
     any_positional: bool
@@ -52,15 +54,18 @@ def signature_of(model: nn.Module) -> Signature:
     >>> signature_of(nn.Linear(2, 2)).required
     ('input',)
     """
-    forward = getattr(model, "_orig_mod", model).forward  # of torch.compile's wrapper, the module inside
+    inner = getattr(model, "_orig_mod", model)  # of torch.compile's wrapper, the module inside
+    while isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        inner = inner.module
     try:
-        parameters = list(inspect.signature(forward).parameters.values())
+        parameters = list(inspect.signature(inner.forward).parameters.values())
     except (TypeError, ValueError):
-        return Signature((), (), (), True, True)
+        return Signature((), (), (), (), True, True)
     kinds = inspect.Parameter
     positional = [p for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
     return Signature(
         required=tuple(p.name for p in positional if p.default is kinds.empty),
+        named=tuple(p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY and p.default is kinds.empty),
         positional=tuple(p.name for p in positional),
         keywords=tuple(p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)),
         any_positional=any(p.kind is kinds.VAR_POSITIONAL for p in parameters),
