@@ -75,3 +75,11 @@ def test_the_digest_is_that_of_the_policy() -> None:
     """As a browser computes it."""
     expected = base64.b64encode(hashlib.sha256(b"alert(1)").digest()).decode()
     assert digest("alert(1)") == f"'sha256-{expected}'"
+
+
+def test_names_that_are_no_text_are_packed_too() -> None:
+    """A file name may hold bytes of any kind; Python reads them as lone surrogates."""
+    data = {"name": "m\udcff.pt", "rest": ["x" * 100] * (COMPRESS // 100 + 1)}
+    text, encoding = packed(data)
+    assert encoding
+    assert unpacked(text, encoding) == data

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError
+from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.result import Result
 from normscope.lipschitz.checkpoint import CheckpointResult
 
@@ -35,14 +35,14 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: a result must be a file; there is no nowhere.json; check the path
     """
-    path = Path(file)
-    if not path.is_file():
-        what = f"{path} is a directory; name the result.json in it" if path.is_dir() else f"there is no {path}"
+    path = expanded(file)
+    if not is_file(path):
+        what = f"{path} is a directory; name the result.json in it" if is_folder(path) else f"there is no {path}"
         raise InputError(f"a result must be a file; {what}; check the path")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         return _READERS[data["kind"]](data)
-    except (ValueError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         known = " or ".join(repr(kind) for kind in _READERS)
         raise InputError(
             f"a result must be the JSON that analyze writes, of kind {known}; {path} is not "

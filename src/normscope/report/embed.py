@@ -32,16 +32,17 @@ def script_json(data: Any) -> str:
     return text.translate(_ESCAPED)
 
 
-def packed(data: Any) -> tuple[str, str]:
+def packed(content: Any) -> tuple[str, str]:
     """Return data as the text of a script element and the name of its encoding, empty for plain JSON.
 
     >>> packed({"a": 1}), packed("x" * 1_000_000)[1]
     (('{"a":1}', ''), 'gzip+base64')
     """
-    text = script_json(data)
+    text = script_json(content)
     if len(text) <= COMPRESS:
         return text, ""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode(), _PACKED
+    data = text.encode(errors="backslashreplace")  # bytes of a file name that are no text: an escape of JSON too
+    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode(), _PACKED
 
 
 def unpacked(text: str, encoding: str) -> Any:
