@@ -262,7 +262,7 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
         "--limit": request.limit,
         "--normalize": request.normalize,
         "--input": request.shape,
-        "--device": request.device,
+        "--device": None if request.device == "cpu" else request.device,  # there weights are read
         "--check": check or None,
     }
     for key, value in request.options.items():
