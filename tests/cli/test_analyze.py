@@ -141,7 +141,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
     ("data of another shape", ["net.py:good", "--data", "digits"], ["(128, 1, 8, 8)"]),
     ("out is a file", ["net.py:good", "--out", "a_file"], ["--out", "is a file", "name another place"]),
     ("out below a file", ["net.py:good", "--out", "a_file/deeper"], ["--out", "is a file"]),
-    ("unknown mode", ["net.py:good", "--mode", "train"], ["one of running, batch, frozen-batch", "'train'"]),
+    ("unknown mode", ["net.py:good", "--mode", "train"], ["mode is 'running', 'batch', 'frozen-batch'", "'train'"]),
     ("unknown device", ["net.py:good", "--device", "abacus"], ["--device", "'abacus'"]),
     ("delta out of range", ["net.py:good", "--delta", "1.5"], ["--delta", "between 0 and 1"]),
     ("tolerance out of range", ["net.py:good", "--tolerance", "0"], ["--tolerance", "between 0 and 1"]),

@@ -91,14 +91,15 @@ def values_read(functions: Iterable[types.FunctionType]) -> list[tuple[str, Any]
 
     Globals are those whose name stands in the code of one of the functions, also as an attribute, as in
     ``settings.scale``: then they may be of a module of the user that is named there too. Functions and modules are left
-    out, and the environment is one of the values if a name says that it is looked at.
+    out, and so is our own code, whose files stand for all that it reads. The environment is one of the values if a name
+    says that it is looked at.
 
     >>> def outer(gain):
     ...     return lambda x, shift=2: gain * x + shift
     >>> sorted(values_read([outer(3)]))
     [('outer.<locals>.<lambda>.__defaults__', (2,)), ('outer.<locals>.<lambda>.gain', 3)]
     """
-    functions = list(functions)
+    functions = [f for f in functions if (f.__module__ or "").partition(".")[0] != "normscope"]
     names = {name for function in functions for name in _names(function.__code__)}
     found: list[tuple[str, Any]] = []
     spaces: dict[int, tuple[str, dict[str, Any]]] = {}
