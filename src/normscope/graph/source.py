@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 _PLAIN = (bool, int, float, str, type(None))
+_OURS = f"{Path(__file__).parents[1]}{os.sep}"
 _DEFAULTS = ("__defaults__", "__kwdefaults__")
 
 
@@ -99,7 +100,7 @@ def values_read(functions: Iterable[types.FunctionType]) -> list[tuple[str, Any]
     >>> sorted(values_read([outer(3)]))
     [('outer.<locals>.<lambda>.__defaults__', (2,)), ('outer.<locals>.<lambda>.gain', 3)]
     """
-    functions = [f for f in functions if (f.__module__ or "").partition(".")[0] != "normscope"]
+    functions = [f for f in functions if not f.__code__.co_filename.startswith(_OURS)]
     names = {name for function in functions for name in _names(function.__code__)}
     found: list[tuple[str, Any]] = []
     spaces: dict[int, tuple[str, dict[str, Any]]] = {}
