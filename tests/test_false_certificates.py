@@ -159,6 +159,13 @@ def _written(x: Tensor) -> Tensor:
     return y.to(x.dtype) + x
 
 
+def _falling(x: Tensor) -> Tensor:
+    """Return the input with a first entry that is the largest unless others are very large."""
+    return x - torch.cat([torch.zeros(1, dtype=x.dtype), torch.full((x.numel() - 1,), 1e3, dtype=x.dtype)]).reshape(
+        x.shape
+    )
+
+
 def _place(x: Tensor) -> int:
     """Return where the largest entry is."""
     place = int(x.argmax().item())
@@ -197,6 +204,11 @@ JUMPING: dict[str, Form] = {
     "a list of Python, flat at the data": lambda m, x: (
         x + torch.tensor([[max(v - 60.0, 0.0) for v in row] for row in x.tolist()], dtype=x.dtype)
     ),
+    "a sum of what is positive, of which there is nothing": lambda m, x: x * (1 + x[x > 1e3].sum()),
+    "the same in each sample": lambda m, x: torch.stack([r * (1 + r[r > 1e3].exp().sum()) for r in x]),
+    "the same beside others": lambda m, x: x * (1 + torch.cat([x[x > 1e3], x.new_zeros(1)]).max()),
+    "nothing up to the place of the largest": lambda m, x: x * (1 + torch.arange(_place(_falling(x))).sum()),
+    "no ones up to the place of the largest": lambda m, x: x * (1 + x.new_ones(_place(_falling(x))).sum()),
     "how many are positive": lambda m, x: x * x[x > 0].shape[0],
     "how many are positive, in each sample": lambda m, x: torch.stack([r * r[r > 0].numel() for r in x]),
     "how many places are positive": lambda m, x: x * torch.where(x > 0)[0].numel(),

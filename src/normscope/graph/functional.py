@@ -135,9 +135,12 @@ def moves_shape(function: Any, given: Sequence[Any]) -> bool:
 def whole_arguments(function: Any) -> frozenset[str]:
     """Return the names of the arguments of an operation that are whole numbers or flags: sizes, places, axes.
 
+    The ends of a range tell its size, whatever numbers they are.
+
     >>> sorted(whole_arguments(torch.ops.aten.new_ones.default))
     ['pin_memory', 'size']
     """
     given = getattr(function, "_schema", None)
     arguments = () if given is None else given.arguments
-    return frozenset(a.name for a in arguments if re.search(r"\b(int|SymInt|bool)\b", str(a.real_type)))
+    kinds = r"\b(int|SymInt|bool|number)\b" if "arange" in str(function) else r"\b(int|SymInt|bool)\b"
+    return frozenset(a.name for a in arguments if re.search(kinds, str(a.real_type)))

@@ -168,9 +168,11 @@ class Walk:
             return
         self.program.total += 1
         result = self._apply(node, value)
-        if not expressions(result) and any(name in self.moving for name in inputs):
-            result = self._size(node, value)
-        if self._moves(node):
+        moved = [self.values.get(name) for name in inputs if name in self.moving]
+        if moved and (not expressions(result) or any(isinstance(v, Tensor) and not v.numel() for v in moved)):
+            result = self._size(node, value)  # of nothing at all a rule would say that it cannot grow
+        unknown = isinstance(result, Expr) and isinstance(result.atom, Opaque) and not result.numel
+        if unknown or self._moves(node):
             self.moving.add(node.name)
         if expressions(result):
             self.exprs[node.name] = result
@@ -245,6 +247,7 @@ class Walk:
         self._used(node)
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
         if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
+            self.moving.add(node.name)
             return call.jumping("a size, a place or a flag that depends on the input jumps")
         match = self.recogniser.match(node)
         if match is not None:
