@@ -14,7 +14,7 @@ from benchmarks.layers import Layer, convolutions_of
 from benchmarks.machine import Failure, environment, stream, timed, version
 from benchmarks.peers import ONE_SIDED, PEERS, Peer
 from benchmarks.truth import Interval, true_norm
-from normscope.lipschitz.spectral.convolution import convolution_norm
+from normscope.linalg.convolution import convolution_norm
 
 Say = Callable[[str], None]
 NETWORKS: tuple[tuple[str, dict[str, Any]], ...] = (

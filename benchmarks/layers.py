@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.models import build
+from normscope.zoo import build
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from torch import nn
 from torch.nn import functional as F
 
 from benchmarks.machine import environment
-from normscope.core.guard import same_bits
-from normscope.models.mlp import relu10
-from normscope.models.randomness import seeded
-from normscope.models.resnet import resnet18
+from normscope.graph.guard import same_bits
 from normscope.monitor.budget import Budget
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.presets import PRESETS
+from normscope.zoo.networks.mlp import relu10
+from normscope.zoo.networks.resnet import resnet18
+from normscope.zoo.randomness import seeded
 
 Say = Callable[[str], None]
 

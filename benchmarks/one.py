@@ -12,7 +12,7 @@ import torch
 
 from benchmarks.machine import Clock, use_one_thread
 from normscope import analyze
-from normscope.models import build, example_input
+from normscope.zoo import build, example_input
 
 
 def network_and_batch(name: str, arguments: dict[str, Any], batch: int, length: int | None) -> tuple[Any, torch.Tensor]:

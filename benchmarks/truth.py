@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from benchmarks.layers import Layer
-from normscope.lipschitz.spectral.lanczos import lanczos_norm
+from normscope.linalg.lanczos import lanczos_norm
 from normscope.operators.linear_map import LinearMap
 
 #: Chance that the upper end of an interval is wrong.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.models import zoo
+from normscope.zoo import catalogue as zoo
 
 Inputs = Tensor | tuple[Tensor, ...] | dict[str, Tensor]
 

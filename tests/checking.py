@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.checks import check
 from normscope.core.finding import Finding
+from normscope.doctor import check
 
 
 def found(code: str, model: nn.Module, data: Any = None, **settings: Any) -> list[Finding]:

@@ -14,10 +14,10 @@ from torch import nn
 from typer.testing import CliRunner
 
 from normscope.analysis import analyze
+from normscope.analysis.checkpoint import analyze_checkpoint
 from normscope.cli.main import app
 from normscope.core.result import SCHEMA_VERSION, Result
-from normscope.lipschitz.checkpoint import analyze_checkpoint
-from normscope.models.zoo import build, example_input
+from normscope.zoo.catalogue import build, example_input
 
 SCHEMA = json.loads((Path(__file__).parents[1] / "docs" / "result.schema.json").read_text())
 

@@ -13,11 +13,11 @@ from torch import nn
 import normscope
 from networks import Lambda, points, seeded
 from normscope import analyze
-from normscope.audits.run import every_claim
-from normscope.audits.statements import every_statement
 from normscope.core.result import Result
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.value import Value
+from normscope.papers.run import every_claim
+from normscope.papers.statements import every_statement
 
 TESTS = Path(__file__).parent
 SOURCES = Path(normscope.__file__).parent

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from benchmarks.layers import Layer
 from benchmarks.peers.base import Peer, Stage
-from normscope.lipschitz.spectral.geometry import convolution_axes, zero_padded_map
-from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+from normscope.linalg.convolution_geometry import convolution_axes, zero_padded_map
+from normscope.linalg.lanczos import attained_norm, lanczos_norm
 from normscope.operators.linear_map import LinearMap
 
 

@@ -11,9 +11,9 @@ from torch import nn
 
 import normscope
 from networks import Lambda, captured_of, seeded
+from normscope.analysis.context import Work, walk
 from normscope.analysis.contradiction import contradicts, uncontradicted, uncontradicted_row
 from normscope.analysis.options import Options
-from normscope.analysis.work import Work, walk
 from normscope.core.result import LayerResult
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.segments import SegmentNorms

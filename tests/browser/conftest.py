@@ -25,8 +25,8 @@ from normscope.analysis import analyze
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Result
 from normscope.core.value import Kind, Value
-from normscope.models.zoo import build
 from normscope.report.html import save_html
+from normscope.zoo.catalogue import build
 from report.samples import deep, opaque
 from report.samples import result as sample
 

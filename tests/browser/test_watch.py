@@ -15,10 +15,10 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from normscope.watch.export import export
-from normscope.watch.feed import Feed, run_folders
-from normscope.watch.server import WatchServer
-from watch.runs import begin, large, written
+from monitor.live.runs import begin, large, written
+from normscope.monitor.live.export import export
+from normscope.monitor.live.feed import Feed, run_folders
+from normscope.monitor.live.server import WatchServer
 
 TRAINING = """
 import sys, time

@@ -10,8 +10,8 @@ import torch
 from typer.testing import CliRunner
 
 from normscope.cli.main import app
-from normscope.models.zoo import build
 from normscope.report.embed import read_back
+from normscope.zoo.catalogue import build
 
 RUNNER = CliRunner()
 SMALL = "zoo:relu10[norm={},width=8,depth=3,in_features=64]"

@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from normscope.audits.statements import every_statement
 from normscope.core.statement import PAPERS
+from normscope.papers.statements import every_statement
 
 Run = Callable[..., Any]
 

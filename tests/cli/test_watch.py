@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from monitor.live.runs import begin, written
 from normscope.cli import watch as module
-from watch.runs import begin, written
 
 Run = Callable[..., Any]
 
@@ -79,7 +79,7 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module, "until_stopped", stop)
-    monkeypatch.setattr("normscope.watch.server.WatchServer.start", lambda server: None)
+    monkeypatch.setattr("normscope.monitor.live.server.WatchServer.start", lambda server: None)
     result = run("watch", tmp_path / "run", "--host", "0.0.0.0")
     assert "can be reached by other machines" in result.stderr
     assert opened == []

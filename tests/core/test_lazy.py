@@ -11,7 +11,7 @@ import pytest
 import normscope
 from normscope.core.lazy import lazy_names
 
-PACKAGES = ["normscope", "normscope.models", "normscope.data"]
+PACKAGES = ["normscope", "normscope.zoo", "normscope.zoo.data"]
 
 
 @pytest.mark.parametrize("name", PACKAGES)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from normscope.core.errors import CaptureError, StateChangedError
-from normscope.core.guard import same_bits, untouched
 from normscope.graph import dispatch
 from normscope.graph.dispatch import ALIAS_NOTE, BORDER_NOTE, BRANCH_NOTE, REPLAY_NOTE, SCALAR_NOTE, record_graph
+from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph
 from normscope.testing.state import fingerprint

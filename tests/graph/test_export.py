@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
-from normscope.core.guard import same_bits, untouched
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
+from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph
 from normscope.testing.state import fingerprint

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from normscope.core.guard import same_bits
 from normscope.graph.dispatch import record_graph
+from normscope.graph.guard import same_bits
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph
 

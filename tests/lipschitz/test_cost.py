@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from networks import points, program_of, seeded
 from normscope.lipschitz.cost import LARGE, forward_cost
-from normscope.models.resnet import resnet18
+from normscope.zoo.networks.resnet import resnet18
 
 NETWORKS = {
     "vectors": (nn.Sequential(nn.Linear(5, 7), nn.ReLU(), nn.Linear(7, 3)), (5,)),

@@ -15,7 +15,7 @@ from normscope.core.value import Kind
 from normscope.lipschitz.normalizers import OF_WEIGHTS, describe, site_constants
 from normscope.operators.program import build_program
 from normscope.operators.site import Site
-from normscope.statistics.survey import survey
+from normscope.operators.survey import survey
 
 EPS = 1e-2
 LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {

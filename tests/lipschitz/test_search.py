@@ -14,7 +14,7 @@ from normscope.lipschitz.lower import EndToEnd
 from normscope.lipschitz.search import Search, _inside, number_of_points, search
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program, build_program
-from normscope.statistics.survey import survey
+from normscope.operators.survey import survey
 
 
 def _walked(model: nn.Module, x: Tensor) -> tuple[Captured, Program, list[list[Tensor]]]:

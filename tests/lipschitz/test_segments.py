@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
+from normscope.linalg.bounds import NormBounds
 from normscope.lipschitz.segments import Effort, SegmentNorms
-from normscope.lipschitz.spectral.bounds import NormBounds
 from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
 
 Model = Callable[[], nn.Module]

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from monitor.moments import Small, batch, dense, small
 from normscope import analyze
 from normscope.core.errors import CaptureError, InputError
-from normscope.core.guard import same_bits
+from normscope.graph.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
 from normscope.testing.state import fingerprint

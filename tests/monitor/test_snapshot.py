@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from monitor.moments import batch, moment_of, small
 from normscope.core.errors import NonFiniteError
-from normscope.core.guard import same_bits
+from normscope.graph.guard import same_bits
 from normscope.monitor.quantities.chain import ChainEstimate
 from normscope.monitor.quantities.folded import FoldedNorms
 from normscope.monitor.quantities.inverse_sigma import InverseSigma

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from networks import Lambda, captured_of, points
 from normscope.graph.recognise import name_of
+from normscope.operators.normalization import Spread
 from normscope.operators.replay import divides_by_spread, replay
-from normscope.operators.rules.normalization import Spread
 
 
 def _last(model: nn.Module, x: Tensor, name: str) -> tuple[object, object, object]:

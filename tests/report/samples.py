@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from normscope.core.depth import Curve, Depth
+from normscope.core.depth_curve import Curve, Depth
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
 from normscope.core.value import Kind, Value
 

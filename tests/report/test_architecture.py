@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from normscope.analysis import analyze
-from normscope.models.zoo import build, example_input
 from normscope.report.architecture import SHOWN, Branch, architecture
+from normscope.zoo.catalogue import build, example_input
 from report.samples import result
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from normscope import audit, explain
-from normscope.audits.claim import Claim, Outcome, Verdict
-from normscope.audits.explain import Explanation
-from normscope.audits.run import Audit, Entry, every_claim
+from normscope.papers.claim import Claim, Outcome, Verdict
+from normscope.papers.explain import Explanation
+from normscope.papers.run import Audit, Entry, every_claim
 from normscope.report.audit import (
     audit_markdown,
     audit_sections,

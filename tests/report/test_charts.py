@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from normscope.core.depth import Curve, Depth
+from normscope.core.depth_curve import Curve, Depth
 from normscope.core.value import Kind
 from normscope.report.charts import depth_chart, overlay_chart, variance_chart
 from report.samples import result

@@ -7,7 +7,7 @@ from torch import nn
 
 from networks import points
 from normscope import analyze
-from normscope.comparison.compare import Comparison, compare
+from normscope.analysis.compare import Comparison, compare
 from normscope.core.finding import Finding, Severity
 from normscope.report.comparison import change_text, comparison_sections, comparison_text, letters
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from normscope.complexity.layers import Setting, of_result
-from normscope.complexity.weights import WeightComplexity
 from normscope.core.result import Result
 from normscope.core.value import Kind, Value
+from normscope.papers.than2025.complexity.layers import Setting, of_result
+from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity
 from normscope.report.complexity import NO_CHAIN, Iterations, complexity_document, complexity_sections
 from normscope.report.table import Section
 from report.samples import result, value

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from normscope.experiments.evidence import Evidence
+from normscope.papers.than2025.figures.evidence import Evidence
 from normscope.report.evidence import evidence_section
 from normscope.report.table import plain_text
 

@@ -7,7 +7,7 @@ import math
 from xml.etree import ElementTree
 
 from normscope.core.value import Kind, Value
-from normscope.extremal.constructions import Settings, Shown
+from normscope.papers.than2025.extremal.constructions import Settings, Shown
 from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
 from normscope.report.line_chart import BLOCKS, PLAIN_BLOCKS
 from normscope.report.table import plain_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-from normscope.checks.run import CheckResult
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.run import CheckResult
 from normscope.report.findings import WIDTH, findings_html, findings_text
 
 LONG = Finding(

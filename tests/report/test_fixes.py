@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normscope.fixes.change import Change, Refusal
-from normscope.fixes.run import FixResult
+from normscope.doctor.fixes.change import Change, Refusal
+from normscope.doctor.fixes.run import FixResult
 from normscope.report.fixes import LISTED, fix_text
 
 

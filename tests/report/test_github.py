@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from normscope.checks.run import CheckResult
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.run import CheckResult
 from normscope.report.github import github_text
 from normscope.report.sarif import Source
 

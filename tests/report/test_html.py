@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 import normscope
+from normscope.analysis.checkpoint import CheckpointResult, TensorResult
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
-from normscope.lipschitz.checkpoint import CheckpointResult, TensorResult
 from normscope.report.embed import digest, read_back
 from normscope.report.html import report_html, save_html
 from normscope.report.wording import page_value, sort_key

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from normscope.core.depth import Depth
+from normscope.core.depth_curve import Depth
 from normscope.report.rows import HOTTEST, compare_rows, hot_rows, layer_rows
 from report.samples import deep, result
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from normscope.checks.run import CheckResult
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.run import CheckResult
 from normscope.report.sarif import Source, sarif, sarif_text
 
 SCHEMA = json.loads((Path(__file__).parent / "sarif_subset.schema.json").read_text())

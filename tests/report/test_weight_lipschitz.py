@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from networks import seeded
-from normscope.analysis.weights import weight_lipschitz
+from normscope.analysis.weight_lipschitz import weight_lipschitz
 from normscope.report.weight_lipschitz import weight_sections, weight_text
 
 

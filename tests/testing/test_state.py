@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.core.guard import untouched
+from normscope.graph.guard import untouched
 from normscope.testing.state import fingerprint
 
 CHANGES: dict[str, Callable[[nn.Sequential], object]] = {

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from networks import spectral_norm
-from normscope.operators import registry
+from normscope.operators import normalization, registry
 from normscope.operators.registry import Call
-from normscope.operators.rules import normalization
 from normscope.testing.draw import Draw, Function
 from normscope.testing.state import fingerprint
 from normscope.testing.upper_bound import Checked, check_upper_bound

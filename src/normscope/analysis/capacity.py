@@ -8,24 +8,24 @@ from typing import Any
 import torch
 from torch import nn
 
-from normscope.analysis.again import repeatable
+from normscope.analysis.context import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
-from normscope.analysis.depth import depth
+from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
-from normscope.analysis.work import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
 from normscope.core.errors import InputError
-from normscope.core.guard import untouched
 from normscope.core.result import Result
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.fold import fold
+from normscope.graph.guard import untouched
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
+from normscope.graph.repeatable_data import repeatable
+from normscope.graph.weights_validation import check_model
 from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.segments import Effort, SegmentNorms
-from normscope.models.check import check_model
 
 #: Relative widths aimed at for the norms of large networks, and of all others.
 COARSE, FINE = 1e-2, 1e-4

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.operators.site import Site
-from normscope.statistics.survey import Seen
+from normscope.operators.survey import Seen
 
 #: How many times the median makes a channel hot, and how many are kept of each normalizer.
 HOT, KEPT = 3.0, 5

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from normscope.analysis.work import Work
+from normscope.analysis.context import Work
 from normscope.core.result import LayerResult
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightRow

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
-from normscope.analysis.work import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
@@ -21,7 +21,7 @@ from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, the
 from normscope.lipschitz.search import Search, search
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.program import build_program
-from normscope.statistics.survey import survey
+from normscope.operators.survey import survey
 
 #: Normalizers for which the paper states a corollary of its own.
 KINDS_PRINTED = ("batch_norm", "layer_norm")

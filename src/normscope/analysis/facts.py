@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from normscope.analysis.context import Work, shapes_of, where_fixed
 from normscope.analysis.options import Options
-from normscope.analysis.work import Work, shapes_of, where_fixed
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
 from normscope.core.value import Value
 from normscope.graph.capture import Captured

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from normscope.analysis.channels import hot_channels
-from normscope.analysis.work import Work
+from normscope.analysis.context import Work
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value

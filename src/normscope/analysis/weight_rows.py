@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from normscope.analysis.context import Work
 from normscope.analysis.weight_stack import Stacked
-from normscope.analysis.work import Work
 from normscope.core.value import Kind, Value, log_sum
 from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.normalizers import OF_WEIGHTS, site_constants

@@ -20,7 +20,7 @@ from normscope.lipschitz.weights.samples import before_batch_statistics, meet, s
 from normscope.lipschitz.weights.uses import Weights, find_weights
 from normscope.operators.nonlinear import INF, Range
 from normscope.operators.program import Program
-from normscope.statistics.survey import survey
+from normscope.operators.survey import survey
 
 if TYPE_CHECKING:
     from normscope.analysis.weight_rows import Found

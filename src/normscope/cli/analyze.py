@@ -37,9 +37,9 @@ from normscope.core.numbers import check_fraction
 from normscope.core.paths import expanded, resolved
 
 if TYPE_CHECKING:
+    from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.finding import Finding
     from normscope.core.result import Result
-    from normscope.lipschitz.checkpoint import CheckpointResult
     from normscope.lipschitz.weights.result import WeightResult
     from normscope.report.table import Section
 
@@ -150,10 +150,10 @@ def run(
         NormscopeError: a subclass that says what is wrong.
     """
     stages("loading torch")
-    from normscope.lipschitz.checkpoint import analyze_checkpoint, is_checkpoint
+    from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
 
     if is_checkpoint(request.model):
-        from normscope.report.weights import checkpoint_sections
+        from normscope.report.checkpoint import checkpoint_sections
 
         place = expanded(request.model)
         weights = analyze_checkpoint(place if place.name else resolved(place), stages)  # "." has no name
@@ -235,8 +235,8 @@ def write_page(
 
 def findings_of(request: Request, stages: Stages) -> Sequence[Finding]:
     """Ask the doctor about the model of a request."""
-    from normscope.checks import Settings
     from normscope.cli import check
+    from normscope.doctor import Settings
 
     shared = {key: getattr(request, key) for key in _SHARED}
     asked = check.Request(**shared, optimizer=None, batch_size=None, dtype=None, seed=request.options["seed"])
@@ -246,7 +246,7 @@ def findings_of(request: Request, stages: Stages) -> Sequence[Finding]:
 def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
     """Raise if options are given that would change nothing: most of them beside a checkpoint alone."""
     from normscope.analysis import Options
-    from normscope.lipschitz.checkpoint import is_checkpoint
+    from normscope.analysis.checkpoint import is_checkpoint
 
     if check and page is None:
         raise typer.BadParameter(

@@ -36,7 +36,7 @@ def audit(
     checked_apart(markdown, out, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
-        from normscope.audits.run import audit as run
+        from normscope.papers.run import audit as run
 
         with one_thread():
             found = run(paper, only=ids, progress=stages)

@@ -33,8 +33,8 @@ from normscope.core.paths import expanded
 if TYPE_CHECKING:
     from torch import nn
 
-    from normscope.checks import CheckResult, Settings
     from normscope.core.result import Result
+    from normscope.doctor import CheckResult, Settings
     from normscope.report.sarif import Source
 
 FORMATS = ("text", "json", "sarif", "github", "html")
@@ -112,7 +112,7 @@ def check(
         result, source, capacity = run(request, settings, stages)
         text = rendered(result, format, source, capacity)
     if write_baseline is not None:
-        from normscope.checks.settings import baseline_text
+        from normscope.doctor.settings import baseline_text
 
         _write(write_baseline, baseline_text(result.findings), "--write-baseline")
         text, out = ("" if quiet else f"written: {write_baseline} ({len(result.findings)} findings)"), None
@@ -136,8 +136,8 @@ def run(
         NormscopeError: a subclass that says what is wrong.
     """
     from normscope.analysis import analyze
-    from normscope.checks import check as doctor
     from normscope.cli.analyze import checked_device
+    from normscope.doctor import check as doctor
 
     checked_device(request.device)
     precision = _dtype(request.dtype)
@@ -212,8 +212,8 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
     import torch
 
     from normscope.core.errors import FactoryError, ModelNotFoundError
-    from normscope.models.load import parse_spec
-    from normscope.models.user_code import explained, find_factory, home_of, undisturbed
+    from normscope.zoo.load import parse_spec
+    from normscope.zoo.user_code import explained, find_factory, home_of, undisturbed
 
     kind, location, name = parse_spec(spec)
     if kind not in ("file", "module"):
@@ -232,8 +232,8 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
 
 def source_of(spec: str) -> Source | None:
     """Return where a model is written down: the file of ``FILE.py:factory`` and the line of the factory."""
-    from normscope.models.load import parse_spec
     from normscope.report.sarif import Source
+    from normscope.zoo.load import parse_spec
 
     kind, location, name = parse_spec(spec)
     if kind != "file":
@@ -250,7 +250,7 @@ def _settings(
     select: list[str] | None, ignore: list[str] | None, fail_on: str | None, baseline: Path | None, *, isolated: bool
 ) -> Settings:
     """Return the settings of the project with those of the command line on top."""
-    from normscope.checks.settings import Settings, read_settings
+    from normscope.doctor.settings import Settings, read_settings
 
     settings = Settings() if isolated else read_settings()
     if select:

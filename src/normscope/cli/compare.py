@@ -32,7 +32,7 @@ from normscope.core.names import numbered
 from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
-    from normscope.comparison.compare import Comparable, Comparison
+    from normscope.analysis.compare import Comparable, Comparison
     from normscope.core.finding import Finding
 
 FILE = "comparison.json"
@@ -119,9 +119,9 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
         NormscopeError: a subclass that says what is wrong with an item.
     """
     stages("loading torch")
-    from normscope.comparison.compare import compare as compared
-    from normscope.comparison.stored import read_result
-    from normscope.lipschitz.checkpoint import is_checkpoint
+    from normscope.analysis.checkpoint import is_checkpoint
+    from normscope.analysis.compare import compare as compared
+    from normscope.analysis.stored_results import read_result
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}

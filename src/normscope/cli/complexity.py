@@ -42,8 +42,8 @@ def complexity(
     Corollaries 18 and 19 as printed, and what the theorems they cite really say: once of the network as a plain chain,
     normalizer k after layer k, as the corollaries have it, and for a model once of its real graph.
     """
-    from normscope.complexity import Setting, of_result, of_weights
     from normscope.lipschitz.loss import loss_constant
+    from normscope.papers.than2025.complexity import Setting, of_result, of_weights
     from normscope.report.complexity import Iterations, complexity_document, complexity_sections
 
     setting = Setting(alpha, delta, gap, radius, signal)
@@ -70,7 +70,7 @@ def _read(path: Path) -> Result:
     Raises:
         InputError: if the file is none.
     """
-    from normscope.comparison.stored import read_result
+    from normscope.analysis.stored_results import read_result
     from normscope.core.errors import InputError
     from normscope.core.result import Result
 
@@ -85,9 +85,9 @@ def _analyzed(
 ) -> tuple[Result, WeightResult]:
     """Return the results of quick analyses, in the input and in the weights: constants, no search for bad inputs."""
     from normscope.analysis import analyze
-    from normscope.analysis.weights import weight_lipschitz
+    from normscope.analysis.checkpoint import is_checkpoint
+    from normscope.analysis.weight_lipschitz import weight_lipschitz
     from normscope.core.errors import InputError
-    from normscope.lipschitz.checkpoint import is_checkpoint
 
     options = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, "without_normalizers": False}
     request = Request(model, None, data, root, "test", limit, None, shape, None, options)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from normscope.core.result import Result
-    from normscope.data.source import Data
     from normscope.report.table import Section
     from normscope.report.text import Facts
+    from normscope.zoo.data.source import Data
 
 #: Column of the comparison and folder of the result, and the normalizer it stands for.
 VARIANTS = {"plain": "none", "batchnorm": "bn"}
@@ -102,8 +102,8 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
     """
     stages("loading torch")
     from normscope.analysis import analyze
-    from normscope.data.load import load_data
     from normscope.report.text import compare_section
+    from normscope.zoo.data.load import load_data
 
     held_out = load_data("digits", split="test")
     results: dict[str, Result] = {}
@@ -128,9 +128,9 @@ def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epo
     """Return the papers' network, trained."""
     import torch
 
-    from normscope.data.load import load_data
-    from normscope.models import zoo
-    from normscope.models.train import he_normal_, train
+    from normscope.zoo import catalogue as zoo
+    from normscope.zoo.data.load import load_data
+    from normscope.zoo.train import he_normal_, train
 
     model = zoo.build("relu10", seed=seed, norm=norm, width=width, in_features=64)
     he_normal_(model, torch.Generator().manual_seed(seed))

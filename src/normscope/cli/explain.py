@@ -23,7 +23,7 @@ def explain(
     """Explain a claim, a numbered statement or a rule: what it says, whether it holds, the numbers, and the code."""
     with Stages(lines=not json) as stages:
         stages("loading torch")
-        from normscope.audits.explain import explain as look_up
+        from normscope.papers.explain import explain as look_up
 
         with one_thread():
             answer = look_up(" ".join(name))

@@ -32,10 +32,10 @@ def extremal(
 
     theorem-6 has the constant a^K in its input; theorem-13 prescribed constants in the weight of a layer; theorem-15 a
     prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) where it would be one without it.
-    The same networks are functions of normscope.extremal, to test any tool with.
+    The same networks are functions of normscope.papers.than2025.extremal, to test any tool with.
     """
     from normscope.core.files import write_text
-    from normscope.extremal.constructions import CONSTRUCTIONS, Settings
+    from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, Settings
     from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
 
     build = CONSTRUCTIONS.get(construction)

@@ -26,7 +26,7 @@ from normscope.cli.streams import aside, visible
 from normscope.core.paths import exists
 
 if TYPE_CHECKING:
-    from normscope.fixes import FixResult
+    from normscope.doctor.fixes import FixResult
 
 
 @guarded
@@ -76,7 +76,7 @@ def fix(
 
 def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> FixResult:
     """Load model and data, and fix."""
-    from normscope.fixes import fix as mend
+    from normscope.doctor.fixes import fix as mend
 
     loaded = load(named, seed, stages)
     names = [name for item in only or [] for name in split_commas(item)]

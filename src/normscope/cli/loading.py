@@ -13,9 +13,9 @@ from normscope.core.errors import ModelNotFoundError
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from normscope.data.source import Data
-    from normscope.models.load import ModelOrigin
-    from normscope.models.user_code import Home
+    from normscope.zoo.data.source import Data
+    from normscope.zoo.load import ModelOrigin
+    from normscope.zoo.user_code import Home
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
-    from normscope.data.load import load_data
-    from normscope.models.load import load_at_home
+    from normscope.zoo.data.load import load_data
+    from normscope.zoo.load import load_at_home
 
     spec, arguments = split_arguments(named.model)
     if spec.lower().endswith(".onnx"):

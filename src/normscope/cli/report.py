@@ -19,8 +19,8 @@ from normscope.core.names import numbered
 from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
+    from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.result import Result
-    from normscope.lipschitz.checkpoint import CheckpointResult
 
 
 @guarded
@@ -62,7 +62,7 @@ def read_results(paths: Sequence[Path]) -> Result | CheckpointResult | dict[str,
     Raises:
         InputError: if one is not a result, or several hold something else than networks.
     """
-    from normscope.comparison.stored import read_result
+    from normscope.analysis.stored_results import read_result
     from normscope.core.result import Result
 
     found = [read_result(path) for path in paths]

@@ -17,7 +17,7 @@ from normscope.cli.specification import checked_folder, writing
 from normscope.cli.streams import aside
 
 if TYPE_CHECKING:
-    from normscope.experiments.evidence import Evidence
+    from normscope.papers.than2025.figures.evidence import Evidence
 
 
 @guarded
@@ -81,9 +81,9 @@ def run(
     """
     stages("loading torch")
     from normscope.core.files import write_text
-    from normscope.experiments.record import record
-    from normscope.experiments.reproduction import evidence_of, facts
-    from normscope.experiments.setting import settings_of
+    from normscope.papers.than2025.figures.record import record
+    from normscope.papers.than2025.figures.reproduction import evidence_of, facts
+    from normscope.papers.than2025.figures.setting import settings_of
     from normscope.report.plot import figure_class
 
     settings = settings_of(figure, scale, seed)

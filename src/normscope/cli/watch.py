@@ -14,8 +14,8 @@ from normscope.cli.specification import checked_file, writing
 from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
-    from normscope.watch.feed import Feed
-    from normscope.watch.server import WatchServer
+    from normscope.monitor.live.feed import Feed
+    from normscope.monitor.live.server import WatchServer
 
 
 @guarded
@@ -51,7 +51,7 @@ def watch(
         if not quiet:
             print(f"written: {target}")
         return
-    from normscope.watch.server import WatchServer
+    from normscope.monitor.live.server import WatchServer
 
     serve(WatchServer(feed, host, port), open_browser=open_browser, quiet=quiet)
 
@@ -69,7 +69,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     Raises:
         InputError: if there is no run in a folder, and it is not waited for, or none that can be read.
     """
-    from normscope.watch.feed import Feed, run_folders
+    from normscope.monitor.live.feed import Feed, run_folders
 
     places = [expanded(path) for path in paths]
     feed = Feed(run_folders(places, wait=wait))
@@ -83,7 +83,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
 
 def write_still(feed: Feed, target: Path, title: str) -> None:
     """Write the page as it is now."""
-    from normscope.watch.export import export as write
+    from normscope.monitor.live.export import export as write
 
     with writing(target, "--export"):
         write(feed, target, title)

@@ -66,7 +66,7 @@ def weights(
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
-        from normscope.analysis.weights import weight_lipschitz
+        from normscope.analysis.weight_lipschitz import weight_lipschitz
         from normscope.report.weight_lipschitz import weight_sections
 
         result = measured(request, stages, weight_lipschitz)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from normscope.core.depth import Depth
+from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.value import Value, json_number

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.operators.rounding import up
 
 
 @statement("than2025slides", "PAC-Bayes", holds="printed; implied by the bound below for m >= 8")

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, total
 from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.partition import Partition
-from normscope.operators.rounding import up
 
 
 @dataclass(frozen=True)

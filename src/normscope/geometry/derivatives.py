@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
-from normscope.operators.rounding import as_float64, require_nonnegative
 
 
 def standardized(z: Tensor, eps: float, dim: int = 0) -> tuple[Tensor, Tensor]:

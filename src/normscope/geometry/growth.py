@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import require_nonnegative
 from normscope.core.statement import statement
-from normscope.operators.rounding import require_nonnegative
 
 
 @statement("akbar2025", "Lemma 5.1 (steps)", holds="corrected: steps of any size grow the norm; decoupled weight decay")

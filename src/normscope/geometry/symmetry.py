@@ -11,8 +11,8 @@ from typing import Literal
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
-from normscope.operators.rounding import as_float64, require_nonnegative
 
 Kind = Literal["none", "batch", "layer", "group", "rms"]
 KINDS: tuple[Kind, ...] = ("none", "batch", "layer", "group", "rms")

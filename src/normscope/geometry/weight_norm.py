@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64
 from normscope.core.statement import statement
-from normscope.operators.rounding import as_float64
 
 
 @statement("akbar2025", "Section 3.2 (weight norm)", holds="corrected: the whole Jacobian, and one factor 1/||v|| less")

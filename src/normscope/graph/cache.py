@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from normscope.core.files import replacing
-from normscope.core.guard import bits
+from normscope.graph.guard import bits
 from normscope.graph.identity import model_key
 from normscope.graph.ir import Graph
 

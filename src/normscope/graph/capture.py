@@ -13,16 +13,16 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
-from normscope.core.guard import untouched
 from normscope.core.names import numbered
 from normscope.graph.cache import cached, folder
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
-from normscope.graph.fresh import Fresh, evaluating, refuse_quantized
+from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.nested import substitute
+from normscope.graph.statefulness import Fresh, evaluating, refuse_quantized
 
 _PREFIX = "model"
 _RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")

@@ -20,7 +20,7 @@ import torch
 
 from normscope.core.errors import WeightsError, listed
 from normscope.core.paths import entries, expanded, is_file, is_folder
-from normscope.core.safe_load import (
+from normscope.graph.safe_load import (
     CHECKPOINT,
     PICKLED,
     SAFETENSORS,

@@ -18,7 +18,7 @@ from torch.nn.modules import module as module_hooks
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.core.errors import CaptureError
-from normscope.core.guard import same_bits, untouched
+from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.nested import substitute, tensors

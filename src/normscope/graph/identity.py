@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.core.guard import bits
+from normscope.graph.guard import bits
 from normscope.graph.ir import FORMAT
 from normscope.graph.source import (
     UnidentifiableError,

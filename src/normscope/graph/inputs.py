@@ -13,11 +13,11 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from normscope.core.environment import restore_rng, rng_state
 from normscope.core.errors import InputError, NonFiniteInputError, NormscopeError
-from normscope.core.guard import untouched
-from normscope.core.safe_load import unlike_numbers
 from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape
-from normscope.graph.fresh import evaluating, refuse_quantized
+from normscope.graph.guard import untouched
+from normscope.graph.safe_load import unlike_numbers
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
+from normscope.graph.statefulness import evaluating, refuse_quantized
 
 _ADVICE = "pass a shape (--input 3,224,224, without the batch axis) or data (data=...)"
 _LABELS = ("labels", "label", "targets", "target", "y")

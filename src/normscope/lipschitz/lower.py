@@ -18,7 +18,7 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
-from normscope.lipschitz.spectral.lanczos import lanczos_norm
+from normscope.linalg.lanczos import lanczos_norm
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import Kind, Value
-from normscope.operators.norms.batch import batch_norm_printed, batch_norm_running, batch_norm_slides
-from normscope.operators.norms.group import group_norm_printed
-from normscope.operators.norms.layer import centered_scale_norm, layer_norm_printed
-from normscope.operators.norms.response import response_norm_global
-from normscope.operators.rules.normalization import Spread, division_constant
+from normscope.operators.normalization import Spread, division_constant
+from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_slides
+from normscope.operators.normalizers.group_norm import group_norm_printed
+from normscope.operators.normalizers.layer_norm import centered_scale_norm, layer_norm_printed
+from normscope.operators.normalizers.response_norm import response_norm_global
 from normscope.operators.site import Site
 
 #: Normalizers that act on weights: they change the effective weight and have no constant of their own in the input.

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.forming import forming_error
+from normscope.lipschitz.assembly_error import forming_error
 from normscope.lipschitz.tokens import token_axis, token_matrices, token_matrix
 from normscope.operators.expression import Expr, LinearOp
 from normscope.operators.nonlinear import INF, Range, product

@@ -16,10 +16,10 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
-from normscope.lipschitz.rescaled import Rescaled, is_homogeneous
+from normscope.lipschitz.overflow_safe import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
-from normscope.statistics.survey import group_floor
+from normscope.operators.survey import group_floor
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import exact_sum, log_sum
-from normscope.lipschitz.forming import forming_error
-from normscope.lipschitz.spectral.bounds import NormBounds
-from normscope.lipschitz.spectral.chain import chain_norm
-from normscope.lipschitz.spectral.convolution import convolution_norm
-from normscope.lipschitz.spectral.dense import gram_matrix, gram_norm, largest_matrix_norm, matrix_norm
-from normscope.lipschitz.spectral.general import operator_norm
-from normscope.lipschitz.spectral.schur import schur_norm
+from normscope.linalg.bounds import NormBounds
+from normscope.linalg.convolution import convolution_norm
+from normscope.linalg.dense import gram_matrix, gram_norm, largest_matrix_norm, matrix_norm
+from normscope.linalg.matrix_free import operator_norm
+from normscope.linalg.product import chain_norm
+from normscope.linalg.schur import schur_norm
+from normscope.lipschitz.assembly_error import forming_error
 from normscope.lipschitz.tokens import token_axis, token_matrix
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
 from normscope.operators.linear_map import LinearMap

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.layers import before_padding, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
-from normscope.core.guard import untouched
 from normscope.core.names import numbered
 from normscope.graph.capture import Captured, capture
+from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
@@ -38,8 +38,8 @@ from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
-from normscope.statistics.survey import _channel_axis as channel_axis
-from normscope.statistics.survey import activation_inputs, group_floor
+from normscope.operators.survey import _channel_axis as channel_axis
+from normscope.operators.survey import activation_inputs, group_floor
 
 #: Samples the graph is captured on, where its batch size is free.
 FEW = 2

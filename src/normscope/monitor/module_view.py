@@ -14,7 +14,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from normscope.core.errors import CaptureError
-from normscope.core.guard import untouched
+from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
 from normscope.monitor.structure import difference, structure
@@ -30,11 +30,11 @@ from normscope.monitor.view import (
     trained,
 )
 from normscope.operators.linear_map import LinearMap
-from normscope.operators.norms.rms import rms_norm_eps
-from normscope.operators.rules.normalization import Spread
+from normscope.operators.normalization import Spread
+from normscope.operators.normalizers.rms_norm import rms_norm_eps
 from normscope.operators.site import Site
-from normscope.statistics.survey import _channel_axis as channel_axis
-from normscope.statistics.survey import group_floor
+from normscope.operators.survey import _channel_axis as channel_axis
+from normscope.operators.survey import group_floor
 
 NOTE = (
     "the model could not be captured as a graph, so layers, normalizers and activations are those of torch's own "

@@ -20,7 +20,6 @@ from normscope.monitor.budget import Budget
 from normscope.monitor.facts import run_facts
 from normscope.monitor.objective import LossFunction
 from normscope.monitor.outlets import Outlets
-from normscope.monitor.own import OwnNumbers
 from normscope.monitor.presets import preset_of
 from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
 from normscope.monitor.quantities import QUANTITIES, descriptions
@@ -30,6 +29,7 @@ from normscope.monitor.quantity import Quantity
 from normscope.monitor.rates import learning_rates, optimizers_of
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.unwrap import is_first_process, unwrapped
+from normscope.monitor.user_metrics import OwnNumbers
 from normscope.monitor.view import View
 from normscope.monitor.warm import ColdNorms, WarmNorms
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.spectral.lanczos import attained_norm, lanczos_norm
+from normscope.linalg.lanczos import attained_norm, lanczos_norm
 from normscope.monitor.view import MapOf
 
 #: The most Lanczos steps the first time, and from a remembered vector; a vector that still fits needs four.

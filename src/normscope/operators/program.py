@@ -10,20 +10,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-import normscope.operators.rules  # noqa: F401  (registers the rules)
 from normscope.graph.functional import moves_shape, whole_arguments
 from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Match, Recogniser, name_of
-from normscope.operators.entrywise import Forms
 from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.global_response import global_response
 from normscope.operators.nonlinear import Input, Opaque
+from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
 from normscope.operators.replay import divides_by_spread, replay, responds
-from normscope.operators.rules.normalization import Spread, normalizer
-from normscope.operators.rules.response import global_response
-from normscope.operators.rules.rotation import paired
+from normscope.operators.rotation import paired
+from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
 
 #: Operations that give a weight another shape.

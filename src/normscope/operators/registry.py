@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from normscope.core.discovery import modules_in
 from normscope.core.errors import RuleError
 from normscope.graph.interpreter import resolve
 from normscope.graph.ir import Node
@@ -127,6 +128,12 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
     return register
 
 
+@functools.cache
+def _load_rules() -> None:
+    """Import every operation of this folder, which registers its rules; once, at the first question."""
+    modules_in("normscope.operators")
+
+
 def register_rule(op: str, function: Rule) -> None:
     """Register a rule for an operation that Normscope does not know.
 
@@ -145,11 +152,13 @@ def register_rule(op: str, function: Rule) -> None:
         raise RuleError(f"a rule is registered for namespace.operator.overload, not {op!r}: see the coverage table")
     if not callable(function):
         raise RuleError(f"the rule for {op} must be a function of a Call, not {type(function).__name__}")
+    _load_rules()
     _RULES[op] = function
 
 
 def find_rule(op: str) -> Rule | None:
     """Return the rule of an operation, the most specific one, or ``None``."""
+    _load_rules()
     if op in _RULES:
         return _RULES[op]
     if op.count(".") != 2:

@@ -12,7 +12,7 @@ from torch import Tensor
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 from normscope.graph.recognise import Recogniser
-from normscope.operators.rules.normalization import Spread
+from normscope.operators.normalization import Spread
 
 Constant = Callable[[str], Any]
 #: A normalizer is made of fewer operations than this; a larger part of the graph is something else.

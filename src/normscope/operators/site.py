@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from normscope.operators.expression import Expr
+from normscope.operators.normalization import Division, Spread
 from normscope.operators.registry import Call
-from normscope.operators.rules.normalization import Division, Spread
 
 #: Operations that normalize activations, or weights when their input does not depend on the network input.
 NORMALIZERS = {

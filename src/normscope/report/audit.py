@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
-from normscope.audits.claim import Number
-from normscope.audits.explain import Explanation
-from normscope.audits.run import SOURCES, Audit, Entry
 from normscope.core.statement import PAPERS
+from normscope.papers.claim import Number
+from normscope.papers.explain import Explanation
+from normscope.papers.run import SOURCES, Audit, Entry
 from normscope.report.numbers import digits
 from normscope.report.table import Section, Table
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from normscope.core.depth import Curve
+from normscope.core.depth_curve import Curve
 from normscope.core.result import NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Kind
 from normscope.report.wording import KINDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from normscope.comparison.compare import Comparison, Quantity, Row
+from normscope.analysis.compare import Comparison, Quantity, Row
 from normscope.core.finding import Finding
 from normscope.core.value import Value
 from normscope.report.numbers import NOTHING, kind_text, number_text, value_text

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from normscope.complexity.layers import Counts, LayerComplexity, Setting, seen_as_chain
-from normscope.complexity.weights import WeightComplexity
 from normscope.core.result import Result
 from normscope.core.value import Value
+from normscope.papers.than2025.complexity.layers import Counts, LayerComplexity, Setting, seen_as_chain
+from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 

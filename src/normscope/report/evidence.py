@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from normscope.experiments.evidence import Evidence
+from normscope.papers.than2025.figures.evidence import Evidence
 from normscope.report.numbers import digits
 from normscope.report.table import Section, Table
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from normscope.core.errors import InputError
-from normscope.experiments.evidence import product_of_variances, variances
 from normscope.monitor.run import Run
+from normscope.papers.than2025.figures.evidence import product_of_variances, variances
 from normscope.report.plot import figure_class
 
 if TYPE_CHECKING:

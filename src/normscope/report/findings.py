@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import textwrap
 
-from normscope.checks.run import CheckResult, counts_text
 from normscope.core.finding import Finding
+from normscope.doctor.run import CheckResult, counts_text
 
 WIDTH = 118
 

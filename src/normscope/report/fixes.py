@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from normscope.fixes.run import FixResult
+from normscope.doctor.fixes.run import FixResult
 from normscope.report.numbers import digits
 
 #: How many changes or refusals of one kind are listed.

@@ -39,7 +39,7 @@ from normscope.report.wording import (
 )
 
 if TYPE_CHECKING:
-    from normscope.lipschitz.checkpoint import CheckpointResult
+    from normscope.analysis.checkpoint import CheckpointResult
 
 #: What the doctor said: about the one result, or about each by name; ``None`` if it was not asked.
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
@@ -161,7 +161,7 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
 
 def _weights_page(result: CheckpointResult, title: str) -> str:
     """Return the report on a checkpoint without its model: its sections as they are."""
-    from normscope.report.weights import checkpoint_sections
+    from normscope.report.checkpoint import checkpoint_sections
 
     name = str(result.checkpoint["name"])
     sections = checkpoint_sections(result, everything=True)

@@ -33,7 +33,7 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
     """Return the page of some runs.
 
     Args:
-        state: what it shows beside the lines of its charts, as :meth:`normscope.watch.feed.Feed.state` gives it.
+        state: what it shows beside the lines of its charts, as :meth:`normscope.monitor.live.feed.Feed.state` gives it.
         data: the lines by the key of their chart, for a page that is not fed; ``None`` for one that asks for them.
         title: of the page; by default the names of the runs.
 

@@ -9,10 +9,10 @@ from typing import Any
 from urllib.parse import quote
 
 from normscope import __version__
-from normscope.checks.catalogue import RULES
-from normscope.checks.rule import Rule
-from normscope.checks.run import CheckResult
 from normscope.core.finding import Finding, Severity
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.rule import Rule
+from normscope.doctor.run import CheckResult
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 _LEVELS = {Severity.INFO: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}

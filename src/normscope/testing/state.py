@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.environment import flags, rng_state
-from normscope.core.guard import bits, state_tensors
+from normscope.graph.guard import bits, state_tensors
 
 
 def fingerprint(model: nn.Module, *tensors: Tensor) -> str:

@@ -18,7 +18,7 @@ from normscope.lipschitz.lower import EndToEnd
 from normscope.lipschitz.search import _inside
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, Walk
-from normscope.statistics.survey import survey
+from normscope.operators.survey import survey
 from normscope.testing.node_bounds import EVALUATION, node_violations, tensors_inside
 
 #: A network on flattened inputs, many at once: (points, entries) -> (points, outputs).

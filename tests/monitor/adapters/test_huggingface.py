@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from normscope.core.guard import same_bits
-from normscope.models.randomness import seeded
+from normscope.graph.guard import same_bits
 from normscope.monitor import HuggingFaceMonitor, Run
+from normscope.zoo.randomness import seeded
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")

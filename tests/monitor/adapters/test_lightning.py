@@ -14,9 +14,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from normscope.core.errors import InputError
-from normscope.core.guard import same_bits
-from normscope.models.randomness import seeded
+from normscope.graph.guard import same_bits
 from normscope.monitor import LightningMonitor, Run
+from normscope.zoo.randomness import seeded
 
 lightning = pytest.importorskip("lightning.pytorch")
 

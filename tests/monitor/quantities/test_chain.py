@@ -9,10 +9,10 @@ from torch import nn
 
 from monitor.moments import batch, moment_of, small
 from normscope import analyze
-from normscope.models.mlp import relu10
 from normscope.monitor.quantities import descriptions
 from normscope.monitor.quantities.chain import ChainEstimate
 from normscope.monitor.quantities.folded import FoldedNorms
+from normscope.zoo.networks.mlp import relu10
 
 
 def test_on_a_plain_chain_it_is_the_product_of_the_certified_folded_norms() -> None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import matrix_norm_sandwich
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
-from normscope.operators.rounding import matrix_norm_sandwich
 
 #: Entries a Jacobian of an unreduced loss may have.
 LARGEST = 2**24

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64, sum_units, tree_sum, up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss.reduction import (
@@ -21,7 +22,6 @@ from normscope.lipschitz.loss.reduction import (
     samplewise,
     weighted_mean,
 )
-from normscope.operators.rounding import as_float64, sum_units, tree_sum, up
 
 _NO_IGNORED = "no target equals ignore_index"
 

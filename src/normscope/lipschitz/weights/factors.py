@@ -14,9 +14,9 @@ from normscope.core.statement import statement
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
+from normscope.linalg.dense import matrix_norm
+from normscope.linalg.matrix_rounding import gamma
 from normscope.lipschitz.lower import euclidean
-from normscope.lipschitz.spectral.dense import matrix_norm
-from normscope.lipschitz.spectral.rounding import gamma
 from normscope.lipschitz.weights.uses import Use
 from normscope.operators.registry import bind
 

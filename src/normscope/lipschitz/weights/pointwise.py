@@ -16,10 +16,10 @@ from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
+from normscope.linalg.dense import EIGENVALUES_UP_TO
+from normscope.linalg.lanczos import lanczos_norm
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.lower import Function, _moved, attained_at, euclidean, jacobian_map
-from normscope.lipschitz.spectral.dense import EIGENVALUES_UP_TO
-from normscope.lipschitz.spectral.lanczos import lanczos_norm
 from normscope.lipschitz.weights.factors import factor
 from normscope.lipschitz.weights.uses import Use, Weights
 from normscope.operators.linear_map import LinearMap

@@ -14,7 +14,7 @@ from normscope.graph.interpreter import as_floating
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
-from normscope.lipschitz.spectral.dense import matrix_norm
+from normscope.linalg.dense import matrix_norm
 from normscope.operators.expression import Expr
 from normscope.operators.program import Program, Walk
 from normscope.operators.registry import bind, expressions

@@ -1,0 +1,391 @@
+"""Checkpoints without their model: the norm of every weight, one tensor in memory at a time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
+from normscope.core.files import write_text
+from normscope.core.paths import expanded, is_file, is_folder
+from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
+from normscope.core.value import Kind, Value, product
+from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
+from normscope.graph.safe_load import PICKLED, SAFETENSORS
+from normscope.linalg.bounds import NormBounds
+from normscope.linalg.dense import matrix_norm
+from normscope.linalg.streamed import streamed_norm
+from normscope.operators.normalizers.weight_norm import weight_norm_effective
+
+Progress = Callable[[str], None]
+#: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
+LARGE = 2**24
+_NOT_MEASURED = "not measured"
+_MASK = "holds minus infinity, as masks do: no norm"
+_UNDEFINED = "weight normalization: a direction v is zero, the layer divides zero by zero: no norm"
+#: Endings of the gain of a weight-normalized tensor, and of its direction.
+GAINS = {"weight_v": "weight_g", "original1": "original0"}
+
+
+@dataclass(frozen=True)
+class TensorResult:
+    """One tensor of a checkpoint.
+
+    Attributes:
+        name: its key.
+        role: what it probably is, guessed from its name and shape.
+        shape: its shape.
+        dtype: of its numbers, e.g. ``"bfloat16"``.
+        numbers: how many it holds.
+        upper: upper bound on its spectral norm: as a matrix, or as a reshaped kernel (outputs, inputs * kernel).
+        lower: attained value of the same.
+        certificate: of a convolution: a bound on its norm as it acts, whatever the image size.
+        details: ``largest_row`` (embedding), ``largest`` (norm scale, bias), ``std_min`` and ``std_max`` (running
+            variance), ``frobenius`` (any other).
+        note: what a reader must know, e.g. that it is not the weight as it acts.
+    """
+
+    name: str
+    role: str
+    shape: tuple[int, ...]
+    dtype: str
+    numbers: int
+    upper: Value | None = None
+    lower: Value | None = None
+    certificate: Value | None = None
+    details: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class CheckpointResult:
+    """What the weights alone tell.
+
+    Attributes:
+        checkpoint: name of the file or folder, files, number of tensors and numbers, bytes.
+        tensors: every tensor, in order.
+        products: ``printed_weights``, the product of the norms of matrices and reshaped kernels, and
+            ``printed_certificates``, the same with convolutions at their size-free certificates.
+        messages: what a reader must know.
+    """
+
+    checkpoint: dict[str, Any]
+    tensors: tuple[TensorResult, ...]
+    products: dict[str, Value]
+    messages: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        body = {f.name: to_plain(getattr(self, f.name)) for f in fields(self)}
+        return {"schema_version": SCHEMA_VERSION, "kind": "weights", **body}
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> CheckpointResult:
+        """Read the JSON form back.
+
+        Raises:
+            ValueError: if it has another schema version.
+        """
+        if data.get("schema_version") != SCHEMA_VERSION:
+            raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
+        return cls(
+            checkpoint=data["checkpoint"],
+            tensors=tuple(TensorResult(**{**from_plain(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
+            products=from_plain(data["products"]),
+            messages=tuple(data["messages"]),
+        )
+
+
+def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> CheckpointResult:
+    """Measure every weight of a checkpoint; no code in it is run, and one tensor at a time is in memory.
+
+    Args:
+        path: a .safetensors or .pt file, the index of several, or a directory that holds them.
+        progress: called with a line of text at each tensor.
+
+    Returns:
+        The result, with ``to_dict``, ``to_json``, ``save``.
+
+    Raises:
+        WeightsError: if it cannot be read safely, holds weights that are not plain real numbers, or the files of a
+            directory hold a tensor of one name twice.
+        NonFiniteError: if a tensor holds NaN or infinity; it is named. Minus infinity in what may be a mask is listed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     torch.save({"fc.weight": torch.diag(torch.tensor([3.0, 2.0]))}, f"{folder}/m.pt")
+    ...     result = analyze_checkpoint(f"{folder}/m.pt")
+    >>> round(result.tensors[0].upper.value, 9), result.products["printed_weights"].kind.value
+    (3.0, 'printed')
+    """
+    say = progress or (lambda text: None)
+    files = checkpoint_files(path)
+    headers = _headers(files)
+    notes = _notes({entry.name for entry in headers})
+    gains: dict[str, Tensor] = {}
+    results: list[TensorResult] = []
+    for entry, tensor in _tensors(files):
+        say(f"tensor {len(results) + 1} of {len(headers)}: {entry.name}")
+        if _is_gain(entry, tensor):
+            gains[entry.name] = tensor.clone()
+        found = _measure(entry, tensor, gains)
+        results.append(replace(found, note=found.note or notes.get(entry.name, "")))
+        del tensor
+    return CheckpointResult(
+        checkpoint={
+            "name": Path(path).name,
+            "files": sorted({entry.file.name for entry in headers if entry.file is not None}),
+            "tensors": len(headers),
+            "numbers": sum(r.numbers for r in results),
+            "bytes": sum(entry.nbytes for entry in headers),
+        },
+        tensors=tuple(results),
+        products=_products(results),
+        messages=tuple(_messages(results, expanded(path))),
+    )
+
+
+def is_checkpoint(text: str) -> bool:
+    """Tell whether a user's text names weights rather than a model: by its ending, or a directory.
+
+    >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
+    (True, False, False)
+    """
+    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or is_folder(expanded(text))
+
+
+def _headers(files: list[Path]) -> list[TensorEntry]:
+    """Return the entries of several files, which together must be one checkpoint: no name comes twice."""
+    headers: list[TensorEntry] = []
+    place: dict[str, Path] = {}
+    for file in files:
+        for entry in read_header(file):
+            other = place.setdefault(entry.name, file)
+            if other != file:
+                raise WeightsError(
+                    f"a directory must hold one checkpoint; {entry.name} is in {other.name} and in {file.name}; name "
+                    "the file that is meant"
+                )
+            headers.append(entry)
+    return headers
+
+
+def _tensors(files: list[Path]) -> Iterator[tuple[TensorEntry, Tensor]]:
+    """Yield every tensor of several files."""
+    for file in files:
+        yield from iterate_tensors(file)
+
+
+def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
+    """Return why a tensor has no norm, or an empty text.
+
+    Raises:
+        WeightsError: if it is complex.
+        NonFiniteError: if it holds NaN or infinity, except for minus infinity in what may be a mask.
+    """
+    if tensor.is_complex():
+        raise WeightsError(
+            f"weights must be real numbers; {entry.name} is {entry.dtype}; save real and imaginary parts apart"
+        )
+    if not tensor.is_floating_point():
+        return "not floating point: no norm"
+    if tensor.numel() == 0:
+        return "empty"
+    if not _convertible(tensor):
+        return f"{_NOT_MEASURED}: torch does not convert {entry.dtype} to numbers"
+    nan = infinite = negative = 0
+    for part in tensor.reshape(-1).split(LARGE):
+        # Formats of one byte lack these tests; float32 holds all their values.
+        plain = part.to(torch.float32) if part.element_size() == 1 else part
+        if not bool(torch.isfinite(plain).all()):
+            nan, infinite = nan + int(plain.isnan().sum()), infinite + int(plain.isinf().sum())
+            negative += int(plain.isneginf().sum())
+    if nan or infinite > negative or (infinite and _is_named_as_weight(entry)):
+        raise NonFiniteError(
+            f"weights must be finite; {entry.name} holds {nan} NaN and {infinite} infinite of {tensor.numel()}; "
+            "train or save it again"
+        )
+    return _MASK if infinite else ""
+
+
+def _is_named_as_weight(entry: TensorEntry) -> bool:
+    """Tell whether a tensor is a parameter or a statistic by its name, and no mask."""
+    last = entry.name.lower().rpartition(".")[2]
+    known = (Role.EMBEDDING, Role.NORM_SCALE, Role.BIAS, Role.RUNNING_STATISTICS)
+    return "mask" not in last and (entry.role in known or bool(re.search("weight|kernel|original", last)))
+
+
+def _convertible(tensor: Tensor) -> bool:
+    """Tell whether torch can turn a tensor's entries into float64; some packed formats it only stores."""
+    try:
+        tensor.reshape(-1)[:1].to(torch.float64)
+    except RuntimeError:  # "copy_kernel" not implemented
+        return False
+    return True
+
+
+def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> TensorResult:
+    """Return what one tensor tells."""
+    base = TensorResult(entry.name, entry.role.value, entry.shape, entry.dtype, tensor.numel())
+    reason = _unmeasured(entry, tensor)
+    if reason:
+        return replace(base, note=reason)
+    if entry.role in (Role.MATRIX, Role.CONVOLUTION):
+        weight, rounding, note = _effective(entry, tensor, gains)
+        return replace(base, note=note) if weight is None else _linear(base, weight, rounding, note)
+    if entry.role is Role.EMBEDDING and tensor.ndim >= 2:
+        bounds = _norm(tensor.reshape(-1, tensor.shape[-1]))
+        details = {"largest_row": _largest_row(tensor)}
+        return replace(base, upper=_upper(bounds), lower=_lower(bounds), details=details)
+    details = _facts(entry, tensor)
+    negative = details.get("variance_min", 0.0) < 0
+    return replace(base, details=details, note="a variance below zero" if negative else "")
+
+
+def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> TensorResult:
+    """Return the norm of a matrix, or of a reshaped kernel with what it certifies of the convolution."""
+    bounds = _norm(weight.flatten(1)).widen(rounding)
+    taps = math.prod(weight.shape[2:])
+    certificate = None
+    if base.role == Role.CONVOLUTION.value:
+        log = bounds.log_upper + math.log(taps) / 2
+        certificate = Value(
+            log + 1e-13 * max(1.0, abs(log)) if math.isfinite(log) else log,
+            Kind.CERTIFIED,
+            statement="normscope Proposition SN-2",
+            assumptions=("zero or circular padding",),
+        )
+    return replace(base, upper=_upper(bounds), lower=_lower(bounds), certificate=certificate, note=note)
+
+
+def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> tuple[Tensor | None, float, str]:
+    """Return the weight as it acts (None if it has no numbers), the relative rounding error of it, and a note.
+
+    The direction of a weight-normalized tensor is combined with its gain where the gain came before it in the file.
+    """
+    prefix, dot, last = entry.name.rpartition(".")
+    partner = GAINS.get(last)
+    if partner is None:
+        return tensor, 0.0, ""
+    g = gains.get(f"{prefix}{dot}{partner}")
+    axis = None if g is None else _gained_axis(tensor, g)
+    if g is None or axis is None:
+        stored = "weight normalization: the direction v" if last == "weight_v" else "as stored in a parametrization"
+        return tensor, 0.0, f"{stored}, not the weight as it acts"
+    try:
+        weight = weight_norm_effective(tensor, g, axis)
+    except InputError:
+        return None, 0.0, _UNDEFINED
+    # Each row errs relatively by (columns + 8) u, so the matrix by that times ||W||_F <= sqrt(side) ||W||.
+    side = min(weight.shape[0], weight[0].numel())
+    rounding = (tensor.numel() + 16) * 2.0**-53 * math.sqrt(side)
+    return weight, rounding, "weight normalization: g v / ||v||, the weight as it acts"
+
+
+def _gained_axis(v: Tensor, g: Tensor) -> int | None:
+    """Return the axis along which g has one gain per slice of v, -1 for one gain in all, None if it is no gain of v."""
+    if g.ndim == 0:
+        return -1
+    shapes = [(*(1,) * axis, size, *(1,) * (v.ndim - axis - 1)) for axis, size in enumerate(v.shape)]
+    return shapes.index(tuple(g.shape)) if tuple(g.shape) in shapes else None
+
+
+def _is_gain(entry: TensorEntry, tensor: Tensor) -> bool:
+    """Tell whether a tensor can be the gain of weight normalization: numbers along one axis at most."""
+    named = entry.name.rpartition(".")[2] in GAINS.values()
+    # A scalar under a general name may be anything: another parametrization, say a scale.
+    along = tensor.ndim > 0 or entry.name.endswith("weight_g")
+    return named and along and tensor.is_floating_point() and tensor.numel() == max(tensor.shape, default=1)
+
+
+def _norm(matrix: Tensor) -> NormBounds:
+    """Return the bounds of a matrix, in blocks if it is large."""
+    return matrix_norm(matrix) if matrix.numel() <= LARGE else streamed_norm(matrix)
+
+
+def _upper(bounds: NormBounds) -> Value:
+    return Value(bounds.log_upper, Kind.CERTIFIED, statement="rump2006 Corollary 2.4")
+
+
+def _lower(bounds: NormBounds) -> Value:
+    return Value(bounds.log_lower, Kind.LOWER, statement="normscope norm")
+
+
+def _largest_row(tensor: Tensor) -> float:
+    """Return the largest Euclidean norm of a row, rounded up."""
+    rows = tensor.reshape(-1, tensor.shape[-1])
+    step = max(1, LARGE // rows.shape[1])
+    top = max(float(torch.linalg.vector_norm(part.double(), dim=1).max()) for part in rows.split(step))
+    return top * (1.0 + (rows.shape[1] + 8) * 2.0**-53)
+
+
+def _facts(entry: TensorEntry, tensor: Tensor) -> dict[str, float]:
+    """Return extremes of a vector: of a scale or bias its largest magnitude, of a variance the deviations."""
+    if entry.role is Role.RUNNING_STATISTICS and entry.name.lower().endswith(("var", "variance")):
+        low, high = (float(x) for x in torch.aminmax(tensor.double()))
+        deviations = {"std_min": math.sqrt(max(low, 0.0)), "std_max": math.sqrt(max(high, 0.0))}
+        return deviations | {"variance_min": low}
+    if entry.role is Role.OTHER and tensor.ndim >= 2:
+        parts = tensor.reshape(-1).split(LARGE)
+        root = math.hypot(*(float(torch.linalg.vector_norm(part.double())) for part in parts))
+        return {"frobenius": root * (1.0 + (tensor.numel() + 8) * 2.0**-53)}
+    return {"largest": float(tensor.double().abs().max())}
+
+
+def _notes(names: set[str]) -> dict[str, str]:
+    """Return notes on weights that are normalized or pruned outside the file."""
+    text = "before spectral normalization: the layer divides it by an estimate of its norm"
+    old = {name for name in names if name.endswith("weight_orig") and f"{name[: -len('orig')]}u" in names}
+    new = {name for name in names if name.endswith(".original") and f"{name[: -len('original')]}0._u" in names}
+    pruned = {name for name in names if name.endswith("_orig") and f"{name[: -len('orig')]}mask" in names}
+    return dict.fromkeys(old | new, text) | dict.fromkeys(pruned, "before pruning: the layer multiplies it by its mask")
+
+
+def _products(results: list[TensorResult]) -> dict[str, Value]:
+    """Return the products of norms over matrices and convolutions, as printed (Lemma 5)."""
+    layers = [r for r in results if r.role in (Role.MATRIX.value, Role.CONVOLUTION.value)]
+    flat = product(r.upper for r in layers if r.upper is not None)
+    whole = product(v for r in layers if (v := r.certificate or r.upper) is not None)
+    return {
+        "printed_weights": Value(flat.log, Kind.PRINTED, statement="than2025 Lemma 5"),
+        "printed_certificates": Value(whole.log, Kind.PRINTED, statement="than2025 Lemma 5"),
+    }
+
+
+def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
+    """Return what a reader must know before the numbers."""
+    yield "weights only: nothing is said about the network; roles are guessed from names and shapes"
+    if is_file(path / "config.json"):
+        yield f"the directory has a config.json: name it as hf:{path} to analyze the network itself"
+    if not any(r.upper is not None for r in results):
+        yield "no tensor looks like the weight of a linear layer"
+    unreadable = sum(r.note.startswith("not floating point") for r in results)
+    if unreadable:
+        yield f"{unreadable} tensors hold integers: no norm is given (quantized weights must be dequantized first)"
+    packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
+    if packed:
+        yield f"{packed} tensors are {_NOT_MEASURED}, their format is stored only: save them in another to have a norm"
+    for note in (_MASK, _UNDEFINED):
+        names = [r.name for r in results if r.note == note]
+        if names:
+            yield f"{listed(names)}: {note}, and none in the products"
+    negative = [r.name for r in results if r.details.get("variance_min", 0.0) < 0]
+    if negative:
+        yield f"a running variance is below zero in {listed(negative)}: the layer returns NaN there"

@@ -1,0 +1,270 @@
+"""``compare``: results of several models, aligned by layer; what changed, and which findings are new."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normscope.analysis.align import Part, align
+from normscope.analysis.checkpoint import CheckpointResult, TensorResult
+from normscope.core.errors import InputError
+from normscope.core.files import write_text
+from normscope.core.finding import Finding, order
+from normscope.core.result import SCHEMA_VERSION, LayerResult, NormalizerResult, Result
+from normscope.core.value import LN10, Value, json_number
+
+Comparable = Result | CheckpointResult
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """One quantity of every model.
+
+    Attributes:
+        name: which.
+        values: its value in each model; ``None`` where there is none.
+    """
+
+    name: str
+    values: tuple[Value | None, ...]
+
+    @property
+    def changes(self) -> tuple[float | None, ...]:
+        """Return the decimal logarithm of each value over the first; ``None`` where one of them is missing.
+
+        >>> from normscope.core.value import Kind
+        >>> Quantity("upper", (Value.of(1.0, Kind.CERTIFIED), Value.of(10.0, Kind.CERTIFIED), None)).changes
+        (0.0, 1.0, None)
+        """
+        return tuple(_change(self.values[0], value) for value in self.values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "name": self.name,
+            "values": [None if v is None else v.to_dict() for v in self.values],
+            "changes_log10": [None if c is None else json_number(c) for c in self.changes],
+        }
+
+
+def _change(first: Value | None, value: Value | None) -> float | None:
+    """Return the decimal logarithm of a quotient of two values, zero if they are equal."""
+    if first is None or value is None:
+        return None
+    return 0.0 if first.log == value.log else round((value.log - first.log) / LN10, 12)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One layer, normalizer or tensor as it is in each model.
+
+    Attributes:
+        names: its name in each model; ``None`` where there is none.
+        kinds: what it is in each.
+        quantities: its numbers.
+    """
+
+    names: tuple[str | None, ...]
+    kinds: tuple[str | None, ...]
+    quantities: tuple[Quantity, ...]
+
+    @property
+    def name(self) -> str:
+        """Return the name in the first model that has it."""
+        return next(name for name in self.names if name is not None)
+
+    @property
+    def largest_change(self) -> float:
+        """Return the largest change of any of its numbers, in decades; infinite where a part is missing.
+
+        >>> Row(("a", None), ("matrix", None), ()).largest_change
+        inf
+        """
+        if any(name is None for name in self.names):
+            return math.inf
+        changes = [abs(c) for q in self.quantities for c in q.changes if c is not None and not math.isnan(c)]
+        return max(changes, default=0.0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        quantities = [q.to_dict() for q in self.quantities]
+        return {"names": list(self.names), "kinds": list(self.kinds), "quantities": quantities}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several models side by side; the first is the one the others are compared with.
+
+    Attributes:
+        models: their names.
+        end_to_end: constants of the whole networks.
+        layers: linear layers, or tensors where checkpoints are compared.
+        normalizers: normalizers.
+        findings: what the doctor says of each model, where it was asked; by code and place.
+        checked: which models the doctor saw.
+        messages: what a reader must know.
+    """
+
+    models: tuple[str, ...]
+    end_to_end: tuple[Quantity, ...]
+    layers: tuple[Row, ...]
+    normalizers: tuple[Row, ...] = ()
+    findings: tuple[tuple[Finding, tuple[bool, ...]], ...] = ()
+    checked: tuple[bool, ...] = ()
+    messages: tuple[str, ...] = ()
+    results: tuple[Comparable, ...] = field(default=(), repr=False, compare=False)
+
+    def new_findings(self, model: int) -> tuple[Finding, ...]:
+        """Return what is found in a model and not in the first, if the doctor saw both."""
+        if not self.checked or not (self.checked[0] and self.checked[model]):
+            return ()
+        return tuple(f for f, present in self.findings if present[model] and not present[0])
+
+    def gone_findings(self, model: int) -> tuple[Finding, ...]:
+        """Return what is found in the first and not in a model, if the doctor saw both."""
+        if not self.checked or not (self.checked[0] and self.checked[model]):
+            return ()
+        return tuple(f for f, present in self.findings if present[0] and not present[model])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "comparison",
+            "models": list(self.models),
+            "end_to_end": [q.to_dict() for q in self.end_to_end],
+            "layers": [row.to_dict() for row in self.layers],
+            "normalizers": [row.to_dict() for row in self.normalizers],
+            "findings": [{"finding": f.to_dict(), "present": list(p)} for f, p in self.findings],
+            "checked": list(self.checked),
+            "messages": list(self.messages),
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+
+def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[Finding]] | None = None) -> Comparison:
+    """Put results side by side, aligned by layer.
+
+    Args:
+        results: two or more results of ``analyze`` by name, all of models or all of checkpoints; the first is what the
+            others are compared with.
+        findings: what ``check`` found, by the same names; models may be missing.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        InputError: if there are fewer than two, or models and bare checkpoints are mixed.
+
+    >>> import torch, normscope
+    >>> one, two = torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)
+    >>> _ = torch.nn.init.eye_(one.weight), torch.nn.init.constant_(two.weight, 5.0)
+    >>> x = torch.ones(1, 2)
+    >>> found = compare({"a": normscope.analyze(one, x), "b": normscope.analyze(two, x)})
+    >>> [round(c, 6) for c in found.layers[0].quantities[0].changes]
+    [0.0, 1.0]
+    """
+    if len(results) < 2:
+        raise InputError(f"two or more models are compared; got {len(results)}; name another one")
+    models = [r for r in results.values() if isinstance(r, Result)]
+    checkpoints = [r for r in results.values() if isinstance(r, CheckpointResult)]
+    if models and checkpoints:
+        kinds = ", ".join(f"{k} ({'model' if isinstance(r, Result) else 'weights'})" for k, r in results.items())
+        raise InputError(
+            f"models are compared with models and bare checkpoints with checkpoints; got {kinds}; "
+            "load the checkpoints into their model (--model on the command line)"
+        )
+    names = tuple(results)
+    seen, checked = _findings(names, findings or {})
+    if checkpoints:
+        rows = _rows([c.tensors for c in checkpoints], _tensor_part, ("upper", "certificate"))
+        products = _quantities([c.products for c in checkpoints])
+        return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
+    layers = _rows([r.layers for r in models], _layer_part, ("upper", "lower", "folded"))
+    normalizers = _rows([r.normalizers for r in models], _normalizer_part, ("proved", "on_floor", "printed"))
+    whole = _quantities([r.end_to_end for r in models])
+    messages = (*_messages((*layers, *normalizers)), *_other_domains(models))
+    return Comparison(names, whole, layers, normalizers, seen, checked, messages, tuple(models))
+
+
+def _quantities(values: Sequence[Mapping[str, Value | None]]) -> tuple[Quantity, ...]:
+    """Return every number that one of the models has."""
+    keys = dict.fromkeys(key for column in values for key, value in column.items() if value is not None)
+    return tuple(Quantity(key, tuple(column.get(key) for column in values)) for key in keys)
+
+
+def _layer_part(layer: LayerResult) -> Part:
+    return Part(layer.name, (layer.kind, layer.shape))
+
+
+def _normalizer_part(normalizer: NormalizerResult) -> Part:
+    # Another kind at the same place is the very thing one compares: a place is known by its order too.
+    return Part(normalizer.name, "normalizer")
+
+
+def _tensor_part(tensor: TensorResult) -> Part:
+    return Part(tensor.name, (tensor.role, tensor.shape))
+
+
+def _rows(columns: Sequence[Sequence[Any]], part: Any, numbers: Sequence[str]) -> tuple[Row, ...]:
+    """Return the aligned rows of parts, each with those of its numbers that some model has."""
+    rows = []
+    for places in align([[part(item) for item in column] for column in columns]):
+        items = [None if i is None else column[i] for i, column in zip(places, columns, strict=True)]
+        kinds = tuple(None if x is None else str(getattr(x, "kind", None) or getattr(x, "role", "")) for x in items)
+        found = (Quantity(n, tuple(None if x is None else getattr(x, n) for x in items)) for n in numbers)
+        quantities = tuple(q for q in found if any(v is not None for v in q.values))
+        rows.append(Row(tuple(None if x is None else x.name for x in items), kinds, quantities))
+    return tuple(rows)
+
+
+def _findings(
+    names: Sequence[str], findings: Mapping[str, Sequence[Finding]]
+) -> tuple[tuple[tuple[Finding, tuple[bool, ...]], ...], tuple[bool, ...]]:
+    """Return every finding once, with the models that have it, and which models were checked."""
+    first: dict[tuple[str, str], Finding] = {}
+    for name in names:
+        for finding in findings.get(name, ()):
+            first.setdefault(finding.key, finding)
+    present = {name: {f.key for f in findings.get(name, ())} for name in names}
+    seen = tuple((f, tuple(f.key in present[name] for name in names)) for f in order(first.values()))
+    return seen, tuple(name in findings for name in names)
+
+
+def _messages(rows: Sequence[Row]) -> tuple[str, ...]:
+    """Return what alignment has to say: parts that only some have."""
+    alone = sum(any(name is None for name in row.names) for row in rows)
+    renamed = sum(len({n for n in row.names if n is not None}) > 1 for row in rows)
+    said = []
+    if alone:
+        said.append(f"{alone} of {len(rows)} parts are not in every model")
+    if renamed:
+        said.append(f"{renamed} parts have other names in other models and were matched by kind, shape and order")
+    return tuple(said)
+
+
+def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
+    """Return a warning where numbers of one row speak of different inputs or statistics."""
+    modes = {str(r.model.get("mode")) for r in results}
+    shapes = {json.dumps([[b["name"], list(b["shape"])] for b in r.input.get("blocks", ())]) for r in results}
+    data = {json.dumps(r.input.get("source"), sort_keys=True, default=str) for r in results}
+    said = []
+    if len(modes) > 1:
+        said.append(f"BatchNorm modes differ ({', '.join(sorted(modes))}): the numbers speak of different functions")
+    if len(shapes) > 1:
+        said.append("the shapes of the inputs differ: end-to-end constants are of different spaces")
+    if len(data) > 1:
+        said.append("the data differ: variance floors and attained values are of different inputs")
+    return tuple(said)

@@ -1,0 +1,258 @@
+"""What the steps of one analysis share: the captured model, its program, the data."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
+from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
+from normscope.analysis.options import Options
+from normscope.core.errors import InputError
+from normscope.graph.capture import Captured
+from normscope.graph.inputs import iterate
+from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
+from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.search import Best, number_of_points
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.program import Program, build_program
+from normscope.operators.survey import Survey, activation_inputs, survey
+
+Progress = Callable[[str], None]
+#: Most samples among which the search for bad inputs begins.
+CANDIDATES = 64
+_STATISTICS = "the statistics of the batch"
+
+
+@dataclass(eq=False)
+class Work:
+    """What the steps of one analysis share.
+
+    Attributes:
+        captured: the model.
+        program: its program.
+        options: how to work.
+        norms: cache of segment norms.
+        say: progress.
+        seen: what the data showed.
+        candidates: inputs at which the network may be differentiated.
+        messages: what a reader must know.
+        compositions: of the bounds in the result, by their names there.
+        best: the input with the largest Jacobian.
+        coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
+        other_shapes: samples of the data by their shapes, if these are not the example's.
+        uneven: samples left out because their batch is smaller than the stacked one.
+    """
+
+    captured: Captured
+    program: Program
+    options: Options
+    norms: SegmentNorms
+    say: Progress
+    seen: Survey | None = None
+    candidates: list[list[Tensor]] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+    compositions: dict[str, Composition] = field(default_factory=dict)
+    best: Best | None = None
+    coupled: str = ""
+    other_shapes: Counter[str] = field(default_factory=Counter)
+    uneven: int = 0
+
+    @property
+    def stacked(self) -> int | None:
+        """Return the size of the batch that is one input, if samples depend on each other."""
+        shape = self.program.blocks[0].shape if self.program.blocks else ()
+        size = shape[0] if shape else 1
+        return size if self.captured.graph.batch == "dynamic" and (self.coupled or size != 1) else None
+
+    @property
+    def reference(self) -> list[Tensor]:
+        """Return the input the program was walked at."""
+        return self.captured.example if self.stacked is not None else self.captured.at_batch(1)
+
+    @functools.cached_property
+    def fixed_inputs(self) -> FixedInputs:
+        """Return what of the input is held fixed as it is in the reference."""
+        return fixed_inputs(self.captured, self.program)
+
+
+def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:
+    """Walk the graph at a batch of one, or at the example's batch where samples are coupled."""
+    return walk_coupled(captured, options, without=without)[0]
+
+
+def walk_coupled(
+    captured: Captured, options: Options, *, without: bool = False, coupled: str | None = None
+) -> tuple[Program, str]:
+    """Walk the graph and tell where samples meet, unless that is known."""
+    try:
+        if coupled is None:
+            coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
+        inputs = captured.example if coupled else captured.at_batch(1)
+        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+        if not coupled and uses_batch_statistics(program):
+            coupled = _STATISTICS
+            program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
+        return program, coupled
+    except RuntimeError as error:
+        raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def refuse_single_values(program: Program) -> None:
+    """Return if every statistic over the batch is of two values or more.
+
+    Raises:
+        InputError: if one is not: a single value has no variance, and torch refuses to train on it.
+    """
+    for site in program.sites:
+        spread = site.spread
+        if spread is not None and 0 in spread.axes and math.prod(spread.view[a] for a in spread.axes) < 2:
+            raise InputError(
+                f"batch statistics are of at least two values per channel; the batch given holds one for "
+                f"{site.owner or site.node}: give batches of two samples or more, or mode='running'"
+            )
+
+
+def frozen(captured: Captured) -> Captured:
+    """Return the model with every BatchNorm fixed to the statistics of the first batch of the data."""
+    graph = with_batch_statistics(captured.graph)
+    program = build_program(graph, captured.tensors, captured.example)
+    refuse_single_values(program)
+    seen = survey(replace(captured, graph=graph), program, [captured.example], activations={})
+    tensors = dict(captured.tensors)
+    statistics = {}
+    for node in captured.graph:
+        names, found = running_statistics(node), seen.before_normalizers.get(node.name)
+        if names is not None and found is not None:
+            # A module that is called twice has statistics of its own for each call.
+            values = zip(names, (found.moments.mean, found.moments.variance), strict=True)
+            tensors |= {f"{n}@{node.name}": v.to(tensors[captured.graph[n].target]) for n, v in values}
+            statistics[node.name] = (f"{names[0]}@{node.name}", f"{names[1]}@{node.name}")
+    return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
+
+
+def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
+    """Run over the data once."""
+    activations = activation_inputs(work.captured, work.program)
+    found = survey(
+        work.captured,
+        work.program,
+        batches(work, model, data, limit, count=True),
+        activations=activations,
+        progress=lambda n: work.say(f"statistics of the data: {n} samples"),
+    )
+    if found.samples == 0:
+        raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+    # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
+    heavy = forward_cost(work.program) > LARGE
+    some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
+    found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
+    return found
+
+
+def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
+    """Return inputs at which the network may be differentiated: of the data if there is any, else the example.
+
+    They hold what the program holds: the masks and places of the reference.
+    """
+    if data is None or (work.stacked or 1) > 1:
+        return [work.reference]
+    return one_at_a_time(work, model, data, CANDIDATES if limit is None else min(limit, CANDIDATES))
+
+
+def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[list[Tensor]]:
+    """Return the data one input of the program at a time, those that hold what the reference holds."""
+    fixed = work.captured.graph.batch != "dynamic"
+    size = int(work.captured.graph.batch) if fixed else work.stacked or 1  # zero: whatever there is
+    names = work.fixed_inputs.names
+    wanted = values_of(work.captured, names, work.reference) if names else []
+    inputs: list[list[Tensor]] = []
+    for batch in batches(work, model, data, limit):
+        length = batch[0].shape[0] if batch and batch[0].ndim else 1
+        for i in range(0, length - size + 1, size or length):
+            one = _piece(batch, i, size or length)
+            if not names or same_values(wanted, values_of(work.captured, names, one)):
+                inputs.append(one)
+    return inputs
+
+
+def batches(
+    work: Work, model: nn.Module, data: Any, limit: int | None, *, count: bool = False
+) -> Iterator[list[Tensor]]:
+    """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
+
+    Args:
+        work: the analysis.
+        model: that takes the data.
+        data: as given.
+        limit: of samples.
+        count: note in ``work`` what is left out.
+    """
+    captured = work.captured
+    left = math.inf if limit is None else limit
+    reference = next(iter(captured.tensors.values()), torch.zeros(0))
+    dynamic = captured.graph.batch == "dynamic"
+    step = work.stacked if dynamic else int(captured.graph.batch)
+    first = True
+    for inputs in iterate(data, model):
+        tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
+        size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+        if not _fits(tensors, captured.example):
+            work.other_shapes[shapes_of(tensors)] += size if count else 0
+            left -= size  # what is read counts, so that an endless stream ends
+            if left <= 0:
+                return
+            continue
+        if step is None:
+            pieces = [int(min(size, left))]
+        else:
+            step = min(step, size) if first and dynamic else step or size
+            pieces = [step] * (size // step)
+            work.uneven += size % step if count else 0
+            left -= size % step
+        first = False
+        start = 0
+        for take in pieces:
+            yield _piece(tensors, start, take)
+            start += take
+            left -= take
+            if left <= 0:
+                return
+        if left <= 0:
+            return
+
+
+def where_fixed(work: Work) -> str:
+    """Return in words where what is held fixed comes from."""
+    if work.seen is None:
+        return "the example"
+    return "the first sample" if work.stacked is None and work.captured.graph.batch == "dynamic" else "the first batch"
+
+
+def _piece(tensors: list[Tensor], start: int, size: int) -> list[Tensor]:
+    """Return some samples of a batch; what has another first axis than the first tensor belongs to all of them."""
+    length = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
+    return [t[start : start + size] if t.ndim and t.shape[0] == length else t for t in tensors]
+
+
+def _fits(tensors: list[Tensor], example: list[Tensor]) -> bool:
+    """Tell whether inputs have the shapes of the example, up to the number of samples if there is such an axis."""
+    batched = len({t.shape[0] for t in example if t.ndim}) <= 1
+    return [t.shape[batched:] for t in tensors] == [t.shape[batched:] for t in example]
+
+
+def shapes_of(tensors: list[Tensor]) -> str:
+    """Return the shapes of one sample in words.
+
+    >>> shapes_of([torch.ones(4, 9, 8), torch.ones(4, 9)])
+    '9x8 and 9'
+    """
+    return " and ".join("x".join(map(str, t.shape[1:])) or "()" for t in tensors)

@@ -1,0 +1,224 @@
+"""How the end-to-end bound builds up along depth: at every layer and normalizer, from above and from below.
+
+Composition already knows the constant of every tensor with respect to the network input; here it is read off at each
+place. The lower curve is attained: for a direction v of the input, one product ``J v`` with the stacked Jacobian of
+all places gives ``||J_k v||`` at every place k at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.analysis.context import Work
+from normscope.analysis.end_to_end import rounded_up
+from normscope.analysis.layers import layer_names
+from normscope.core.depth_curve import Curve, Depth
+from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.value import Value, log_of
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.lower import EndToEnd, attained_in_parts, jacobian_norm
+from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.operators.expression import Expr
+from normscope.operators.program import Program
+
+#: Upper curves, by the name of the end-to-end constant at which each ends.
+UPPER = ("global", "variance_floor", "without_normalizers")
+#: Places whose own worst direction is looked for, at most.
+ANCHORS = 6
+#: Forward passes that looking for one direction takes, and multiplications spent on all of them.
+PASSES, BUDGET = 60, 6e9
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A layer or normalizer of the network.
+
+    Attributes:
+        name: as in the tables of the result.
+        kind: ``layer`` or ``normalizer``.
+        expr: the tensor it gives.
+        printed: its factor in the flat product of the paper, if it has one.
+        key: what it is found by in another walk of the same graph: its name, or its graph node.
+    """
+
+    name: str
+    kind: str
+    expr: Expr
+    printed: Value | None
+    key: str
+
+
+def depth(
+    work: Work,
+    layers: Sequence[LayerResult],
+    normalizers: Sequence[NormalizerResult],
+    constants: Mapping[str, Value | None],
+) -> Depth:
+    """Return the curves of the bounds along depth, from the input to the output.
+
+    Args:
+        work: the analysis, its end-to-end constants composed.
+        layers: the rows of its layers.
+        normalizers: the rows of its normalizers.
+        constants: its end-to-end constants, at which the curves end.
+
+    Returns:
+        One number per place and curve; curves whose constant was not computed are left out.
+    """
+    if not work.program.outputs:
+        return Depth()
+    work.say("the bounds along depth")
+    found = places(work.program, layers, normalizers)
+    curves: dict[str, Curve] = {}
+    for name in UPPER:
+        value, composition = constants.get(name), work.compositions.get(name)
+        if value is not None and composition is not None:
+            curves[name] = _curve([0.0, *_upper_logs(composition, found, work.program), value.log], value)
+    printed = constants.get("printed")
+    if printed is not None:
+        curves["printed"] = _curve([0.0, *_printed_logs(found), printed.log], printed)
+    inside = work.best is None or work.best.inside  # otherwise the curve says nothing about the variance floor
+    lower = (constants.get("lower") if inside else None) or constants.get("lower_everywhere")
+    if lower is not None:
+        curves["lower"] = _curve([0.0, *attained(work, [p.expr for p in found]), lower.log], lower)
+    names = ("input", *(p.name for p in found), "output")
+    return Depth(names, ("input", *(p.kind for p in found), "output"), curves)
+
+
+def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequence[NormalizerResult]) -> list[Place]:
+    """Return the layers and normalizers of activations in the order of the network."""
+    found = [
+        Place(row.name, "layer", expr, row.upper, row.name) for expr, row in zip(program.layers, layers, strict=True)
+    ]
+    reached = {a.id for a in program.atoms}
+    for site, row in zip(program.sites, normalizers, strict=True):
+        expr = None if site.kind in OF_WEIGHTS else _after(program, site.node)
+        if expr is not None and expr.atoms and expr.atoms <= reached:
+            found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
+    return sorted(found, key=lambda place: place.expr.id)
+
+
+def _after(program: Program, node: str) -> Expr | None:
+    """Return the tensor a normalizer gives; one written out is an atom of its own."""
+    _, out = program.ends[node]
+    return out if out is not None else next((a for a in program.atoms if a.atom.name == node), None)
+
+
+def _elsewhere(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
+    """Return the tensor at a place in a walk without normalizers: where one is taken out, what goes into it."""
+    if place.kind == "layer":
+        return layers.get(place.key)
+    source, _ = program.ends.get(place.key, (None, None))
+    return source
+
+
+def _upper_logs(composition: Composition, found: Sequence[Place], program: Program) -> list[float | None]:
+    """Return the certified logarithm at every place."""
+    tensors: list[Expr | None] = [place.expr for place in found]
+    if composition.program is not program:
+        layers = dict(zip(layer_names(composition.program), composition.program.layers, strict=True))
+        tensors = [_elsewhere(place, composition.program, layers) for place in found]
+    return [None if t is None else rounded_up(composition.lipschitz(t).total()[0]) for t in tensors]
+
+
+def _printed_logs(found: Sequence[Place]) -> list[float]:
+    """Return the flat product of the printed factors up to every place."""
+    logs: list[float] = []
+    for place in found:
+        factor = 0.0 if place.printed is None else place.printed.log
+        logs.append(math.fsum((logs[-1] if logs else 0.0, factor)))
+    return logs
+
+
+def _curve(logs: Sequence[float | None], like: Value) -> Curve:
+    """Return logarithms as a curve with the guarantee of the constant at its end."""
+    rest = {key: getattr(like, key) for key in ("domain", "mode", "statement", "assumptions")}
+    return Curve.of(logs, like.kind, **rest)
+
+
+def attained(work: Work, exprs: Sequence[Expr]) -> list[float | None]:
+    """Return the logarithm of a value attained by ``||J_k||`` at every place, at the best input of the search.
+
+    Directions: the one the whole network stretches most there, and the worst of some places on the way. A network too
+    large for that gets none.
+
+    Args:
+        work: the analysis, its search for inputs done.
+        exprs: the tensors at the places.
+
+    Returns:
+        Logarithms; ``None`` where nothing was measured.
+    """
+    nothing: list[float | None] = [None] * len(exprs)
+    nodes = [work.program.nodes.get(e.id) for e in exprs]
+    cost = forward_cost(work.program)
+    if work.best is None or cost > LARGE or not any(nodes):
+        return nothing
+    try:
+        return _attained(work, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
+    except (RuntimeError, NotImplementedError):  # an operation without a derivative, or too little memory
+        return nothing
+
+
+def _attained(work: Work, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int) -> list[float | None]:
+    """Measure along the best direction of the whole network, and along those of some places."""
+    best = work.best
+    if best is None:
+        return [None] * len(nodes)
+    known = [(i, node) for i, node in enumerate(nodes) if node is not None]
+    whole = Along(work, best.inputs, [node for _, node in known])
+    directions = [best.direction]
+    step = max(1, len(known) // max(anchors, 1))
+    for _, node in known[::step][:anchors]:
+        function = Along(work, best.inputs, [node])
+        directions.append(jacobian_norm(function, best.point, steps=12, tolerance=1e-3, seed=work.options.seed)[1])
+    top = [0.0] * len(known)
+    for direction in directions:
+        if bool(torch.isfinite(direction).all()):
+            parts = attained_in_parts(whole, best.point, direction, [sizes[i] for i, _ in known])
+            top = [max(a, b) if math.isfinite(b) else a for a, b in zip(top, parts, strict=True)]
+    logs: list[float | None] = [None] * len(nodes)
+    for (i, _), value in zip(known, top, strict=True):
+        logs[i] = log_of(value)
+    return logs
+
+
+class Along(EndToEnd):
+    """The network as a function from its flattened input blocks to the tensors at some of its nodes, flattened.
+
+    Args:
+        work: the analysis.
+        inputs: one input of the model, which fixes everything discrete.
+        nodes: the graph nodes whose values are given, in order.
+    """
+
+    def __init__(self, work: Work, inputs: Sequence[Tensor], nodes: Sequence[str]) -> None:
+        super().__init__(work.captured, work.program, inputs, torch.float64)
+        self.nodes = nodes
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Run the network from its blocks and keep what passes."""
+        parts = torch.split(x, [math.prod(s) for s in self.shapes])
+        blocks = [p.reshape(s) for p, s in zip(parts, self.shapes, strict=True)]
+        wanted, kept = set(self.nodes), dict[str, Tensor]()
+
+        def visit(node: Node, value: Any, values: object) -> Tensor | None:
+            index = self._place.get(node.name)
+            replaced = None if index is None else blocks[index]
+            if node.name in wanted:
+                kept[node.name] = value if replaced is None else replaced
+            return replaced
+
+        with sdpa_kernel(SDPBackend.MATH):
+            run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
+        return torch.cat([kept[name].flatten() for name in self.nodes])

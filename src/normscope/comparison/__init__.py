@@ -1,1 +1,0 @@
-"""Comparison: several results side by side, aligned by layer."""

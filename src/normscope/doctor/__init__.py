@@ -1,0 +1,6 @@
+"""The doctor: rules with stable codes that look at a model, its data and its optimizer."""
+
+from normscope.doctor.run import CheckResult, check
+from normscope.doctor.settings import Settings
+
+__all__ = ["CheckResult", "Settings", "check"]

@@ -1,0 +1,96 @@
+"""Balance pairs of layers around a positively homogeneous activation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.structure import Structure
+from normscope.operators.expression import Expr, LinearOp
+from normscope.operators.program import Program
+
+KIND = "balance"
+#: Activations with f(d x) = d f(x) for d > 0.
+HOMOGENEOUS = ("aten.relu.default", "aten.relu_.default", "aten.leaky_relu.default", "aten.leaky_relu_.default")
+
+
+def balance_pairs(draft: Draft) -> None:
+    """Scale the units between two layers so that what goes in is as long as what goes out.
+
+    ``W_2 f(W_1 x + b) = (W_2 D^-1) f(D (W_1 x + b))`` for a positive diagonal ``D`` and ``f(d x) = d f(x)``. Unit i
+    gets ``d_i = sqrt(||column i of W_2|| / ||(row i of W_1, b_i)||)``, made a power of two so that nothing is rounded.
+
+    Args:
+        draft: where the changes go.
+    """
+    program = draft.subject.program or Program()
+    structure = Structure(program)
+    layers = {e.id for e in program.layers}
+    for atom in program.atoms:
+        if atom.atom.op not in HOMOGENEOUS:
+            continue
+        before = atom.atom.inputs[0]
+        readers = structure.parents.get(atom.id, [])
+        if before.id not in layers or len(readers) != 1 or readers[0].id not in layers:
+            continue
+        change = _balanced(draft, structure, before, readers[0])
+        if isinstance(change, str):
+            draft.refuse(KIND, atom.atom.owner, change)
+        elif change is not None:
+            draft.apply(change)
+
+
+def _balanced(draft: Draft, structure: Structure, first: Expr, second: Expr) -> Change | str | None:
+    """Return the change of one pair, why there is none, or ``None`` if it is balanced already."""
+    one, two = first.op, second.op
+    if one is None or two is None or len(structure.parents.get(first.id, [])) != 1:
+        return "something else reads the first layer"
+    bias = draft.name_of(one.bias)
+    names = [one.weight_name, two.weight_name, *([bias or "?"] if one.bias is not None else [])]
+    if not (draft.is_plain(one) and draft.is_plain(two)):
+        return "a weight is computed from others (a parametrization), or is not in the state dict"
+    if not (_plain(one) and _plain(two)):
+        return "a layer is transposed, has groups, or does not act on the last axis"
+    if any(n not in draft.state or not draft.is_used_once(n) for n in names):
+        return "a weight is used in several places"
+    if one.kind != two.kind or first.op is second.op:
+        return "a linear layer and a convolution do not share units"
+    a, b = draft.double(names[0]), draft.double(names[1])
+    into = a.flatten(1).square().sum(1)
+    if bias:
+        into = into + draft.double(bias).square()
+    out = b.movedim(1, 0).flatten(1).square().sum(1)
+    factors = powers_of_two(into.sqrt(), out.sqrt())
+    if bool((factors == 1).all()):
+        return None
+    new = {
+        names[0]: a * factors.reshape(-1, *(1,) * (a.ndim - 1)),
+        names[1]: b / factors.reshape(1, -1, *(1,) * (b.ndim - 2)),
+    }
+    if bias:
+        new[bias] = draft.double(bias) * factors
+    changed = int((factors != 1).sum())
+    what = f"{changed} of {factors.numel()} units between {names[0]} and {names[1]} balanced, by factors from "
+    what += f"{float(factors.min()):g} to {float(factors.max()):g}"
+    return Change(KIND, one.owner, what, new, "", "changed: steps of gradient descent depend on the balance")
+
+
+def _plain(op: LinearOp) -> bool:
+    """Tell whether a layer's weight has its outputs first and its inputs second."""
+    if op.kind == "convolution":
+        return not op.data.get("transposed") and int(op.data.get("groups", 1)) == 1
+    return op.data.get("axis", -1) == -1 and op.data["weight"].ndim == 2
+
+
+def powers_of_two(into: Tensor, out: Tensor) -> Tensor:
+    """Return the powers of two nearest to ``sqrt(out / into)``; one where either is zero.
+
+    >>> powers_of_two(torch.tensor([1.0, 4.0, 0.0]), torch.tensor([16.0, 4.0, 1.0])).tolist()
+    [4.0, 1.0, 1.0]
+    """
+    usable = (into > 0) & (out > 0)
+    ratio = torch.where(usable, out / into.clamp_min(torch.finfo(into.dtype).tiny), torch.ones_like(into))
+    return torch.exp2((ratio.log2() / 2).round().clamp(-math.log2(1e12), math.log2(1e12)))

@@ -1,0 +1,76 @@
+"""Set cancelled biases to zero; BatchNorm's running mean takes them up."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.rules.cancelled_bias import cancelling_sites
+from normscope.doctor.structure import carried
+from normscope.doctor.subject import place_of
+from normscope.operators.expression import Expr
+from normscope.operators.site import Site
+
+KIND = "drop-bias"
+
+
+def drop_biases(draft: Draft) -> None:
+    r"""Set every bias that normalizers cancel to zero.
+
+    With running statistics :math:`\gamma (M(x + b) - \mu)/\sigma` is :math:`\gamma (M x - (\mu - M b))/\sigma`: the
+    running mean moves by what the bias adds there. A normalizer of its input's own statistics needs nothing.
+
+    Args:
+        draft: where the changes go.
+    """
+    for name, uses in cancelling_sites(draft.subject).items():
+        owner = uses[0][0].op.owner if uses[0][0].op is not None else ""
+        if name not in draft.state or not bool((draft.state[name] != 0).any()):
+            continue
+        if not draft.is_used_once(name):
+            draft.refuse(KIND, owner, f"{name} is used in several places, so no single running mean can take it up")
+            continue
+        expr, sites = uses[0]
+        moved = _moved_means(draft, name, expr, sites)
+        if isinstance(moved, str):
+            draft.refuse(KIND, owner, moved)
+            continue
+        absorbed = f"; {', '.join(sorted(moved))} takes it up" if moved else ""
+        draft.apply(
+            Change(
+                KIND,
+                owner,
+                f"{name} set to zero{absorbed}",
+                {name: torch.zeros_like(draft.state[name]), **moved},
+                f"build {owner} with bias=False" if name.endswith(".bias") and _is_layer(draft, owner) else "",
+                "unchanged: the bias had no gradient",
+            )
+        )
+
+
+def _is_layer(draft: Draft, owner: str) -> bool:
+    """Tell whether a module has a weight of its own beside its bias, as a linear layer has, and is no normalizer."""
+    return any(place_of(site) == owner for site in draft.subject.sites()) is False
+
+
+def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict[str, Tensor] | str:
+    """Return the new running means of the normalizers that cancel a bias, or why there are none."""
+    moved: dict[str, Tensor] = {}
+    fixed = {s.node: s for s in draft.subject.sites() if s.running is not None}
+    bias = None if expr.op is None else expr.op.bias
+    if bias is None:
+        return f"{name} is not added by a linear operation"
+    present = draft.double(name).reshape(bias.shape).cpu()
+    for site in sites:
+        running = fixed.get(site.node)
+        if running is None or running.running is None:
+            continue  # it subtracts the mean of its input itself
+        mean = draft.name_of(running.running[0])
+        if not mean or not draft.is_used_once(mean):
+            return f"the running mean of {place_of(site)} is not a buffer of its own"
+        source = draft.subject.structure.program.ends[site.node][0]
+        arrived = carried(expr, source, present.expand(expr.shape).clone())
+        per_channel = arrived.movedim(1, 0).flatten(1)[:, 0] if arrived.ndim > 1 else arrived
+        moved[mean] = draft.double(mean) - per_channel.reshape(draft.state[mean].shape).to(draft.state[mean].device)
+    return moved

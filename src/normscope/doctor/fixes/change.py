@@ -1,0 +1,125 @@
+"""A draft of new weights: what was changed, what was refused and why."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from normscope.doctor.subject import Subject
+from normscope.graph.ir import SOURCES
+from normscope.operators.expression import LinearOp
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """One change of the weights that leaves the function as it is.
+
+    Attributes:
+        kind: which fix: one of ``normscope.doctor.fixes.run.KINDS``.
+        place: module path.
+        what: what was done.
+        tensors: the new values, by name in the state dict.
+        code: what a person may change in the code after it; empty if nothing.
+        training: what it means for training on.
+    """
+
+    kind: str
+    place: str
+    what: str
+    tensors: Mapping[str, Tensor]
+    code: str = ""
+    training: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, names of tensors in the place of their values."""
+        rest = {key: getattr(self, key) for key in ("kind", "place", "what", "code", "training")}
+        return rest | {"tensors": sorted(self.tensors)}
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that was left alone, and why."""
+
+    kind: str
+    place: str
+    reason: str
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the JSON form."""
+        return {"kind": self.kind, "place": self.place, "reason": self.reason}
+
+
+@dataclass(eq=False)
+class Draft:
+    """The weights while they are mended.
+
+    Attributes:
+        subject: the model, looked at once; its structure does not change.
+        state: the present values by name; reading them gives what earlier changes left.
+        changes: what was done so far.
+        refusals: what was not.
+    """
+
+    subject: Subject
+    state: dict[str, Tensor]
+    changes: list[Change] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+
+    def double(self, name: str) -> Tensor:
+        """Return the present value of a tensor in float64."""
+        return self.state[name].detach().double()
+
+    def apply(self, change: Change) -> None:
+        """Carry out a change, each tensor in its own dtype."""
+        self.changes.append(change)
+        self.state.update({name: value.to(self.state[name]) for name, value in change.tensors.items()})
+
+    def refuse(self, kind: str, place: str, reason: str) -> None:
+        """Note what is left alone."""
+        self.refusals.append(Refusal(kind, place, reason))
+
+    def name_of(self, tensor: Tensor | None) -> str:
+        """Return the name of a tensor of the model, or an empty text if it is none."""
+        if tensor is None:
+            return ""
+        for name, value in self.state_sources.items():
+            if value.data_ptr() == tensor.data_ptr() and value.shape.numel() == tensor.numel():
+                return name
+        return ""
+
+    @functools.cached_property
+    def state_sources(self) -> dict[str, Tensor]:
+        """Return the model's own tensors by name in its state dict, for recognizing them."""
+        return dict(self.subject.model.state_dict(keep_vars=True))
+
+    def is_plain(self, op: LinearOp) -> bool:
+        """Tell whether a layer's weight is a tensor of the state dict as it is, not computed from one."""
+        stored, used = self.state_sources.get(op.weight_name), op.data["weight"]
+        if stored is None or op.weight_name not in self.state or stored.shape != used.shape:
+            return False
+        return bool((stored.detach().double() == used.double()).all())
+
+    def is_used_once(self, name: str) -> bool:
+        """Tell whether exactly one operation reads a tensor: otherwise another would notice that it changed."""
+        return self._readers.get(name) == 1
+
+    @functools.cached_property
+    def _readers(self) -> dict[str, int]:
+        """Return by how many operations each tensor is read."""
+        captured = self.subject.captured
+        if captured is None:
+            return {}
+        users = captured.graph.users()
+        found: Counter[str] = Counter()
+        for node in captured.graph:
+            if node.op in SOURCES and node.target:
+                found[node.target] += len(users[node.name])
+        return dict(found)
+
+
+Fix = Callable[[Draft], None]

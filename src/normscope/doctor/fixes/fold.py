@@ -1,0 +1,113 @@
+"""Fold BatchNorm with running statistics into the linear layer before it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.structure import Structure
+from normscope.doctor.subject import place_of
+from normscope.operators.expression import Expr, LinearOp
+from normscope.operators.program import Program
+from normscope.operators.site import Site
+
+KIND = "fold"
+
+
+def fold_normalizers(draft: Draft) -> None:
+    r"""Fold every BatchNorm that directly follows a linear layer into it.
+
+    :math:`\gamma (W x + b - \mu)/\sigma + \beta = W' x + b'` with :math:`W' = \mathrm{diag}(\gamma/\sigma) W` and
+    :math:`b' = \gamma (b - \mu)/\sigma + \beta`. The normalizer becomes the identity (variance ``1 - eps``), or keeps
+    the shift where the layer has no bias, so that the weights still fit the code as it is.
+
+    Args:
+        draft: where the changes go.
+    """
+    program = draft.subject.program or Program()
+    structure = Structure(program)
+    layers = {e.id: e for e in program.layers}
+    for site in draft.subject.sites():
+        if site.running is None or site.node not in program.ends:
+            continue
+        before, out = program.ends[site.node]
+        layer = layers.get(before.id)
+        if layer is None or layer.op is None or out is None:
+            draft.refuse(KIND, place_of(site), "no linear layer stands directly before it")
+            continue
+        reason = _obstacle(draft, structure, site, layer, out)
+        if reason:
+            draft.refuse(KIND, place_of(site), reason)
+            continue
+        draft.apply(_folded(draft, site, layer.op))
+
+
+def _obstacle(draft: Draft, structure: Structure, site: Site, layer: Expr, out: Expr) -> str:
+    """Return why a normalizer cannot be folded, or an empty text."""
+    op = layer.op
+    readers = structure.parents.get(layer.id, [])
+    if op is None or any(reader.id != out.id for reader in readers):
+        return "something else reads what it normalizes"
+    weight, bias = op.weight_name, draft.name_of(op.bias)
+    names = [weight, *([bias or "?"] if op.bias is not None else []), *_buffers(draft, site)]
+    missing = [n for n in names if n not in draft.state]
+    if missing or not draft.is_plain(op):
+        return "the weight before it is computed from others (a parametrization), or is not in the state dict"
+    shared = [n for n in names if not draft.is_used_once(n)]
+    if shared:
+        return f"{shared[0]} is used in several places"
+    if op.data.get("transposed") and op.data.get("groups", 1) > 1:
+        return "a transposed convolution with groups"
+    if op.kind == "matrix" and op.data.get("axis", -1) != -1:
+        return "the matrix does not act on the last axis"
+    if op.kind == "matrix" and len(layer.shape) != 2:
+        return "its channels are not the outputs of the linear layer"
+    return ""
+
+
+def _buffers(draft: Draft, site: Site) -> list[str]:
+    """Return the names of a normalizer's tensors: statistics, scale, shift."""
+    mean, variance = site.running or (None, None)
+    given = [mean, variance, *(t for t in (site.gamma, site.beta) if t is not None)]
+    return [draft.name_of(t) or "?" for t in given]
+
+
+def _folded(draft: Draft, site: Site, op: LinearOp) -> Change:
+    """Return the change of one layer and its normalizer."""
+    mean, variance = _buffers(draft, site)[:2]
+    gamma, beta = draft.name_of(site.gamma), draft.name_of(site.beta)
+    mu, v = draft.double(mean), draft.double(variance)
+    scale = (v + site.eps).rsqrt() * (draft.double(gamma) if gamma else 1.0)
+    weight = draft.double(op.weight_name)
+    axis = 1 if op.data.get("transposed") else 0
+    shape = [-1 if i == axis else 1 for i in range(weight.ndim)]
+    new: dict[str, Tensor] = {
+        op.weight_name: weight * scale.reshape(shape),
+        variance: torch.full_like(v, 1.0 - site.eps),
+        mean: torch.zeros_like(mu),
+    }
+    if gamma:
+        new[gamma] = torch.ones_like(scale)
+    bias = draft.name_of(op.bias)
+    shift = -mu * scale + (draft.double(beta) if beta else 0.0)
+    code = f"replace {site.owner} by nn.Identity()"
+    if bias:
+        new[bias] = draft.double(bias) * scale + shift
+        if beta:
+            new[beta] = torch.zeros_like(shift)
+    elif beta:
+        new[beta] = shift
+        code = f"build {op.owner} with bias=True and move {beta} to {op.owner}.bias; then {code}"
+    else:
+        new[mean] = -shift
+        code = f"build {op.owner} with bias=True, set {op.owner}.bias = -{mean}; then {code}"
+    return Change(
+        KIND,
+        site.owner,
+        f"folded into {op.weight_name}; it is the identity now" + ("" if bias else " but for its shift"),
+        new,
+        code,
+        "changed: in train mode the normalizer would divide by the batch's statistics, its scale is gone. "
+        "For inference only",
+    )

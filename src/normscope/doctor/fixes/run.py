@@ -1,0 +1,228 @@
+"""``fix``: new weights for the same function, and what a person may change in the code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import CaptureError, InputError, NonFiniteError
+from normscope.core.files import replacing
+from normscope.doctor.fixes.balance import balance_pairs
+from normscope.doctor.fixes.cancelled_bias import drop_biases
+from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
+from normscope.doctor.fixes.fold import fold_normalizers
+from normscope.doctor.fixes.unit_norm import unit_norms
+from normscope.doctor.fixes.verify import RELATIVE, Difference, difference
+from normscope.doctor.subject import Progress, Subject, examine
+from normscope.graph.capture import uncompiled
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
+from normscope.graph.repeatable_data import repeatable
+
+#: Every fix by name, in the order in which they are done.
+KINDS: dict[str, Fix] = {
+    "drop-bias": drop_biases,
+    "fold": fold_normalizers,
+    "balance": balance_pairs,
+    "unit-norm": unit_norms,
+}
+#: Batches of the data, beside guessed inputs, on which the function is verified.
+BATCHES = 4
+ENDINGS = (".safetensors", ".pt")
+
+
+@dataclass(frozen=True, eq=False)
+class FixResult:
+    """What ``fix`` did.
+
+    Attributes:
+        model: name of the model.
+        changes: what was changed; the function is verified to be the same.
+        refusals: what was left alone, and why.
+        difference: largest relative difference of outputs that was measured.
+        samples: number of samples on which it was measured.
+        state: the new state dict, which fits the model's code as it is.
+    """
+
+    model: str
+    changes: tuple[Change, ...]
+    refusals: tuple[Refusal, ...]
+    difference: float
+    samples: int
+    state: dict[str, Tensor] = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, without the weights."""
+        from normscope import __version__
+
+        return {
+            "schema_version": 1,
+            "kind": "fix",
+            "normscope": __version__,
+            "model": self.model,
+            "changes": [change.to_dict() for change in self.changes],
+            "refusals": [refusal.to_dict() for refusal in self.refusals],
+            "difference": self.difference,
+            "samples": self.samples,
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the new state dict, whole or not at all, as ``.safetensors`` or ``.pt``.
+
+        Raises:
+            InputError: if the file has another ending.
+        """
+        target = Path(path)
+        if target.suffix not in ENDINGS:
+            raise InputError(f"weights are written to a file ending in {' or '.join(ENDINGS)}; got {target.name}")
+        tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.state.items()}
+        with replacing(target) as temporary:
+            if target.suffix == ".pt":
+                torch.save(tensors, temporary)
+            else:
+                from safetensors.torch import save_file
+
+                save_file(tensors, temporary)
+        return target
+
+
+def fix(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    only: Iterable[str] = (),
+    name: str = "",
+    input_shape: tuple[int, ...] | None = None,
+    limit: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> FixResult:
+    """Mend the weights of a network where that leaves its function (in evaluation) as it is; the model is untouched.
+
+    Args:
+        model: any PyTorch module in float32 or float64.
+        data: inputs as for ``analyze``; the function is verified on them too.
+        only: names of the fixes to do, of :data:`KINDS`; none means all.
+        name: how the model is called in the result.
+        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        limit: use at most this many samples of the data.
+        seed: of everything random.
+        progress: called with a line of text at each step.
+
+    Returns:
+        The new state dict, what was changed, and what was refused.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong; also where the model cannot be captured.
+
+    >>> result = fix(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), input_shape=(3, 8, 8), only=["drop-bias"])
+    >>> [change.place for change in result.changes], float(result.state["0.bias"].abs().max())
+    (['0'], 0.0)
+    """
+    wanted = tuple(only)
+    unknown = sorted(set(wanted) - set(KINDS))
+    if unknown:
+        raise InputError(f"the fixes are {', '.join(KINDS)}; got {', '.join(unknown)}")
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a torch.nn.Module is fixed, not {type(model).__name__}")
+    model, data, say = uncompiled(model), repeatable(data), progress or (lambda text: None)
+    _checked_precision(model)
+    with untouched(model):
+        subject = examine(model, data, input_shape=input_shape, limit=limit, seed=seed, progress=progress)
+        if subject.broken:
+            raise NonFiniteError(subject.broken)
+        if subject.program is None:
+            raise CaptureError(f"only a model whose graph is known can be fixed: {subject.failure}")
+        before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
+        batches = _inputs(model, data, input_shape, seed)
+        say("mending")
+        steps = [KINDS[kind] for kind in KINDS if not wanted or kind in wanted]
+        draft = _verified(subject, before, steps, batches, say)
+        off = difference(model, before, draft.state, batches)
+    if not off.is_rounding:
+        raise InputError(f"a fix must leave the function as it is; {_words(off)}: nothing is given")
+    state = {key: tensor.clone() for key, tensor in draft.state.items()}
+    title = name or type(model).__name__
+    return FixResult(title, _consistent(draft.changes), tuple(draft.refusals), off.relative, off.samples, state)
+
+
+def _consistent(changes: list[Change]) -> tuple[Change, ...]:
+    """Return the changes without advice to remove what a later one uses again: a folded shift lives in the bias."""
+    kept = []
+    for i, change in enumerate(changes):
+        later = {name for other in changes[i + 1 :] for name in other.tensors}
+        again = change.kind == "drop-bias" and any(n in later for n in change.tensors if not n.endswith("running_mean"))
+        kept.append(replace(change, code="") if again else change)
+    return tuple(kept)
+
+
+def _verified(
+    subject: Subject, before: dict[str, Tensor], steps: list[Fix], batches: list[ModelInputs], say: Progress
+) -> Draft:
+    """Return a draft every change of which leaves the function as it is; others become refusals."""
+    draft = Draft(subject, dict(before))
+    for step in steps:
+        fresh = Draft(subject, dict(draft.state), list(draft.changes), list(draft.refusals))
+        step(fresh)
+        new = fresh.changes[len(draft.changes) :]
+        draft.refusals = fresh.refusals
+        if not new:
+            continue
+        say(f"verifying {new[0].kind}")
+        if difference(subject.model, before, fresh.state, batches).is_rounding:
+            draft = fresh
+            continue
+        for change in new:  # one by one: keep those that hold
+            state = dict(draft.state) | {n: v.to(draft.state[n]) for n, v in change.tensors.items()}
+            off = difference(subject.model, before, state, batches)
+            if off.is_rounding:
+                draft.apply(change)
+            else:
+                draft.refuse(change.kind, change.place, _words(off))
+    return draft
+
+
+def _words(off: Difference) -> str:
+    """Say how far the outputs would move."""
+    if off.relative > RELATIVE or off.variation is None:
+        return f"the outputs would change by {off.relative:.2g} (relative)"
+    return f"the outputs would change by {off.variation:.2g} of how far they vary between samples"
+
+
+def _inputs(model: nn.Module, data: Any, shape: tuple[int, ...] | None, seed: int) -> list[ModelInputs]:
+    """Return inputs to verify on: of the data, or guessed ones and random ones of their shapes."""
+    if data is not None:
+        return list(itertools.islice(iterate(data, model), BATCHES))
+    guessed = guess_inputs(model, shape, batch=4)
+    generator = torch.Generator().manual_seed(seed)
+    others = [guessed]
+    for scale in (1.0, 10.0):
+
+        def drawn(value: Any, scale: float = scale) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                return value
+            return (torch.randn(value.shape, generator=generator) * scale).to(value)
+
+        others.append(ModelInputs(tuple(map(drawn, guessed.args)), {k: drawn(v) for k, v in guessed.kwargs.items()}))
+    return others
+
+
+def _checked_precision(model: nn.Module) -> None:
+    """Raise if weights are in a precision in which rounding hides whether a function changed."""
+    narrow = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.element_size() < 4})
+    if narrow:
+        raise InputError(
+            f"a model is fixed in float32 or float64; this one has weights in {', '.join(narrow)}: use model.float()"
+        )

@@ -1,0 +1,109 @@
+"""Rescale scale-invariant weights to norm one."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from normscope.doctor.fixes.change import Change, Draft
+from normscope.doctor.structure import Feed
+from normscope.doctor.subject import place_of
+from normscope.operators.site import Site
+
+KIND = "unit-norm"
+#: Relative change of a normalizer's denominator that counts as none: well below what is verified at the end.
+TOLERANCE = 1e-6
+#: Norms this close to one are left alone.
+NEAR_ONE = 1e-6
+
+
+def unit_norms(draft: Draft) -> None:
+    r"""Rescale every scale-invariant weight, followed directly by its normalizer, to Frobenius norm one.
+
+    With running statistics, :math:`c (W x - \mu)/\sqrt{c^2 (v + \epsilon)}` is the same as before: the mean becomes
+    :math:`c \mu` and the variance :math:`c^2 (v + \epsilon) - \epsilon`, if that is positive. With statistics of its
+    own input, eps would have to become :math:`c^2 \epsilon`; that is code, so the weight is rescaled only if eps is
+    zero or too small to matter on the data.
+
+    Args:
+        draft: where the changes go.
+    """
+    subject = draft.subject
+    folded = {change.place for change in draft.changes if change.kind == "fold"}
+    for feed in subject.structure.feeds:
+        op = feed.layer.op
+        if op is None or feed.site.owner in folded or not subject.structure.is_scale_invariant(feed):
+            continue
+        name = op.weight_name
+        if not draft.is_plain(op):
+            draft.refuse(KIND, op.owner, "its weight is computed from others (a parametrization)")
+            continue
+        if not draft.is_used_once(name) or feed.source.id != feed.layer.id:
+            draft.refuse(KIND, op.owner, f"{name} is used in several places, or something stands before its normalizer")
+            continue
+        norm = float(draft.double(name).norm())
+        if norm == 0 or abs(norm - 1) < NEAR_ONE:
+            continue
+        change = _rescaled(draft, feed, name, 1.0 / norm)
+        if isinstance(change, str):
+            draft.refuse(KIND, op.owner, change)
+        else:
+            draft.apply(change)
+
+
+def _rescaled(draft: Draft, feed: Feed, name: str, c: float) -> Change | str:
+    """Return the change of one weight, or why there is none."""
+    site = next((s for s in draft.subject.sites() if s.node == feed.site.node), None)
+    op = feed.layer.op
+    if site is None or op is None:
+        return "its normalizer is not the same in evaluation"
+    new: dict[str, Tensor] = {name: draft.double(name) * c}
+    bias = draft.name_of(op.bias)
+    if op.bias is not None:
+        if not bias or not draft.is_used_once(bias):
+            return "its bias is used in several places"
+        new[bias] = draft.double(bias) * c
+    note = ""
+    if site.running is not None:
+        moved = _statistics(draft, site, c)
+        if isinstance(moved, str):
+            return moved
+        new |= moved
+    elif site.eps > 0:
+        off = denominator_change(draft, site, c)
+        needed = f"eps = {site.eps:g} of {place_of(site)} would have to become {site.eps * c * c:.3g}"
+        if off is None:
+            return f"{needed}: give data to see whether that matters"
+        if off > TOLERANCE:
+            return f"{needed}, or the output would change by {off:.2g} (relative): set it and rescale by hand"
+        note = f"; eps changes the output by at most {off:.2g} (relative) on the data"
+    return Change(
+        KIND,
+        op.owner,
+        f"{name} divided by its norm {1 / c:.6g}{note}",
+        new,
+        "",
+        "changed: the same step turns a shorter weight further (effective rate lr/||w||^2)",
+    )
+
+
+def _statistics(draft: Draft, site: Site, c: float) -> dict[str, Tensor] | str:
+    """Return the running statistics that go with a rescaled weight."""
+    mean, variance = (draft.name_of(t) for t in site.running or (None, None))
+    if not mean or not variance or not (draft.is_used_once(mean) and draft.is_used_once(variance)):
+        return f"the running statistics of {place_of(site)} are not buffers of their own"
+    new = (draft.double(variance) + site.eps) * c * c - site.eps
+    if not bool((new > 0).all()):
+        return f"the running variance of {place_of(site)} would have to be negative: eps = {site.eps:g} is too large"
+    return {mean: draft.double(mean) * c, variance: new}
+
+
+def denominator_change(draft: Draft, site: Site, c: float) -> float | None:
+    """Return the largest relative change of ``c / sqrt(c^2 v + eps)`` against ``1 / sqrt(v + eps)`` on the data."""
+    seen, spread = draft.subject.seen_before(site), site.spread
+    if seen is None or seen.floor is None or spread is None or spread.where != "inside":
+        return None
+    v = float(seen.floor.double().min()) ** 2 * spread.factor
+    before, after = v + site.eps, v + site.eps / (c * c)
+    return abs(math.sqrt(before / after) - 1.0) if min(before, after) > 0 else math.inf

@@ -1,0 +1,95 @@
+"""Verify that two sets of weights are one function."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from normscope.core.errors import InputError
+from normscope.graph.capture import tensors_in
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import as_floating
+
+#: Largest difference of outputs, relative to the largest of them, that rounding may make.
+RELATIVE = 1e-5
+#: Largest difference relative to the variation of outputs over samples: more is no rounding of weights to float32.
+VARIATION = 1e-3
+
+
+def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInputs) -> list[Tensor]:
+    """Return the floating outputs of a model in evaluation with other weights; the model is left as it was."""
+    with untouched(model, *inputs.tensors()), torch.no_grad():
+        model.eval()
+        copies = {name: tensor.detach().clone() for name, tensor in state.items()}
+        found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
+    tensors = [tensor for _, tensor in tensors_in(found)]
+    if not tensors:
+        raise InputError("a fix is verified on the model's outputs; it returns no floating tensor")
+    return tensors
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two sets of weights are apart as functions.
+
+    Attributes:
+        relative: largest difference of an output, relative to the largest output, in the model's own precision.
+        variation: largest difference in float64, relative to how far outputs of different samples lie apart: what a
+            large constant output would hide. ``None`` where the model does not run in float64 or there is one sample.
+        samples: number of samples.
+    """
+
+    relative: float
+    variation: float | None
+    samples: int
+
+    @property
+    def is_rounding(self) -> bool:
+        """Tell whether it is no more than what rounding the weights may make."""
+        return self.relative <= RELATIVE and (self.variation is None or self.variation <= VARIATION)
+
+
+def difference(
+    model: nn.Module, before: Mapping[str, Tensor], after: Mapping[str, Tensor], batches: Iterable[ModelInputs]
+) -> Difference:
+    """Return how far the outputs of two sets of weights are apart.
+
+    >>> layer = nn.Linear(1, 1)
+    >>> state = {"weight": torch.ones(1, 1), "bias": torch.zeros(1)}
+    >>> other = {"weight": torch.full((1, 1), 1.5), "bias": torch.zeros(1)}
+    >>> difference(layer, state, other, [ModelInputs((torch.tensor([[1.0], [-1.0]]),))])
+    Difference(relative=0.5, variation=0.5, samples=2)
+    """
+    relative, variation, samples = 0.0, 0.0, 0
+    wide = True
+    for inputs in batches:
+        for a, b in zip(outputs_of(model, before, inputs), outputs_of(model, after, inputs), strict=True):
+            relative = max(relative, _quotient((a.double() - b.double()), a.double()))
+        wide = wide and inputs.batch > 1
+        if wide:
+            try:
+                given = ModelInputs(*as_floating((inputs.args, inputs.kwargs), torch.float64))
+                pairs = [outputs_of(model, as_floating(dict(s), torch.float64), given) for s in (before, after)]
+            except (RuntimeError, TypeError, ValueError):  # a constant or a cast in its code is in another precision
+                wide = False
+            else:
+                for a, b in zip(*pairs, strict=True):
+                    variation = max(variation, _quotient(a - b, a - a.mean(0, keepdim=True)))
+        samples += inputs.batch
+    return Difference(relative, variation if wide else None, samples)
+
+
+def _quotient(gap: Tensor, reference: Tensor) -> float:
+    """Return the largest entry of one tensor over that of another; infinity for what is not a number."""
+    if not gap.numel():
+        return 0.0
+    top, size = float(gap.abs().max()), float(reference.abs().max())
+    if top != top or size != size:
+        return math.inf
+    return 0.0 if top == 0 else (math.inf if size == 0 else top / size)

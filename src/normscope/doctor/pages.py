@@ -1,0 +1,87 @@
+"""One page of documentation for each rule, written from the rule itself."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+from normscope.core.files import write_text
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.rule import NEEDS, Rule
+
+WIDTH = 120
+INDEX = "README.md"
+#: What the hundreds of a code stand for.
+FAMILIES = {
+    "NS0": "what can be checked at all",
+    "NS1": "what cancels",
+    "NS2": "statistics",
+    "NS3": "stabilizers",
+    "NS4": "weight decay",
+    "NS5": "capacity",
+    "NS6": "units and vectors",
+}
+
+
+def page(rule: Rule) -> str:
+    """Return the page of a rule as Markdown.
+
+    >>> page(RULES["NS101"]).splitlines()[0]
+    '# NS101: bias cancelled by a normalizer'
+    """
+    needs = ", ".join(NEEDS[need] for need in rule.needs) or "nothing but the model"
+    facts = f"`{rule.name}`. Severity: {rule.severity.value}. Certainty: {rule.certainty.value}. Needs: {needs}."
+    parts = [f"# {rule.code}: {rule.title}", _wrapped(facts), "## Why", _wrapped(rule.why)]
+    if rule.statement:
+        parts += ["## Statement", f"    {rule.statement}"]
+    parts += [
+        "## What to do",
+        _wrapped(f"{rule.fix[0].upper()}{rule.fix[1:]}."),
+        "## Example",
+        "This is found:",
+        textwrap.indent(rule.example, "    "),
+        "This is not:",
+        textwrap.indent(rule.good, "    "),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def index() -> str:
+    """Return the page that lists every rule."""
+    intro = (
+        "What `normscope check` looks for. A finding is *proved* (it follows from graph and weights), *estimated* "
+        "(measured on the data) or *heuristic* (a rule of thumb). The severity in the table is that of most "
+        "findings of a rule; one finding may be milder or graver. These pages are written from the rules themselves."
+    )
+    parts = ["# Rules of the doctor", _wrapped(intro)]
+    for prefix, words in FAMILIES.items():
+        rows = [_row(rule) for code, rule in RULES.items() if code.startswith(prefix)]
+        table = ["| code | name | what | severity | certainty |", "|---|---|---|---|---|", *rows]
+        parts += [f"## {prefix}xx: {words}", "\n".join(table)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _row(rule: Rule) -> str:
+    """Return a rule as a row of the index."""
+    cells = (f"[{rule.code}]({rule.code}.md)", rule.name, rule.title, rule.severity.value, rule.certainty.value)
+    return f"| {' | '.join(cells)} |"
+
+
+def _wrapped(text: str) -> str:
+    """Return a paragraph in lines."""
+    return "\n".join(textwrap.wrap(text, WIDTH, break_long_words=False, break_on_hyphens=False))
+
+
+def write_pages(folder: str | os.PathLike[str]) -> list[Path]:
+    """Write the page of every rule, and the index.
+
+    Args:
+        folder: where, e.g. ``docs/checks``.
+
+    Returns:
+        The files.
+    """
+    place = Path(folder)
+    files = [write_text(place / f"{code}.md", page(rule)) for code, rule in RULES.items()]
+    return [*files, write_text(place / INDEX, index())]

@@ -1,0 +1,95 @@
+"""Quick norms: certified, layer by layer, where a check asks for the size of a product and not for its digits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from normscope.core.value import log_of, log_sum
+from normscope.linalg.bounds import NormBounds
+from normscope.linalg.dense import matrix_norm
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.expression import Expr, between
+from normscope.operators.normalizers.spectral_norm import convolution_certificate
+
+#: What adding two logarithms may lose, with room to spare.
+_ROUNDING = 2.0**-45
+#: Operations whose norm is at most one.
+_AT_MOST_ONE = ("isometry", "embedding", "contraction")
+
+
+class FiniteNorms(SegmentNorms):
+    """Norms that are all one: enough to ask whether a bound is finite, which no norm of a finite matrix changes."""
+
+    def norm(self, source: Expr, target: Expr) -> NormBounds:
+        """Return one."""
+        return NormBounds.certified(-math.inf, 0.0, "not measured")
+
+    def has_closed_form(self, source: Expr, target: Expr) -> bool:
+        """Tell that everything is easy to measure."""
+        return True
+
+
+class QuickNorms(SegmentNorms):
+    """Norms of segments as products and sums of the norms of their operations.
+
+    Looser than measuring a segment as one operator, and certified: ``||A B|| <= ||A|| ||B||``,
+    ``||A + B|| <= ||A|| + ||B||``, and for a convolution ``sqrt(windows) ||reshaped kernel||``.
+    """
+
+    def norm(self, source: Expr, target: Expr) -> NormBounds:
+        """Return the bound of the linear map from ``source`` to ``target``."""
+        key = (source.id, target.id)
+        if key not in self._memo:
+            self._memo[key] = NormBounds.certified(-math.inf, self._bound(source, target), "product")
+        return self._memo[key]
+
+    def has_closed_form(self, source: Expr, target: Expr) -> bool:
+        """Tell that everything is easy to measure."""
+        return True
+
+    def _bound(self, source: Expr, target: Expr) -> float:
+        """Walk from source to target."""
+        logs = {source.id: 0.0}
+        for expr in between(source, target):
+            op = expr.op
+            below = [logs[i.id] for i in expr.inputs if i.id in logs]
+            if op is None or not below:
+                continue  # a constant: its linear part is zero
+            if op.kind == "sum":
+                logs[expr.id] = log_sum(below, math.inf)
+            elif op.kind == "concat":
+                logs[expr.id] = log_sum((2 * log for log in below), math.inf) / 2
+            elif len(expr.inputs) == 1:
+                own = self._own(expr)
+                logs[expr.id] = below[0] + own + _ROUNDING * (1.0 + abs(own)) if math.isfinite(own) else own
+            else:
+                logs[expr.id] = math.inf
+        return logs.get(target.id, -math.inf)
+
+    def _own(self, expr: Expr) -> float:
+        """Return the log of a bound on the norm of one operation."""
+        op, source = expr.op, expr.inputs[0]
+        if op is None or op.kind in _AT_MOST_ONE:
+            return 0.0
+        if op.kind == "convolution" and not op.data.get("transposed"):
+            return self._convolution(op.data)
+        key = (-source.id - 1, expr.id)  # apart from the products
+        if key not in self._memo:
+            self._memo[key] = super()._measure(source, expr)
+        return self._memo[key].log_upper
+
+    def _convolution(self, data: Mapping[str, Any]) -> float:
+        """Return the log of ``sqrt(windows) max ||reshaped kernel||`` over the groups."""
+        weight, groups = data["weight"].detach(), int(data["groups"])
+        one = torch.zeros((1, 1, *weight.shape[2:]), dtype=torch.float64)
+        one.view(-1)[0] = 1.0
+        windows = log_of(convolution_certificate(one, data["stride"], data["dilation"]))
+        if weight.shape[0] == groups:  # one row for each group
+            rows = weight.double().flatten(1).norm(dim=1).max()
+            return windows + log_of(float(rows) * (1 + 1e-12))
+        parts = (part.flatten(1) for part in weight.chunk(groups))
+        return windows + max(matrix_norm(part, seed=self.effort.seed).log_upper for part in parts)

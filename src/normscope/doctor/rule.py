@@ -1,0 +1,80 @@
+"""A rule of the doctor: what it is called, why it matters, how to mend it, and the function that looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.subject import Subject
+
+#: What a rule may need, and what to say where it is missing.
+NEEDS = {
+    "program": "the model's graph",
+    "data": "data (--data)",
+    "optimizer": "the optimizer (optimizer=..., --optimizer)",
+    "batch size": "the training batch size (--batch-size, or a DataLoader)",
+}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        code: stable, e.g. ``NS101``.
+        title: what is wrong, in a few words.
+        severity: of most of its findings; one finding may be milder or graver.
+        certainty: of most of its findings.
+        statement: the mathematics behind it.
+        why: what it costs.
+        fix: what to do.
+        example: code that triggers it.
+        good: code that does not.
+        look: the function from a subject to findings.
+        needs: what must be there, keys of :data:`NEEDS`.
+        name: a short name without spaces.
+    """
+
+    code: str
+    name: str
+    title: str
+    severity: Severity
+    certainty: Certainty
+    statement: str
+    why: str
+    fix: str
+    example: str
+    good: str
+    needs: tuple[str, ...]
+    look: Callable[[Rule, Subject], Iterable[Finding]]
+
+    def finding(
+        self,
+        place: str,
+        message: str,
+        evidence: Mapping[str, float | int | str] | None = None,
+        *,
+        severity: Severity | None = None,
+        certainty: Certainty | None = None,
+        fix: str = "",
+    ) -> Finding:
+        """Return a finding of this rule, with its own severity, certainty, statement and fix unless told otherwise."""
+        return Finding(
+            self.code,
+            severity or self.severity,
+            place,
+            message,
+            dict(evidence or {}),
+            certainty or self.certainty,
+            self.statement,
+            fix or self.fix,
+        )
+
+    def missing(self, subject: Subject) -> list[str]:
+        """Return what the rule needs and the subject does not have, in words."""
+        return [NEEDS[need] for need in self.needs if not subject.has(need)]
+
+    def run(self, subject: Subject) -> list[Finding]:
+        """Return what the rule finds."""
+        return list(self.look(self, subject))

@@ -1,0 +1,76 @@
+"""NS303: a scale symmetry that eps breaks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import Feed
+from normscope.doctor.subject import Subject, place_of
+
+#: Share of eps in variance + eps from which on the symmetry counts as broken.
+SHARE = 0.05
+
+
+def share(variance: float, eps: float) -> float:
+    """Return ``eps / (variance + eps)``: how much of the denominator's square is the stabilizer.
+
+    >>> share(3.0, 1.0)
+    0.25
+    """
+    return eps / (variance + eps) if variance + eps > 0 else 0.0
+
+
+def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | None:
+    """Return the variance a normalizer divides by: the median of running ones, or the least seen in data."""
+    site = next((s for s in subject.sites() if s.node == feed.site.node), None)
+    if site is None:
+        return None
+    if site.running is not None:
+        return float(site.running[1].detach().double().median()), Certainty.PROVED, "half of its channels"
+    seen = subject.seen_before(site)
+    if seen is None or seen.floor is None or feed.spread.where != "inside":
+        return None
+    return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.ESTIMATED, "some sample"
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each scale-invariant weight whose normalizer divides mostly by eps."""
+    for feed in subject.structure.feeds:
+        typical = _typical(subject, feed)
+        if typical is None or feed.layer.op is None:
+            continue
+        variance, certainty, where = typical
+        part = share(variance, feed.site.eps)
+        if part < SHARE or not subject.structure.is_scale_invariant(feed):
+            continue
+        doubled = math.sqrt(4 * (variance + feed.site.eps) / (4 * variance + feed.site.eps))
+        yield rule.finding(
+            feed.layer.op.owner,
+            f"the scale of {feed.layer.op.weight_name or feed.layer.op.owner} is not free: eps is {part:.0%} of what "
+            f"{feed.site.kind} {place_of(feed.site)} divides by at {where}; twice the weight gives {doubled:.3g} times "
+            "the output there",
+            {"share": part, "variance": variance, "eps": feed.site.eps, "doubling": doubled},
+            certainty=certainty,
+            severity=Severity.WARNING if certainty is Certainty.PROVED else Severity.INFO,
+        )
+
+
+RULE = Rule(
+    code="NS303",
+    name="broken-symmetry",
+    title="scale symmetry broken by eps",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="N(c x) = N(x) only up to eps/(c^2 var + eps)",
+    why="Before a normalizer the scale of a weight is meant not to matter; what is known about effective learning "
+    "rates and weight decay rests on that. Where eps is a large part of the denominator the scale does "
+    "matter: weight decay then shrinks the output, and the network slowly loses the layer.",
+    fix="rescale the weight (and the running variance) up, lower eps, or reduce weight decay on this layer",
+    example="conv.weight.data *= 1e-3  # before BatchNorm with eps=1e-5, running variance about 1e-6",
+    good="conv.weight.data /= conv.weight.data.std()",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,118 @@
+"""NS101: a bias that the next normalizer subtracts again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import ZERO, Structure, carried
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.expression import Expr
+from normscope.operators.site import Site
+
+
+def cancelling_sites(subject: Subject) -> dict[str, list[tuple[Expr, list[Site]]]]:
+    """Return the biases that normalizers cancel, by name: where each is added, and the normalizers that cancel it.
+
+    A bias ``b`` reaches a normalizer as ``M b`` with the linear map ``M`` between them, and is cancelled if ``M b`` is
+    constant within every group: random values in the place of ``b`` decide that for all of them. A bias that is used
+    in several places must be cancelled in each.
+    """
+    structure = subject.structure
+    uses: dict[str, list[tuple[Expr, list[Site]]]] = {}
+    for expr in structure.expressions:
+        bias = None if expr.op is None else expr.op.bias
+        if expr.op is None or bias is None or not bias.numel():
+            continue
+        name = subject.parameter_name(bias, expr.op.owner)
+        if name:
+            uses.setdefault(name, []).append((expr, closing_sites(structure, expr)))
+    cancelled = {name: found for name, found in uses.items() if all(sites for _, sites in found)}
+    return {  # dropout leaves a bias at some entries of a group and not at others
+        name: found
+        for name, found in cancelled.items()
+        if not any(subject.drops_between(name, site.node) for _, sites in found for site in sites)
+    }
+
+
+def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
+    """Return the normalizers that cancel a bias, in order, if they do along every path to an output, else none."""
+    sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
+    outputs = {e.id for _, e in structure.program.outputs}
+    found: list[Site] = []
+    stack, seen = [expr], set[int]()
+    while stack:
+        item = stack.pop()
+        if item.id in seen:
+            continue
+        seen.add(item.id)
+        if item.op is None:
+            site, source = sites.get(item.id, (None, None))
+            if site is None or source is None or not vanishes(expr, site, source):
+                return []  # something else sees it
+            found.append(site)
+            continue
+        if item.id in outputs:
+            return []
+        stack.extend(structure.parents.get(item.id, ()))
+    order = [site.node for site, _, _ in structure.sites()]
+    return sorted(found, key=lambda s: order.index(s.node))
+
+
+def vanishes(expr: Expr, site: Site, source: Expr) -> bool:
+    """Tell whether whatever bias is added at an expression leaves nothing after the centring of a normalizer."""
+    op, spread = expr.op, site.spread
+    if op is None or op.bias is None or spread is None or not spread.centered:
+        return False
+    generator = torch.Generator().manual_seed(0)
+    probe = torch.randn(op.bias.shape, generator=generator, dtype=torch.float64)
+    arrived = carried(expr, source, probe.expand(expr.shape).clone())
+    size = float(arrived.abs().max()) if arrived.numel() else 0.0
+    if size == 0.0:
+        return False  # it does not arrive: that is another matter
+    view = arrived.reshape(spread.view)
+    rest = view - view.mean(spread.axes, keepdim=True)
+    return float(rest.abs().max()) <= ZERO * size
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each bias."""
+    shifts = {subject.parameter_name(s.beta, s.owner) for s in subject.sites() if s.beta is not None}
+    for name, uses in cancelling_sites(subject).items():
+        (expr, sites), *_ = uses
+        if expr.op is None or expr.op.bias is None:
+            continue
+        owner, site, bias = expr.op.owner, sites[0], expr.op.bias
+        largest = float(bias.detach().abs().max())
+        when = " while training" if site.kind == "batch_norm" else ""
+        shift = name in shifts
+        yield rule.finding(
+            owner or name,
+            f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
+            {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
+            severity=Severity.INFO if shift else None,
+            fix="nothing need be done: the shift of a normalizer comes with its scale" if shift else "",
+        )
+
+
+RULE = Rule(
+    code="NS101",
+    name="cancelled-bias",
+    title="bias cancelled by a normalizer",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
+    why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group "
+    "goes with it: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and a reader's "
+    "attention. In evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: "
+    "it leaves the bias at some entries only. Other things a model does in training alone are not seen.",
+    fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
+    "it into the running mean",
+    example="nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
+    good="nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,81 @@
+"""NS104: a normalizer of weights whose gain the next normalizer of activations cancels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import Feed, Structure, carried, exact
+from normscope.doctor.subject import Subject, layer_of, place_of
+from normscope.operators.expression import Expr
+
+_SAME = 1e-6
+
+
+def channel_factor(layer: Expr, seed: int = 0) -> Tensor | None:
+    """Return random positive factors, one for each output channel of a layer, or ``None`` if it has no such axis."""
+    op = layer.op
+    if op is None or op.data.get("transposed"):
+        return None
+    if op.kind == "convolution":
+        axis = len(layer.shape) - (op.data["weight"].ndim - 2) - 1
+    else:
+        axis = len(layer.shape) + int(op.data.get("axis", -1))
+    shape = [n if i == axis else 1 for i, n in enumerate(layer.shape)]
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) + 0.5
+
+
+def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
+    """Tell whether a normalizer does not notice a factor on the output of a layer, eps left aside."""
+    if feed.spread.size < 2 or not structure.is_scale_invariant(feed):
+        return False
+    generator = torch.Generator().manual_seed(1)
+    y = torch.randn(feed.layer.shape, generator=generator, dtype=torch.float64)
+    spread = exact(feed.spread)
+    plain, scaled = (spread.normalize(carried(feed.layer, feed.source, t)) for t in (y, y * factor))
+    if not bool(torch.isfinite(plain).all() and torch.isfinite(scaled).all()):
+        return False
+    return bool((plain - scaled).abs().max() <= _SAME * float(plain.abs().max()))
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each weight or spectral normalization followed by a normalizer that undoes it."""
+    for site in subject.weight_sites():
+        if site.kind not in ("weight_norm", "spectral_norm"):
+            continue
+        for feed in subject.structure.feeds:
+            if feed.layer.op is None or feed.layer.op.owner != layer_of(site):
+                continue
+            one = torch.full((1,), 2.0, dtype=torch.float64)
+            factor = one if site.kind == "spectral_norm" else channel_factor(feed.layer)
+            if factor is not None and cancels(subject.structure, feed, factor):
+                after, layer = place_of(feed.site), layer_of(site)
+                yield rule.finding(
+                    layer,
+                    f"the scale that {site.kind} gives {layer or 'the layer'} is cancelled by {feed.site.kind} {after} "
+                    "while training (eps aside)",
+                    {"normalizer": after, "weights": site.kind},
+                )
+                break
+
+
+RULE = Rule(
+    code="NS104",
+    name="cancelled-weight-norm",
+    title="weight normalization cancelled by a normalizer",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="N(c x) = N(x) for c > 0, eps = 0",
+    why="A normalizer of activations divides by the scale of what it is given, so it does not notice the gain of "
+    "weight normalization, nor that spectral normalization divided the weight. The gain has no gradient, and the "
+    "constant that spectral normalization was to bound is set by the normalizer instead.",
+    fix="use one of the two: drop the parametrization, or drop the normalizer after it",
+    example="nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8))",
+    good="nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU())",
+    needs=("program",),
+    look=_look,
+)

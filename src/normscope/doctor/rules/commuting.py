@@ -1,0 +1,132 @@
+"""NS103: a normalizer before a linear map it commutes with, undone by the next normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import Structure, carried, exact, region
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.expression import Expr
+from normscope.operators.site import Site
+
+#: Relative difference below which two float64 results are the same.
+SAME = 1e-6
+#: Operations that leave every entry where it is, up to a factor.
+_PLAIN = ("isometry", "diagonal", "contraction")
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """Two normalizers, the second of which sees nothing but the first, through a linear map.
+
+    Attributes:
+        first: the first.
+        second: the second.
+        atom: the output of the first, before scale and shift that are not part of it.
+        before: what the first normalizes.
+        after: the output of the first.
+        source: what the second normalizes.
+        between: the expressions of the linear map, the second's source included.
+    """
+
+    first: Site
+    second: Site
+    atom: Expr
+    before: Expr
+    after: Expr
+    source: Expr
+    between: tuple[Expr, ...]
+
+
+def pairs(structure: Structure) -> Iterator[Pair]:
+    """Yield every pair of normalizers with nothing but a linear map between them, and no way around the second."""
+    by_atom = {atom.id: (site, source, atom) for site, source, atom in structure.sites()}
+    for second, source, _ in structure.sites():
+        if len(source.atoms) != 1:
+            continue
+        (key,) = source.atoms
+        if key not in by_atom:
+            continue
+        first, before, atom = by_atom[key]
+        if structure.confined(atom, second):
+            between = tuple(e for e in region(source) if e.op is not None)
+            yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
+
+
+def directly(pair: Pair) -> bool:
+    """Tell whether nothing but scales, shifts and views lies between two normalizers."""
+    return all(e.op is None or e.op.kind in _PLAIN for e in pair.between)
+
+
+def removable(subject: Subject, pair: Pair) -> bool:
+    """Tell whether the second normalizer gives the same without the first, scale and shift of it included, eps aside.
+
+    Both ways are computed on random numbers in float64; they agree only if the linear map between the two commutes
+    with the first normalizer up to what the second removes.
+    """
+    structure, one, two = subject.structure, pair.first.spread, pair.second.spread
+    if one is None or two is None or one.size < 2 or two.size < 2:
+        return False
+    if subject.drops_between(pair.first.node, pair.second.node):
+        return False  # what is dropped in training was centred before
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(pair.before.shape, generator=generator, dtype=torch.float64) * 3 + 1
+    gain = pair.atom.atom.gain
+    normalized = exact(one).normalize(x) * (1.0 if gain is None else gain.double())
+    own = structure.constant_part(pair.after)
+    rest = structure.constant_part(pair.source) - carried(pair.after, pair.source, own)
+    with_it = carried(pair.after, pair.source, carried(pair.atom, pair.after, normalized) + own) + rest
+    without = carried(pair.after, pair.source, x) + rest
+    a, b = exact(two).normalize(with_it), exact(two).normalize(without)
+    if not bool(torch.isfinite(a).all() and torch.isfinite(b).all()):
+        return False
+    return bool((a - b).abs().max() <= SAME * max(1.0, float(a.abs().max())))
+
+
+def _end(structure: Structure, site: Site, atom: Expr) -> Expr:
+    """Return the output of a normalizer: with its scale and shift, unless it is written out."""
+    out = structure.program.ends[site.node][1]
+    if out is not None:
+        return out
+    # Written out: a centred one is centred once more after the division, which changes nothing.
+    readers = structure.parents.get(atom.id, [])
+    alone = len(readers) == 1 and readers[0].op is not None and readers[0].op.kind == "contraction"
+    return readers[0] if alone else atom
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each normalizer that the next one makes superfluous, with a linear map between."""
+    for pair in pairs(subject.structure):
+        if directly(pair) or not removable(subject, pair):
+            continue
+        first, second = place_of(pair.first), place_of(pair.second)
+        yield rule.finding(
+            first,
+            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map "
+            "after it keeps its groups apart, and "
+            f"{pair.second.kind} {second} normalizes them again",
+            {"second": second},
+        )
+
+
+RULE = Rule(
+    code="NS103",
+    name="cannot-act",
+    title="normalizer where it cannot act",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="N A (a N x + b) = N A x if A maps each group by itself: A N = N A up to the factor N removes",
+    why="A linear map that treats every channel by itself (average pooling, a depthwise convolution, a diagonal) "
+    "commutes with a normalizer of channels. If another normalizer of the same channels follows, it alone decides the "
+    "result: the first one, its scale and its shift do nothing.",
+    fix="remove the first normalizer, or put a nonlinearity between the two",
+    example="nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
+    good="nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
+    needs=("program",),
+    look=_look,
+)

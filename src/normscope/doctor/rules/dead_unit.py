@@ -1,0 +1,125 @@
+"""NS601: units that never leave the flat part of their activation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.graph.interpreter import call
+from normscope.graph.ir import Node, Ref
+from normscope.operators.site import Site
+
+#: Share of dead units of a layer that is a warning; and the fewest samples that say anything.
+SHARE, FEWEST = 0.1, 32
+_POINTS = 33
+
+
+def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
+    """Tell for each interval whether an entrywise activation is constant on it.
+
+    Args:
+        node: the activation.
+        low: lower ends.
+        high: upper ends.
+    """
+    steps = torch.linspace(0, 1, _POINTS, dtype=torch.float64).unsqueeze(1)
+    points = low.double() + steps * (high - low).double()
+    first = next((a.name for a in node.args if isinstance(a, Ref)), "")
+    try:
+        values = call(node, {first: points}, torch.float64)
+    except (RuntimeError, KeyError, TypeError):  # it needs more than its input
+        return torch.zeros(low.shape, dtype=torch.bool)
+    return (
+        (values == values[:1]).all(0)
+        if isinstance(values, Tensor) and values.shape == points.shape
+        else (torch.zeros(low.shape, dtype=torch.bool))
+    )
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield layers with units that are dead for every input by proof, then on the data."""
+    yield from _by_proof(rule, subject)
+    if subject.seen is None or subject.captured is None or subject.program is None or subject.seen.samples < FEWEST:
+        return
+    owners = {a.atom.name: a.atom.owner for a in subject.program.atoms}
+    for name, seen in subject.seen.before_activations.items():
+        if not seen.moments.count or seen.moments.low.numel() < 2:
+            continue
+        dead = flat_on(subject.captured.graph[name], seen.moments.low.cpu(), seen.moments.high.cpu())
+        count, of = int(dead.sum()), dead.numel()
+        if count:
+            yield rule.finding(
+                owners.get(name) or name,
+                f"{count} of {of} units are constant on all {subject.seen.samples} samples: their input stays where "
+                "the activation is flat",
+                {"dead": count, "of": of, "samples": subject.seen.samples},
+                severity=Severity.WARNING if count >= SHARE * of else Severity.INFO,
+            )
+
+
+def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield normalizers right before an activation whose scale and shift keep some channels in its flat part.
+
+    A centred group of n entries has normalized entries of at most ``sqrt(n - 1)``, so channel c lies within
+    ``beta_c +- |gamma_c| sqrt(n - 1)`` whatever the input.
+    """
+    captured = subject.captured
+    if captured is None:
+        return
+    users = captured.graph.users()
+    for site in subject.sites():
+        reach = _reach(site)
+        following = [captured.graph[u] for u in users.get(site.node, ())]
+        if reach is None or len(following) != 1 or site.written_out:
+            continue
+        node = following[0]
+        if node.shape != captured.graph[site.node].shape or len(node.inputs()) != 1:
+            continue
+        dead = flat_on(node, *reach)
+        if bool(dead.any()):
+            count = int(dead.sum())
+            yield rule.finding(
+                place_of(site),
+                f"{count} of {dead.numel()} channels are constant for every input: the scale and shift of this "
+                "normalizer keep them where the activation after it is flat",
+                {"dead": count, "of": dead.numel()},
+                certainty=Certainty.PROVED,
+                severity=Severity.WARNING if count >= SHARE * dead.numel() else Severity.INFO,
+            )
+
+
+def _reach(site: Site) -> tuple[Tensor, Tensor] | None:
+    """Return the interval each channel after a normalizer lies in, whatever its input."""
+    if site.gamma is None or site.beta is None or site.gamma.numel() < 2:
+        return None
+    gamma, beta = site.gamma.detach().double().flatten().cpu(), site.beta.detach().double().flatten().cpu()
+    if site.spread is None:
+        farthest = torch.zeros_like(gamma).masked_fill(gamma != 0, math.inf)
+    else:
+        n = site.spread.size
+        farthest = gamma.abs() * math.sqrt(max(n - 1 if site.spread.centered else n, 0) / site.spread.factor)
+    wide = farthest.clamp(max=1e300)
+    return beta - wide, beta + wide
+
+
+RULE = Rule(
+    code="NS601",
+    name="dead-unit",
+    title="dead units",
+    severity=Severity.WARNING,
+    certainty=Certainty.ESTIMATED,
+    statement="normscope Proposition BN-7",
+    why="A unit whose input never leaves the flat part of its activation passes no gradient and carries no signal: it "
+    "cannot recover by itself, and takes capacity from its layer.",
+    fix="lower the learning rate or raise the shift of its normalizer; re-initialize the unit; use a leaky activation",
+    example="nn.Sequential(linear, nn.ReLU())  # linear.bias[3] = -100",
+    good="nn.Sequential(linear, nn.LeakyReLU())",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,74 @@
+"""NS302: a stabilizer too small for the precision it is used in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.site import Site
+
+
+def precision(subject: Subject, site: Site) -> torch.dtype:
+    """Return the dtype a normalizer's result is computed in, or that of the planned run if it is narrower."""
+    if subject.captured is None:
+        return torch.float32
+    own = getattr(torch, subject.captured.graph[site.node].dtype or "float32", torch.float32)
+    if not isinstance(own, torch.dtype) or not own.is_floating_point:
+        own = torch.float32
+    planned = subject.dtype
+    return planned if planned is not None and torch.finfo(planned).bits < torch.finfo(own).bits else own
+
+
+def steepest(site: Site) -> float:
+    """Return the largest slope ``1/sqrt(eps)`` (``1/eps`` where eps is not under the root) at zero spread."""
+    spread = site.spread
+    outside = spread is not None and spread.where != "inside"
+    root = site.eps if outside else math.sqrt(site.eps)
+    return math.inf if root == 0 else 1.0 / root
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each normalizer whose eps is zero, vanishes, or lets its slope overflow."""
+    for site in subject.sites():
+        if site.spread is None:
+            continue  # fixed statistics: what counts is the variance itself
+        dtype = precision(subject, site)
+        information, name = torch.finfo(dtype), str(dtype).removeprefix("torch.")
+        evidence: dict[str, float | int | str] = {"eps": site.eps, "dtype": name}
+        if site.eps <= 0:
+            text = f"{site.kind} has eps = 0: a group of equal entries is divided by zero"
+        elif site.written_out and site.eps <= information.smallest_normal * information.eps / 2:
+            text = f"{site.kind} adds eps = {site.eps:g} in {name}, where it is zero: equal entries are divided by zero"
+        elif steepest(site) > information.max:
+            text = (
+                f"{site.kind} with eps = {site.eps:g} in {name}: its slope reaches {steepest(site):.3g}, beyond the "
+                f"largest {name} ({information.max:g}), so gradients overflow where the spread is small"
+            )
+            evidence["slope"] = steepest(site)
+        else:
+            continue
+        own = subject.dtype is None or dtype is not subject.dtype
+        yield rule.finding(place_of(site), text, evidence, certainty=Certainty.PROVED if own else Certainty.HEURISTIC)
+
+
+RULE = Rule(
+    code="NS302",
+    name="eps-for-dtype",
+    title="eps too small for the precision",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F3",
+    why="eps is what stands between a group of nearly equal entries and a division by zero. In half precision 1e-12 is "
+    "zero where it is added by hand, and where it is not, the slope 1/sqrt(eps) = 1e6 exceeds the largest number "
+    "(65504): gradients become infinite, then NaN.",
+    fix="use eps of at least 1e-5 for float16 (1e-6 in float32), or compute the normalizer in float32",
+    example="nn.LayerNorm(64, eps=1e-12).half()",
+    good="nn.LayerNorm(64, eps=1e-5).half()",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,51 @@
+"""NS202: normalization groups of one or two entries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.site import Site
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each normalizer whose groups are too small to say anything."""
+    for site in subject.sites():
+        spread = site.spread
+        if spread is None or 0 in spread.axes or spread.size > 2 or (spread.size == 2 and not spread.centered):
+            continue  # the groups of a batch are another rule's matter
+        yield _finding(rule, site, spread.size, centred=spread.centered)
+
+
+def _finding(rule: Rule, site: Site, size: int, *, centred: bool) -> Finding:
+    """Return the finding of one normalizer."""
+    if size == 1:
+        what = "its output is a constant, whatever its input" if centred else "only the sign of its input is left"
+    else:
+        what = "each group becomes one of (1, -1) and (-1, 1): only the order of its two entries is left"
+    return rule.finding(
+        place_of(site),
+        f"{site.kind} has groups of {size} {'entry' if size == 1 else 'entries'}: {what} (eps aside)",
+        {"group_size": size, "eps": site.eps},
+        severity=Severity.ERROR if size == 1 else Severity.WARNING,
+    )
+
+
+RULE = Rule(
+    code="NS202",
+    name="group-size",
+    title="normalization groups of one or two entries",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F3",
+    why="A centred group of one entry is zero after normalization: the layer outputs its shift and passes no gradient. "
+    "A group of two becomes (1, -1) or (-1, 1). GroupNorm or InstanceNorm on 1x1 feature maps, or LayerNorm over an "
+    "axis of one, do this.",
+    fix="use fewer groups, normalize before pooling to 1x1, or another normalizer (LayerNorm over all channels)",
+    example="nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(8, 8))",
+    good="nn.Sequential(nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1))",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,71 @@
+"""NS504: parts that are not Lipschitz."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.unbounded_attention import attentions
+from normscope.doctor.subject import Subject
+from normscope.operators.nonlinear import Opaque
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield operations known not to be Lipschitz, then those that are not on all inputs, each kind once."""
+    program = subject.program
+    if program is None:
+        return
+    broken: dict[str, dict[str, str]] = {}
+    for atom in program.opaque:
+        if atom.atom.known:
+            broken.setdefault(atom.atom.owner, {}).setdefault(atom.atom.op, " ".join(atom.atom.reason.split()))
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for owner, reasons in broken.items():
+        alike.setdefault(tuple(sorted(reasons)), []).append(owner)
+    for ops, owners in alike.items():  # equal modules are told once
+        where = f"{len(owners)} places" if len(owners) > 1 else "here"
+        yield rule.finding(
+            owners[0],
+            f"{', '.join(ops)} ({where}) is not Lipschitz: {broken[owners[0]][ops[0]]}",
+            {"places": len(owners), "operations": ", ".join(ops)},
+        )
+    told = {id(attention) for attention, _ in attentions(subject)}
+    lipschitz = subject.everywhere.lipschitz
+    for atom in program.atoms:
+        lipschitz(atom)  # in order, so that nothing recurses deeply
+    first: dict[str, tuple[str, int]] = {}
+    for atom in program.atoms:
+        part = atom.atom
+        if isinstance(part, Opaque) or id(part) in told or max(lipschitz(atom).certified) < math.inf:
+            continue
+        if all(max(lipschitz(e).certified) < math.inf for e in part.inputs):
+            place, uses = first.get(part.op, (part.owner or part.name, 0))
+            first[part.op] = (place, uses + 1)
+    for op, (place, uses) in first.items():
+        yield rule.finding(
+            place,
+            f"{op} has no finite constant on all inputs ({uses} uses): it multiplies or divides what nothing bounds",
+            {"uses": uses, "operation": op},
+            severity=Severity.INFO,
+            fix="put a normalizer or a bounded activation before it; on data of bounded range it has a constant",
+        )
+
+
+RULE = Rule(
+    code="NS504",
+    name="not-lipschitz",
+    title="part without a Lipschitz constant",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F10",
+    why="An operation that jumps (rounding, argmax, comparisons) or whose slope is unbounded (a square, a quotient, a "
+    "root at zero) has no Lipschitz constant: arbitrarily small changes of the input may change the output by a fixed "
+    "amount, or gradients may be arbitrarily large. No certificate passes through it.",
+    fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
+    example="torch.sign(x)",
+    good="torch.tanh(x)",
+    needs=("program",),
+    look=_look,
+)

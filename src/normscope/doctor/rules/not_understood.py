@@ -1,0 +1,40 @@
+"""NS003: operations that no rule of the analysis understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+from normscope.operators.program import Program
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield each kind of operation once, at its first place."""
+    unknown = [a.atom for a in (subject.program or Program()).opaque if not a.atom.known]
+    for op in dict.fromkeys(r.op for r in unknown):
+        places = [r for r in unknown if r.op == op]
+        reason = " ".join(places[0].reason.split())
+        yield rule.finding(
+            places[0].owner,
+            f"{op} is not understood ({len(places)} uses), so nothing is certified through it: {reason}",
+            {"uses": len(places), "operation": op},
+        )
+
+
+RULE = Rule(
+    code="NS003",
+    name="not-understood",
+    title="operation without a rule",
+    severity=Severity.INFO,
+    certainty=Certainty.PROVED,
+    statement="normscope F10",
+    why="A bound through an operation nobody has a rule for is infinite. That says nothing about the operation; it "
+    "says that what follows it was not checked.",
+    fix="register a rule for it (normscope.register_rule), or write it with known operations",
+    example="torch.special.bessel_j0(x)",
+    good="torch.tanh(x)",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,77 @@
+"""NS201: a batch too small for BatchNorm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, modules_of, place_of
+
+#: Samples, and values per channel, below which the statistics of a batch are mostly noise.
+SAMPLES = 8
+VALUES = 16
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the worst BatchNorm for the batch size, and a last batch that cannot be normalized at all."""
+    size = subject.batch_size or 0
+    synchronized = {path for path, _ in modules_of(subject.model, nn.SyncBatchNorm)}
+    places = {
+        place_of(s): math.prod(s.shape[2:])
+        for s in subject.sites()
+        if s.kind == "batch_norm" and place_of(s) not in synchronized
+    }
+    if not places:
+        return
+    worst = min(places, key=lambda p: places[p])
+    values = size * places[worst]
+    evidence: dict[str, float | int | str] = {"batch_size": size, "values_per_channel": values, "sites": len(places)}
+    if values == 1:
+        yield rule.finding(
+            worst,
+            "BatchNorm sees one value per channel: training raises an error (or outputs only the shift)",
+            evidence,
+            severity=Severity.ERROR,
+            certainty=Certainty.PROVED,
+        )
+    elif size < SAMPLES or values < VALUES:
+        noise = math.sqrt(2.0 / (values - 1))
+        yield rule.finding(
+            worst,
+            f"BatchNorm estimates a variance from {values} values of {size} samples: a relative error of about "
+            f"{noise:.0%} or more from batch to batch",
+            evidence | {"relative_error": noise},
+        )
+    rest = 0 if subject.samples is None or not size else subject.samples[0] % size
+    if subject.samples is not None and not subject.samples[1] and rest * places[worst] == 1:
+        yield rule.finding(
+            worst,
+            f"the last of the batches has one sample ({subject.samples[0]} samples in batches of {size}): BatchNorm "
+            "raises an error there in training",
+            {"samples": subject.samples[0], "batch_size": size},
+            severity=Severity.ERROR,
+            certainty=Certainty.PROVED,
+            fix="build the loader with drop_last=True",
+        )
+
+
+RULE = Rule(
+    code="NS201",
+    name="small-batch",
+    title="batch too small for BatchNorm",
+    severity=Severity.WARNING,
+    certainty=Certainty.ESTIMATED,
+    statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
+    why="BatchNorm divides by the variance of the batch. Estimated from few values it is noise: training and "
+    "evaluation then see different networks, and the noise grows with every layer. Values of one image are not "
+    "independent, so large feature maps do not help as much as samples.",
+    fix="use a larger batch, SyncBatchNorm across devices, or GroupNorm or LayerNorm, which do not use the batch",
+    example="normscope.check(model_with_batch_norm, batch_size=2)",
+    good="normscope.check(model_with_batch_norm, batch_size=64)",
+    needs=("program", "batch size"),
+    look=_look,
+)

@@ -1,0 +1,58 @@
+"""NS602: weight-normalized vectors near zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, layer_of
+
+#: Length of a vector, relative to the median of its layer, that is near zero.
+SMALL = 1e-3
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each layer with such vectors."""
+    captured = subject.captured
+    for site in subject.weight_sites():
+        stored = None if captured is None else captured.tensors.get(site.source)
+        if site.kind == "weight_standardization" or stored is None or stored.ndim < 1:
+            continue
+        weight = stored.detach().double()
+        lengths = (
+            weight.flatten(1).norm(dim=1)
+            if weight.ndim > 1 and site.kind == "weight_norm"
+            else (weight.flatten().norm().reshape(1))
+        )
+        typical = float(lengths.median())
+        floor = max(SMALL * typical, float(torch.finfo(stored.dtype).eps) ** 2)
+        small = lengths <= floor
+        if bool(small.any()):
+            least = float(lengths.min())
+            yield rule.finding(
+                layer_of(site),
+                f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length are nearly "
+                f"zero: least {least:.3g}, median {typical:.3g}",
+                {"vectors": int(small.sum()), "of": lengths.numel(), "least": least, "median": typical},
+                severity=Severity.ERROR if least == 0 else Severity.WARNING,
+            )
+
+
+RULE = Rule(
+    code="NS602",
+    name="small-direction",
+    title="weight-normalized vector near zero",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="d(g v/||v||)/dv = (g/||v||) (I - v v^T/||v||^2)",
+    why="Weight normalization divides a vector by its length. Near zero the gradient with respect to it grows as "
+    "1/||v||: one step turns it anywhere; at zero the weight is NaN.",
+    fix="scale the vector up: its direction is all that counts, so v -> c v changes nothing",
+    example="layer.parametrizations.weight.original1.data[0] *= 1e-6",
+    good="nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))",
+    needs=("program",),
+    look=_look,
+)

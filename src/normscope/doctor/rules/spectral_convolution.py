@@ -1,0 +1,57 @@
+"""NS505: spectral normalization of a convolution that does not bound the convolution by one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, layer_of
+from normscope.operators.normalizers.spectral_norm import convolution_certificate
+
+#: Norm from which on a convolution is told not to be 1-Lipschitz.
+ABOVE = 1.01
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
+    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
+    for layer in () if subject.program is None else subject.program.layers:
+        op = layer.op
+        if op is None or op.kind != "convolution" or op.owner not in owners:
+            continue
+        found = subject.norms.norm(layer.inputs[0], layer)
+        attained = math.exp(found.log_lower)
+        if attained <= ABOVE:
+            continue
+        data = op.data
+        evidence: dict[str, float | int | str] = {"attained": attained, "at_most": math.exp(found.log_upper)}
+        bound = ""
+        if not data.get("transposed"):
+            certified = convolution_certificate(data["weight"], data["stride"], data["dilation"], data["groups"])
+            evidence["certificate"] = certified
+            bound = f" (spectral normalization certifies {certified:.3g} at this kernel and stride)"
+        yield rule.finding(
+            op.owner,
+            f"this convolution is spectrally normalized, yet its norm is at least {attained:.4g}{bound}",
+            evidence,
+        )
+
+
+RULE = Rule(
+    code="NS505",
+    name="spectral-convolution",
+    title="spectrally normalized convolution is not 1-Lipschitz",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope Proposition SN-2",
+    why="Spectral normalization divides by the norm of the kernel reshaped to a matrix, not of the convolution. The "
+    "convolution's own norm is up to sqrt(kh kw) times larger (3 for a 3x3 kernel), so a network built of such layers "
+    "is not 1-Lipschitz, and the certificate grows exponentially with depth.",
+    fix="divide the weight by sqrt(kh kw), or normalize by the norm of the convolution itself",
+    example="nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1))",
+    good="nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,47 @@
+"""NS102: a normalizer right after a normalizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.commuting import directly, pairs, removable
+from normscope.doctor.subject import Subject, place_of
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each such pair, at the first of the two."""
+    for pair in pairs(subject.structure):
+        if not directly(pair):
+            continue
+        first, second = place_of(pair.first), place_of(pair.second)
+        gone = removable(subject, pair)
+        what = (
+            "with its present scale and shift, removing the first changes nothing (eps aside)"
+            if gone
+            else "the second normalizes again"
+        )
+        yield rule.finding(
+            first,
+            f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}: {what}",
+            {"second": second, "first_removable": "yes" if gone else "no"},
+            certainty=Certainty.PROVED if gone else Certainty.HEURISTIC,
+        )
+
+
+RULE = Rule(
+    code="NS102",
+    name="twice-in-a-row",
+    title="normalizer directly after a normalizer",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="N(a N(x) + b) = N(x) for a > 0, eps = 0, where a and b are constant within a group",
+    why="The second normalizer undoes the first one's scale and shift where they are constant within its groups, so "
+    "these parameters do nothing; the pair costs twice, and two constants of up to 1/sqrt(eps) multiply.",
+    fix="keep one of the two",
+    example="nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 2))",
+    good="nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2))",
+    needs=("program",),
+    look=_look,
+)

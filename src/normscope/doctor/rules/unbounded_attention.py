@@ -1,0 +1,59 @@
+"""NS503: attention logits without a bound."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import region
+from normscope.doctor.subject import Subject
+from normscope.operators.attention import Attention, Softmax
+from normscope.operators.expression import Expr
+from normscope.operators.matrix import MatrixProduct
+from normscope.operators.nonlinear import Nonlinear
+
+
+def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]]:
+    """Yield every attention with its queries and keys: fused, or a softmax of a product written out."""
+    for atom in () if subject.program is None else subject.program.atoms:
+        rule = atom.atom
+        if isinstance(rule, Attention) and rule.scale and rule.inputs[1].shape[-2] > 1:
+            yield rule, (rule.inputs[0], rule.inputs[1])
+        elif isinstance(rule, Softmax) and rule.length > 1:
+            for item in region(rule.inputs[0]):
+                if item.op is None and isinstance(item.atom, MatrixProduct):
+                    yield rule, (item.atom.inputs[0], item.atom.inputs[1])
+                    break
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each attention whose queries and keys have no bound on all inputs."""
+    for attention, (q, k) in attentions(subject):
+        # Logits q.k are bounded as soon as the rows of both are.
+        open_ends = [n for n, e in (("queries", q), ("keys", k)) if math.isinf(subject.everywhere.range(e).row)]
+        if open_ends:
+            yield rule.finding(
+                attention.owner,
+                f"the logits of this attention have no bound: nothing normalizes its {' and '.join(open_ends)}",
+                {"unbounded": ", ".join(open_ends)},
+            )
+
+
+RULE = Rule(
+    code="NS503",
+    name="unbounded-attention",
+    title="attention logits without a bound",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F11",
+    why="Dot-product attention is Lipschitz only where queries, keys and values are bounded. With a normalizer before "
+    "the projections (or of queries and keys themselves) the logits are bounded by the weights; without one they grow "
+    "with the square of the input, the softmax saturates, and training in half precision overflows.",
+    fix="normalize what the queries and keys are computed from (pre-norm), or the queries and keys (QK-norm)",
+    example="nn.MultiheadAttention(64, 4)(x, x, x)",
+    good="attention(norm(x), norm(x), norm(x))  # norm = nn.LayerNorm(64)",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,61 @@
+"""NS402: scale-invariant weights without weight decay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.weight_decay import decay_of
+from normscope.doctor.subject import Subject
+
+
+def invariant_weights(subject: Subject) -> dict[str, str]:
+    """Return the weights whose scale the network does not notice while training, by name, and their modules.
+
+    A weight that is used in several places must be invariant in each.
+    """
+    found: dict[str, str] = {}
+    good: set[int] = set()
+    structure = subject.structure
+    for feed in structure.feeds:
+        if feed.layer.id not in good and structure.is_scale_invariant(feed):
+            good.add(feed.layer.id)
+    for layer in structure.program.layers:
+        if layer.op is not None and layer.op.weight_name:
+            found.setdefault(layer.op.weight_name, layer.op.owner)
+    bad = {e.op.weight_name for e in structure.program.layers if e.op is not None and e.id not in good}
+    return {name: owner for name, owner in found.items() if name not in bad}
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield one finding with the number of such weights."""
+    decay = decay_of(subject)
+    free = {n: o for n, o in invariant_weights(subject).items() if decay.get(n) == 0.0}
+    if free:
+        name, owner = next(iter(free.items()))
+        more = f" and {len(free) - 1} more" if len(free) > 1 else ""
+        yield rule.finding(
+            owner,
+            f"{name}{more}: scale-invariant and without weight decay, so the norm only grows and the effective step "
+            "lr/||w||^2 only shrinks",
+            {"weights": len(free), "first": name},
+        )
+
+
+RULE = Rule(
+    code="NS402",
+    name="undecayed-weight",
+    title="scale-invariant weight without decay",
+    severity=Severity.INFO,
+    certainty=Certainty.PROVED,
+    statement="<w, grad> = 0, so ||w - lr grad||^2 = ||w||^2 + lr^2 ||grad||^2",
+    why="The gradient of a scale-invariant weight is orthogonal to it: every step of gradient descent makes it longer, "
+    "and the same step turns it less. Without decay nothing balances this; the effective learning rate falls whatever "
+    "the schedule says.",
+    fix="give these weights weight decay (or normalize them after each step), or know that the rate decays by itself",
+    example="torch.optim.SGD(resnet.parameters(), lr=0.1)",
+    good="torch.optim.SGD([{'params': weights, 'weight_decay': 5e-4}, {'params': rest}], lr=0.1)",
+    needs=("program", "optimizer"),
+    look=_look,
+)

@@ -1,0 +1,135 @@
+"""NS502: a stretch without normalizer whose certified product explodes or vanishes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.quick import QuickNorms
+from normscope.doctor.rule import Rule
+from normscope.doctor.structure import below
+from normscope.doctor.subject import Subject, place_of
+from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Input, Lip
+from normscope.operators.normalization import Division
+from normscope.operators.program import Program
+
+#: Decimal logarithms from which on a product counts as exploding, and below which as vanishing.
+EXPLODES, VANISHES = 6.0, -4.0
+#: Fewer layers are no stretch.
+FEWEST = 2
+
+
+class Stretches(Composition):
+    """The composition in which every normalizer, like the input, starts anew with the constant one."""
+
+    def __init__(self, program: Program, domain: Domain, norms: SegmentNorms) -> None:
+        super().__init__(program, domain, norms)
+        self.blocks = 1  # whatever starts a stretch is one input
+
+    def lipschitz(self, expr: Expr) -> Lip:
+        """Return the constant with respect to the normalizers (and inputs) right before."""
+        if expr.op is None and isinstance(expr.atom, Division | Input):
+            return Lip.constant(0.0, 1)
+        return super().lipschitz(expr)
+
+
+@dataclass(frozen=True, eq=False)
+class Stretch:
+    """What lies before a normalizer or an output, up to the normalizers before it.
+
+    Attributes:
+        end: what ends it.
+        log10: decimal logarithm of its certified constant.
+        layers: its linear layers in order, each with the decimal logarithm of the constant up to it.
+    """
+
+    end: str
+    log10: float
+    layers: tuple[tuple[Expr, float], ...]
+
+    def best_cut(self) -> tuple[Expr, float]:
+        """Return the layer after which a normalizer helps most, and the larger part that is left."""
+        sign = 1.0 if self.log10 >= 0 else -1.0
+        inner = self.layers[:-1] or self.layers
+        return min(
+            ((e, max(sign * log, sign * (self.log10 - log))) for e, log in inner),
+            key=lambda pair: (pair[1], pair[0].id),
+        )
+
+
+def stretches(subject: Subject) -> Iterator[Stretch]:
+    """Yield the stretches of a network, each with the certified constant it has by itself."""
+    program = subject.training
+    if program is None:
+        return
+    composition = Stretches(program, Domain(), QuickNorms(subject.norms.effort))
+    for atom in program.atoms:
+        composition.lipschitz(atom)
+    layers = {e.id: e for e in program.layers}
+    ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
+    ends += [(f"output {name}", expr) for name, expr in program.outputs]
+    for name, expr in ends:
+        inside = [layers[i] for i in sorted(_between(expr)) if i in layers]
+        log = max(composition.lipschitz(expr).certified) / math.log(10)
+        if inside and math.isfinite(log):
+            parts = tuple((e, max(composition.lipschitz(e).certified) / math.log(10)) for e in inside)
+            yield Stretch(name, log, parts)
+
+
+def _between(expr: Expr) -> set[int]:
+    """Return the ids of everything below an expression, up to normalizers."""
+    seen: set[int] = set()
+    stack = [expr]
+    while stack:
+        item = stack.pop()
+        if item.id in seen or (item.op is None and isinstance(item.atom, Division | Input)):
+            continue
+        seen.add(item.id)
+        stack.extend(below(item))
+    return seen
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
+    told: set[int] = set()
+    for stretch in stretches(subject):
+        explodes, vanishes = stretch.log10 >= EXPLODES, stretch.log10 <= VANISHES
+        fresh = [e for e, _ in stretch.layers if e.id not in told]
+        if not (explodes or vanishes) or len(stretch.layers) < FEWEST or not fresh:
+            continue
+        told.update(e.id for e, _ in stretch.layers)
+        layer, left = stretch.best_cut()
+        owner = layer.op.owner if layer.op is not None else ""
+        what = "explodes" if explodes else "vanishes"
+        rest, side = (left, "most") if explodes else (-left, "least")
+        yield rule.finding(
+            owner,
+            f"the certified product of {len(stretch.layers)} layers before {stretch.end} {what}: "
+            f"10^{stretch.log10:.3g} without a normalizer; one after {owner} leaves parts of "
+            f"at {side} 10^{rest:.3g}",
+            {"log10": stretch.log10, "layers": len(stretch.layers), "log10_after": rest, "end": stretch.end},
+            severity=Severity.WARNING if vanishes else Severity.INFO,
+        )
+
+
+RULE = Rule(
+    code="NS502",
+    name="unnormalized-segment",
+    title="product of layers explodes or vanishes without a normalizer",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F10",
+    why="Without a normalizer the constants of layers multiply. A certified product of 1e-4 or less proves that the "
+    "stretch hardly passes anything on: differences of inputs, and gradients, shrink at least that much. A product of "
+    "1e6 or more proves nothing by itself (it is an upper bound), but nothing keeps the stretch from it either.",
+    fix="put a normalizer where the message says, or rescale the weights there",
+    example="nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.Tanh())))  # weights of norm 0.3",
+    good="nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())))",
+    needs=("program",),
+    look=_look,
+)

@@ -1,0 +1,71 @@
+"""NS301: channels whose variance is near or below eps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.site import Site
+
+#: A variance within this factor of eps is near it.
+NEAR = 10.0
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield a finding for each normalizer with such channels: of running variances, or of groups seen in the data."""
+    for site in subject.sites():
+        for variance, words, certainty in _variances(subject, site):
+            low = variance <= NEAR * site.eps
+            if site.gamma is not None and site.gamma.numel() == variance.numel():
+                low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
+            if not bool(low.any()):
+                continue
+            least, count = float(variance.min()), int(low.sum())
+            steep = (max(least, 0.0) + site.eps) ** -0.5
+            where = words.format(count=count, of=variance.numel())
+            yield rule.finding(
+                place_of(site),
+                f"{where} at most {NEAR:g} eps: least {least:.3g}, eps {site.eps:g}, so eps decides the scale and the "
+                f"constant reaches {steep:.3g} |gamma|",
+                {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps},
+                certainty=certainty,
+                severity=Severity.WARNING if certainty is Certainty.PROVED else Severity.INFO,
+            )
+
+
+def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Certainty]]:
+    """Yield the variances a normalizer divides by: fixed ones, or the least of each group in the data."""
+    if site.eps <= 0:
+        return
+    if site.running is not None:
+        variance = site.running[1].detach().double().flatten()
+        yield variance, "{count} of {of} running variances are", Certainty.PROVED
+        return
+    seen, spread = subject.seen_before(site), site.spread
+    if seen is None or seen.floor is None or spread is None or spread.size < 2 or spread.where != "inside":
+        return
+    square = seen.floor.double().flatten().square() * spread.factor
+    words = "the variance of some sample is" if square.numel() == 1 else "{count} of {of} groups have a variance of"
+    yield square, words, Certainty.ESTIMATED
+
+
+RULE = Rule(
+    code="NS301",
+    name="variance-near-eps",
+    title="variance near or below eps",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F1",
+    why="The constant of a channel is |gamma|/sqrt(variance + eps). Where the variance falls to eps, the channel is "
+    "nearly constant on the data, is amplified up to 1/sqrt(eps) times (316 for 1e-5), and is no longer normalized: "
+    "a small shift of the data moves it by many standard deviations.",
+    fix="remove the dead channel (its unit carries no signal), restart it, or raise eps above the noise",
+    example="bn = nn.BatchNorm2d(16); bn.running_var[3] = 1e-8",
+    good="bn = nn.BatchNorm2d(16)  # running_var of order one",
+    needs=("program",),
+    look=_look,
+)

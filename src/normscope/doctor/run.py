@@ -1,0 +1,183 @@
+"""``check``: every rule over one model, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.core.files import write_text
+from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, order
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.settings import Settings, read_baseline
+from normscope.doctor.subject import Progress, Subject, examine
+from normscope.graph.guard import untouched
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What a check found.
+
+    Attributes:
+        model: name of the model.
+        findings: the gravest first.
+        ran: codes of the rules that ran.
+        skipped: codes of the rules that could not run, and what they need.
+        hidden: how many findings were ignored at their place or known from the baseline.
+        failed: whether the check fails, by its settings.
+    """
+
+    model: str
+    findings: tuple[Finding, ...]
+    ran: tuple[str, ...] = ()
+    skipped: dict[str, str] = field(default_factory=dict)
+    hidden: int = 0
+    failed: bool = False
+
+    def count(self, severity: Severity) -> int:
+        """Return how many findings have a severity."""
+        return sum(f.severity is severity for f in self.findings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form, described by ``docs/findings.schema.json``."""
+        from normscope import __version__
+
+        return {
+            "schema_version": FINDINGS_VERSION,
+            "kind": "findings",
+            "normscope": __version__,
+            "model": self.model,
+            "failed": self.failed,
+            "counts": {s.value: self.count(s) for s in Severity},
+            "findings": [f.to_dict() for f in self.findings],
+            "ran": list(self.ran),
+            "skipped": dict(self.skipped),
+            "hidden": self.hidden,
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+
+def check(
+    model: nn.Module,
+    data: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    select: Iterable[str] = (),
+    ignore: Iterable[str] = (),
+    settings: Settings | None = None,
+    name: str = "",
+    input_shape: tuple[int, ...] | None = None,
+    batch_size: int | None = None,
+    dtype: torch.dtype | None = None,
+    limit: int | None = None,
+    device: str | torch.device | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> CheckResult:
+    """Look for what is wrong with the normalization of a network; nothing of it is changed.
+
+    Args:
+        model: any PyTorch module.
+        data: inputs as for ``analyze``; without them rules that need data are skipped, and said to be.
+        optimizer: its optimizer, for what concerns weight decay.
+        select: codes, or beginnings of codes, that run; none means all.
+        ignore: codes, or beginnings of codes, that do not.
+        settings: all settings at once, e.g. those of ``pyproject.toml``; ``select`` and ``ignore`` are added.
+        name: how the model is called in the result.
+        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        batch_size: of training; by default that of a DataLoader given as data.
+        dtype: the precision the model will be run in, if another than its own.
+        limit: use at most this many samples of the data.
+        device: where the graph is run; by default where the model is.
+        seed: of everything random.
+        progress: called with a line of text at each step.
+
+    Returns:
+        The result: findings, the gravest first.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with the arguments.
+
+    >>> result = check(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), input_shape=(3, 8, 8))
+    >>> [(f.code, f.place) for f in result.findings]
+    [('NS101', '0')]
+    """
+    settings = settings or Settings()
+    settings = replace(
+        settings, select=(*settings.select, *select), ignore=(*settings.ignore, *ignore)
+    ).checked(RULES)  # fmt: skip
+    known = frozenset() if settings.baseline is None else read_baseline(settings.baseline)
+    say = progress or (lambda text: None)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+    with untouched(model):
+        subject = examine(
+            model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype, limit=limit,
+            device=device, seed=seed, progress=progress,
+        )  # fmt: skip
+        found, ran, skipped = run_rules(subject, settings, say)
+    kept = [f for f in found if not settings.hides(f) and f.key not in known]
+    title = name or type(model).__name__
+    return CheckResult(title, tuple(order(kept)), ran, skipped, len(found) - len(kept), settings.fails(kept))
+
+
+def run_rules(
+    subject: Subject, settings: Settings, say: Progress
+) -> tuple[list[Finding], tuple[str, ...], dict[str, str]]:
+    """Run the selected rules over a subject.
+
+    Returns:
+        The findings (a place called several times is told once per rule), the codes that ran, and those that could
+        not, with what they need.
+    """
+    found: dict[tuple[str, str, str], Finding] = {}
+    ran: list[str] = []
+    skipped: dict[str, str] = {}
+    for rule in (r for code, r in RULES.items() if settings.runs(code)):
+        missing = rule.missing(subject)
+        if missing:
+            skipped[rule.code] = f"needs {' and '.join(missing)}"
+            continue
+        say(f"{rule.code} {rule.title}")
+        try:
+            new = rule.run(subject)
+        except (RuntimeError, ValueError, ArithmeticError) as error:  # one rule that cannot speak hides no other
+            skipped[rule.code] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            continue
+        ran.append(rule.code)
+        for finding in new:
+            found.setdefault((*finding.key, finding.message), finding)
+    return list(found.values()), tuple(ran), skipped
+
+
+def counts_text(result: CheckResult) -> str:
+    """Return how many findings there are, in words.
+
+    >>> counts_text(CheckResult("m", ()))
+    'no findings'
+    """
+    counts = Counter(f.severity for f in result.findings)
+    parts = [f"{counts[s]} {_plural(s, counts[s])}" for s in reversed(Severity) if counts[s]]
+    return ", ".join(parts) or "no findings"
+
+
+def _plural(severity: Severity, n: int) -> str:
+    """Return the word for some findings of a severity."""
+    words = {Severity.INFO: ("remark", "remarks")}
+    one, many = words.get(severity, (severity.value, f"{severity.value}s"))
+    return one if n == 1 else many

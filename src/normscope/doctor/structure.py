@@ -1,0 +1,181 @@
+"""Who feeds whom in a program: linear paths into normalizers, and what a normalizer makes of what comes along them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.normalizers import OF_WEIGHTS
+from normscope.operators.expression import Expr
+from normscope.operators.normalization import Division, Spread
+from normscope.operators.program import Program
+from normscope.operators.site import Site
+
+#: What counts as zero among numbers of size one computed in float64.
+ZERO = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Feed:
+    """A linear layer whose output reaches a normalizer linearly.
+
+    Attributes:
+        layer: the layer's output, before anything else.
+        site: the normalizer.
+        source: what the normalizer normalizes.
+        spread: its groups and stabilizer.
+    """
+
+    layer: Expr
+    site: Site
+    source: Expr
+    spread: Spread
+
+
+class Structure:
+    """Questions about a program, answered from its expressions.
+
+    Args:
+        program: with batch statistics, so that every normalizer of activations is an atom of its own.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @functools.cached_property
+    def parents(self) -> dict[int, list[Expr]]:
+        """Return for every expression those that read it."""
+        found: dict[int, list[Expr]] = {}
+        for expr in self.expressions:
+            for item in below(expr):
+                found.setdefault(item.id, []).append(expr)
+        return found
+
+    @functools.cached_property
+    def expressions(self) -> list[Expr]:
+        """Return everything an output depends on, in order of evaluation."""
+        found: dict[int, Expr] = {}
+        stack = [expr for _, expr in self.program.outputs]
+        while stack:
+            expr = stack.pop()
+            if expr.id not in found:
+                found[expr.id] = expr
+                stack.extend(below(expr))
+        return [found[key] for key in sorted(found)]
+
+    @functools.cached_property
+    def divisions(self) -> dict[str, Expr]:
+        """Return the atom of each normalizer that divides by its own spread, by graph node."""
+        return {a.atom.name: a for a in self.program.atoms if isinstance(a.atom, Division)}
+
+    def sites(self) -> Iterator[tuple[Site, Expr, Expr]]:
+        """Yield every such normalizer with what it reads and its atom."""
+        for site in self.program.sites:
+            if site.kind not in OF_WEIGHTS and site.spread is not None and site.node in self.divisions:
+                yield site, self.program.ends[site.node][0], self.divisions[site.node]
+
+    @functools.cached_property
+    def feeds(self) -> list[Feed]:
+        """Return every linear layer with every normalizer it reaches linearly, in order."""
+        layers = {e.id for e in self.program.layers}
+        found = []
+        for site, source, _ in self.sites():
+            if site.spread is None:
+                continue
+            found += [Feed(e, site, source, site.spread) for e in region(source) if e.id in layers]
+        return found
+
+    def confined(self, expr: Expr, site: Site) -> bool:
+        """Tell whether nothing but a normalizer notices an expression: every path to an output passes its atom."""
+        gate = self.divisions[site.node].id
+        outputs = {e.id for _, e in self.program.outputs}
+        stack, seen = [expr], set[int]()
+        while stack:
+            item = stack.pop()
+            if item.id in seen or item.id == gate:
+                continue
+            if item.id in outputs:
+                return False
+            seen.add(item.id)
+            stack.extend(self.parents.get(item.id, ()))
+        return True
+
+    def is_scale_invariant(self, feed: Feed) -> bool:
+        """Tell whether the network does not notice a positive factor on a layer's weight, eps left aside.
+
+        The layer is seen through the normalizer alone, the normalizer sees nothing else, and no constant that it
+        would not subtract is added on the way.
+        """
+        if not self.confined(feed.layer, feed.site) or not _alone(feed):
+            return False
+        constant = self.constant_part(feed.source)
+        return bool(self.centred(feed, constant).abs().max() <= ZERO * max(1.0, float(constant.abs().max())))
+
+    def constant_part(self, source: Expr) -> Tensor:
+        """Return what is added to a source on its linear way, all atoms zero."""
+        values: dict[int, Tensor] = {}
+        for expr in sorted(region(source), key=lambda e: e.id):
+            if expr.op is None:
+                values[expr.id] = torch.zeros(expr.shape, dtype=torch.float64)
+                continue
+            value = expr.op.apply(*(values[i.id] for i in expr.inputs))
+            values[expr.id] = value if expr.op.bias is None else value + expr.op.bias.to(value)
+        return values[source.id]
+
+    @staticmethod
+    def centred(feed: Feed, value: Tensor) -> Tensor:
+        """Return what a normalizer keeps of a constant: nothing of a group's mean, if it is centred."""
+        view = value.reshape(feed.spread.view)
+        return view - view.mean(feed.spread.axes, keepdim=True) if feed.spread.centered else view
+
+
+def below(expr: Expr) -> tuple[Expr, ...]:
+    """Return what an expression reads: the operands of an operation, the inputs of an atom."""
+    return expr.inputs if expr.op is not None else tuple(expr.atom.inputs)
+
+
+def region(source: Expr) -> list[Expr]:
+    """Return the expressions a source depends on linearly, itself first, atoms included, nothing below them."""
+    seen: dict[int, Expr] = {}
+    stack = [source]
+    while stack:
+        expr = stack.pop()
+        if expr.id not in seen:
+            seen[expr.id] = expr
+            stack.extend(expr.inputs if expr.op is not None else ())
+    return [seen[key] for key in sorted(seen, reverse=True)]
+
+
+def _alone(feed: Feed) -> bool:
+    """Tell whether every linear path from the source down to an atom passes the layer."""
+    stack = [feed.source]
+    while stack:
+        expr = stack.pop()
+        if expr.id == feed.layer.id or not expr.atoms:
+            continue
+        if expr.op is None:
+            return False
+        stack.extend(expr.inputs)
+    return True
+
+
+def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:
+    """Return what a tensor added to ``start`` adds to ``source``, along all linear paths."""
+    wanted = {e.id for e in region(source)}
+    values: dict[int, Tensor] = {start.id: value}
+    for expr in sorted(region(source), key=lambda e: e.id):
+        if expr.id <= start.id or expr.op is None or expr.id not in wanted:
+            continue
+        if any(i.id in values for i in expr.inputs):
+            operands = (values.get(i.id, torch.zeros(i.shape, dtype=value.dtype)) for i in expr.inputs)
+            values[expr.id] = expr.op.apply(*operands)
+    return values.get(source.id, torch.zeros(source.shape, dtype=value.dtype))
+
+
+def exact(spread: Spread) -> Spread:
+    """Return the same normalizer without stabilizer."""
+    return replace(spread, eps=0.0)

@@ -1,0 +1,366 @@
+"""Nothing a user passes in is changed: a guard that puts back what running a model moves."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as _module_globals
+from torch.nn.parameter import is_lazy
+
+from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
+from normscope.core.errors import StateChangedError
+from normscope.graph.generators import GeneratorState
+from normscope.graph.model_state import Held, Slots
+
+#: Parameters up to this many bytes in all are copied, so that even a forward that overwrites them is undone.
+COPY_LIMIT = 128 * 2**20
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
+    """Return a context in which ``model`` may be run; afterwards it, ``tensors`` and the process are as before.
+
+    Args:
+        model: the module that will be run inside the block.
+        tensors: further tensors to be protected, such as inputs an in-place activation could overwrite.
+        parameters: also protect the content of the parameters; a guard inside another one need not.
+
+    Returns:
+        The guard, to be used in a ``with`` statement.
+
+    >>> norm = nn.BatchNorm1d(3)
+    >>> with untouched(norm):
+    ...     _ = norm.train()(torch.ones(4, 3))
+    >>> norm.running_mean.tolist(), int(norm.num_batches_tracked)
+    ([0.0, 0.0, 0.0], 0)
+    """
+    return StateGuard(model, *tensors, parameters=parameters)
+
+
+@contextlib.contextmanager
+def ordinary() -> Iterator[None]:
+    """Compute as if the caller had set nothing: gradients are recorded, and new tensors have values.
+
+    Leaves ``torch.no_grad()``, ``torch.inference_mode()`` and ``torch.device("meta")`` of the caller for the block.
+
+    >>> with torch.inference_mode(), torch.device("meta"), ordinary():
+    ...     print(torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.zeros(1).device)
+    True False cpu
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(torch.inference_mode(False))
+        stack.enter_context(torch.enable_grad())
+        if torch.get_default_device().type == "meta":
+            stack.enter_context(torch.device("cpu"))
+        yield
+
+
+class StateGuard:
+    """Context manager: what is the user's is bit-identical after the block, however the block ends.
+
+    Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
+    attribute of every submodule, what lies in its containers and plain objects (see
+    :class:`normscope.graph.model_state.Held` for how deep), hooks, the random states of Python, numpy and torch,
+    generators that the model holds, and torch's global settings.
+    Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
+    the caller set for autograd and for new tensors is left, see :func:`ordinary`.
+
+    Args:
+        model: the module to protect.
+        tensors: further tensors to protect.
+        parameters: also protect the content of the parameters.
+
+    Attributes:
+        moved: after the block, names of the attributes, buffers and other tensors of the model that it had changed.
+        drew: after the block, whether it had moved a random generator.
+
+    Raises:
+        StateChangedError: on entry if the model has uninitialized (lazy) parameters, which running it would replace;
+            on exit if a parameter was overwritten in place. Models up to :data:`COPY_LIMIT` are restored even then.
+    """
+
+    def __init__(self, model: nn.Module, *tensors: Tensor, parameters: bool = True) -> None:
+        self.model = model
+        self.tensors = tensors
+        self.parameters = parameters
+        self.moved: tuple[str, ...] = ()
+        self.drew = False
+
+    def __enter__(self) -> StateGuard:
+        held = Held(self.model)
+        lazy = [name for name, tensor in held.tensors if is_lazy(tensor)]
+        if lazy:
+            raise StateChangedError(
+                f"running the model would initialize its lazy parameters ({_some(lazy)}): "
+                "run it once on a batch of your own first"
+            )
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(ordinary())
+            self._save(held)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._stack:
+            changed = self._restore()
+        if not changed:
+            return
+        lost = [state.name for state in changed if state.copy is None]
+        outcome = f"{_some(lost)} could not be restored, load the weights again" if lost else "they were restored"
+        message = (
+            "running a model must leave its parameters alone, but this one overwrote "
+            f"{_some([state.name for state in changed])} in place; {outcome}. "
+            "Take the update out of forward(), or make it a parametrization (torch.nn.utils.parametrize)"
+        )
+        if error is None:
+            raise StateChangedError(message)
+        error.add_note(message)
+
+    def _save(self, held: Held) -> None:
+        """Remember everything."""
+        self._rng = rng_state()
+        self._flags = flags()
+        self._modules = [_ModuleState(module) for _, module in held.modules]
+        self._containers = [(name, prefix, _ContainerState(value)) for name, prefix, value in held.containers]
+        self._arrays = [(name, _ArrayState(array)) for name, array in held.arrays]
+        self._generators = [GeneratorState(generator) for _, generator in held.generators]
+        self._hooks = [_ContainerState(hooks) for hooks in _global_hooks()]
+        named = held.tensors
+        size = sum(t.numel() * t.element_size() for _, t in named if isinstance(t, nn.Parameter))
+        self._named = [
+            _TensorState(name, tensor, copy=size <= COPY_LIMIT or not isinstance(tensor, nn.Parameter))
+            for name, tensor in named
+            if self.parameters or not isinstance(tensor, nn.Parameter)
+        ]
+        self._named += [_TensorState(f"input {i}", tensor, copy=True) for i, tensor in enumerate(self.tensors)]
+
+    def _restore(self) -> list[_TensorState]:
+        """Put everything back, and return the parameters whose content had changed."""
+        for hooks in self._hooks:
+            hooks.restore()
+        for module in self._modules:
+            module.restore()
+        names = []
+        for name, prefix, container in self._containers:
+            names += [name if prefix is None or not key else prefix + key for key in container.restore()]
+        names += [name for name, array in self._arrays if array.restore()]
+        written = [state for state in self._named if state.restore()]
+        changed = [state for state in written if isinstance(state.tensor, nn.Parameter)]
+        inputs = {id(tensor) for tensor in self.tensors}
+        names += [state.name for state in written if id(state.tensor) not in inputs]
+        self.moved = tuple(dict.fromkeys(names))
+        drawn = [generator for generator in self._generators if not generator.same()]
+        for generator in drawn:
+            generator.restore()
+        self.drew = bool(drawn) or not same_rng(self._rng)
+        restore_flags(self._flags)
+        restore_rng(self._rng)
+        return changed
+
+
+def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield every tensor a model holds, each once: parameters, buffers, tensor attributes and those in containers.
+
+    Large ones deep in containers are left out: they are data; see :class:`normscope.graph.model_state.Held`.
+
+    >>> [name for name, _ in state_tensors(nn.Linear(1, 1))]
+    ['weight', 'bias']
+    """
+    yield from Held(model).tensors
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors agree in shape, dtype and every bit; a NaN equals itself.
+
+    >>> nan, zero = torch.tensor([float("nan")]), torch.zeros(1)
+    >>> same_bits(nan, nan.clone()), same_bits(zero, -zero)
+    (True, False)
+    """
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != b.layout or a.device != b.device:
+        return False
+    if a.layout is not torch.strided:
+        return torch.equal(a.detach().to_dense(), b.detach().to_dense())
+    return a.is_meta or torch.equal(bits(a), bits(b))
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """Return a strided tensor's memory as integers, without a copy where its width is that of an integer."""
+    raw = tensor.detach()
+    if raw.is_complex():
+        raw = torch.view_as_real(raw.resolve_conj())
+    return raw.resolve_neg().view(_INTEGERS[raw.element_size()])
+
+
+def checksum(tensor: Tensor) -> tuple[int, ...]:
+    """Return sums of a tensor's bits that change when an entry changes or entries swap places."""
+    if tensor.layout is not torch.strided or tensor.is_meta:
+        return ()
+    flat = bits(tensor).reshape(-1)
+    whole = flat.numel() // 61 * 61  # a prime width, so that no usual stride keeps the columns
+    columns = flat[:whole].view(-1, 61).sum(0, dtype=torch.int64)
+    return (*columns.tolist(), int(flat[whole:].sum(dtype=torch.int64)))
+
+
+class _TensorState:
+    """One tensor as it was: its memory, a copy or a checksum of the content, gradient, flags and hooks."""
+
+    def __init__(self, name: str, tensor: Tensor, *, copy: bool) -> None:
+        self.name = name
+        self.tensor = tensor
+        self.alias = tensor.detach()
+        self.version = _version(tensor)
+        self.copy = tensor.detach().clone() if copy else None
+        self.checksum = None if copy else checksum(tensor)
+        self.requires_grad = tensor.requires_grad
+        self.hooks = [_ContainerState(h) for h in (tensor._backward_hooks,) if h is not None]
+        self.leaf = tensor.is_leaf
+        self.grad = tensor.grad if self.leaf else None
+        if self.grad is not None:
+            tensor.grad = None
+
+    def restore(self) -> bool:
+        """Put everything back that can be, and tell whether the content had changed in place."""
+        tensor = self.tensor
+        if not _same_memory(tensor, self.alias):
+            tensor.data = self.alias
+        changed = self._changed()
+        if changed and self.copy is not None:
+            _write(tensor, self.copy)
+        if self.leaf:
+            if tensor.is_leaf and tensor.requires_grad != self.requires_grad:
+                tensor.requires_grad_(self.requires_grad)
+            if tensor.is_leaf and tensor.grad is not self.grad:
+                tensor.grad = self.grad
+        if self.hooks:
+            self.hooks[0].restore()
+        elif tensor._backward_hooks:
+            tensor._backward_hooks.clear()
+        return changed
+
+    def _changed(self) -> bool:
+        """Tell whether the content differs; a write through ``.data`` does not move the version counter."""
+        if self.copy is not None:
+            return not same_bits(self.tensor, self.copy)
+        return self.version != _version(self.tensor) or self.checksum != checksum(self.tensor)
+
+
+def _version(tensor: Tensor) -> int | None:
+    """Return the counter of writes; a tensor made in inference mode has none."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _write(tensor: Tensor, content: Tensor) -> None:
+    """Copy content into a tensor: through ``.data``, so that the version counter autograd relies on does not move."""
+    target = tensor.data
+    if target.is_inference():  # may be written where it was made only
+        with torch.inference_mode():
+            target.copy_(content)
+        return
+    for axis, stride in enumerate(target.stride() if target.layout is torch.strided else ()):
+        if stride == 0:  # expanded: the entries along this axis are one place in memory
+            target, content = target.narrow(axis, 0, 1), content.narrow(axis, 0, 1)
+    target.copy_(content)
+
+
+def _same_memory(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors are the same view of the same memory."""
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return a.layout == b.layout
+    return (
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.stride() == b.stride()
+        and a.storage_offset() == b.storage_offset()
+        and a.untyped_storage()._cdata == b.untyped_storage()._cdata
+    )
+
+
+class _ContainerState:
+    """The content of a dict, list, set, deque or of slots, by identity."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+        self.by_key = isinstance(container, dict | Slots)
+        self.keys, self.values = self._read()
+
+    def _read(self) -> tuple[list[Any], list[Any]]:
+        if not self.by_key:
+            return [], list(self.container)
+        items = list(self.container.items())
+        return [key for key, _ in items], [value for _, value in items]
+
+    def restore(self) -> list[str]:
+        """Put the content back if any of it is another object, or stands elsewhere; return the keys that differed."""
+        if not self.values and not len(self.container):
+            return []
+        keys, values = self._read()
+        if _identical(values, self.values) and _identical(keys, self.keys):
+            return []
+        self.container.clear()
+        if not self.by_key:
+            (self.container.update if isinstance(self.container, set) else self.container.extend)(self.values)
+            return [""]
+        self.container.update(zip(self.keys, self.values, strict=True))
+        now, then = (
+            {(str(k), id(v)) for k, v in zip(*pair, strict=True)} for pair in ((keys, values), (self.keys, self.values))
+        )
+        return sorted({key for key, _ in now ^ then}) or [""]
+
+
+def _identical(a: list[Any], b: list[Any]) -> bool:
+    """Tell whether two lists have the same objects, in the same places."""
+    return len(a) == len(b) and all(map(operator.is_, a, b))
+
+
+class _ArrayState:
+    """The content of an array of numpy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.copy = array.copy()
+
+    def restore(self) -> bool:
+        """Put the content back, and tell whether any bit of it had changed."""
+        if self.array.shape != self.copy.shape or self.array.tobytes() == self.copy.tobytes():
+            return False
+        self.array[...] = self.copy
+        return True
+
+
+class _ModuleState:
+    """The class of one module, and its mode where that is no attribute."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.type = type(module)
+        self.training = module.training
+
+    def restore(self) -> None:
+        """Put both back."""
+        if type(self.module) is not self.type:
+            self.module.__class__ = self.type
+        if isinstance(self.module, torch.jit.ScriptModule):
+            self.module.training = self.training
+
+
+def _global_hooks() -> list[dict[Any, Any]]:
+    """Return torch's dictionaries of hooks that are called for every module."""
+    return [value for key, value in sorted(vars(_module_globals).items()) if _is_global_hooks(key, value)]
+
+
+def _is_global_hooks(key: str, value: object) -> bool:
+    return key.startswith("_global_") and isinstance(value, dict)
+
+
+def _some(names: list[str]) -> str:
+    """Return a few names for a message."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,159 @@
+"""A model run from the state its user left it in, every time: what one run leaves behind no other may see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import CaptureError, WeightsError, listed
+from normscope.graph.guard import StateGuard, untouched
+
+#: Units in the last place of the largest entry by which two runs of one function may differ.
+_ROUNDINGS = 256.0
+
+
+def evaluating(model: nn.Module) -> nn.Module:
+    """Put a model into evaluation mode; one that ``torch.export`` gave has its mode written into it already.
+
+    >>> evaluating(nn.Dropout()).training
+    False
+    """
+    try:
+        return model.eval()
+    except NotImplementedError:
+        for module in model.modules():
+            module.training = False
+        return model
+
+
+def refuse_quantized(model: nn.Module) -> None:
+    """Return if no part of a model computes with quantized weights.
+
+    Raises:
+        WeightsError: if one does: it is piecewise constant, and its weights are not tensors that could be read.
+
+    >>> refuse_quantized(nn.Linear(2, 2))
+    """
+    found = [path or type(m).__name__ for path, m in model.named_modules() if _is_quantized(type(m))]
+    found = [path for path in found if path.rpartition(".")[0] not in found]  # parts of a part say nothing more
+    if found:
+        raise WeightsError(
+            f"quantized modules are not supported; {listed(found)} {'are' if len(found) > 1 else 'is'} quantized: "
+            "analyze the float model they were made from"
+        )
+
+
+def _is_quantized(kind: type) -> bool:
+    """Tell whether a module's class is one of torch's quantized ones; beside them lie functional ones for floats."""
+    names = kind.__module__.split(".")
+    return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
+
+
+class Fresh:
+    """A model whose every run starts from the same state.
+
+    Args:
+        model: the model, in the mode it is to be run in, inside a guard of its own.
+        flat: a module that runs it: tensors in, a tuple of tensors out.
+
+    Attributes:
+        moved: what runs so far changed in the model: attributes, buffers, other tensors.
+        drew: whether a run so far used a global random generator.
+    """
+
+    def __init__(self, model: nn.Module, flat: Any) -> None:
+        self.model, self.flat = model, flat
+        self.moved: tuple[str, ...] = ()
+        self.drew = False
+
+    def state(self) -> StateGuard:
+        """Return a context after which the model is again as it was before."""
+        return untouched(self.model, parameters=False)
+
+    def run(self, *several: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Run the model from its first state, on one input after another, and return what the last gave."""
+        result: tuple[Tensor, ...] = ()
+        with self.state() as guard, torch.no_grad():
+            for inputs in several:
+                result = self.flat(*(t.clone() for t in inputs))
+            result = tuple(t.clone() for t in result)  # the guard may write to a buffer that was returned
+        self.moved = tuple(dict.fromkeys(self.moved + guard.moved))
+        self.drew |= guard.drew
+        return result
+
+    def require_function(self, example: Sequence[Tensor]) -> None:
+        """Return if earlier calls of the model do not show in what it returns; run it only if they might.
+
+        Tables made on the first call are no harm: with or without them it returns the same.
+
+        Raises:
+            CaptureError: if they do show.
+        """
+        if self.moved or self.drew:
+            self.refuse_difference(self._small(example))
+
+    def refuse_difference(self, example: Sequence[Tensor]) -> None:
+        """Return if the model returns the same on one input, from its first state and after it was run already.
+
+        Raises:
+            CaptureError: if it does not: then it is no function of its input.
+        """
+        first = self.run(example)
+        if all(_agree(first, again) for again in (self.run(example), self._after(example, example))):
+            other = [_another(t) for t in example]
+            try:
+                expected = self.run(other)
+            except Exception:  # this input is ours: a model need not run on it
+                return
+            if _agree(expected, self._after(example, other)):
+                return
+        if self.moved:
+            raise CaptureError(
+                "a network must be a function of its input; this one returns something else after it has been called, "
+                f"in evaluation mode: forward() changes {listed(list(self.moved))}, and what it returns depends on it. "
+                "Keep that out of forward(), or hold it fixed in evaluation mode"
+            )
+        raise CaptureError(
+            "a network must be a function of its input; two runs of this one on the same input, in evaluation mode, "
+            "differ: take the randomness out (dropout with training=True, sampling, noise), or draw it once and keep it"
+        )
+
+    def _after(self, before: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Return what the model gives after another run; nothing if it then fails."""
+        try:
+            return self.run(before, inputs)
+        except Exception:  # it ran from its first state: that it fails now is a difference too
+            return ()
+
+    def _small(self, example: Sequence[Tensor]) -> list[Tensor]:
+        """Return at most two samples of an example, if the model takes them: running on all may take long."""
+        few = [t[:2] if t.ndim else t for t in example]
+        try:
+            self.run(few)
+        except Exception:  # a model of one batch size
+            return list(example)
+        return few
+
+
+def _another(t: Tensor) -> Tensor:
+    """Return an input of the same shape and range with other entries."""
+    if t.ndim == 0:
+        return t
+    return t.flip(-1) * 0.75 if t.is_floating_point() else t.flip(-1)
+
+
+def _agree(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> bool:
+    """Tell whether two outputs agree up to rounding."""
+    return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _close(x: Tensor, y: Tensor) -> bool:
+    """Tell whether two tensors agree up to rounding."""
+    if x.shape != y.shape or x.dtype != y.dtype:
+        return False
+    scale = float(x.abs().nan_to_num(0, 0, 0).max()) if x.numel() else 0.0
+    slack = _ROUNDINGS * torch.finfo(x.dtype).eps * scale
+    return bool(torch.isclose(x, y, rtol=0.0, atol=slack, equal_nan=True).all())

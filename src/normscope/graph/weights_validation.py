@@ -1,0 +1,84 @@
+"""Whether a model's weights are numbers at all: finite, real and present."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from normscope.core.errors import NonFiniteError, WeightsError, listed
+from normscope.graph.safe_load import unlike_numbers
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield every parameter and buffer with its name."""
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+#: Endings of buffers that are statistics: they must be finite, while a mask may hold minus infinity.
+STATISTICS = ("running_mean", "running_var")
+
+
+def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return how many entries are NaN and how many are infinite; integers have none.
+
+    >>> count_non_finite(torch.tensor([1.0, float("nan"), float("-inf")]))
+    (1, 1)
+    """
+    if not tensor.is_floating_point():
+        return 0, 0
+    # Formats of one byte lack these tests; float32 holds all their values.
+    plain = tensor.detach().to(torch.float32) if tensor.element_size() == 1 else tensor.detach()
+    if bool(torch.isfinite(plain).all()):
+        return 0, 0
+    return int(torch.isnan(plain).sum()), int(torch.isinf(plain).sum())
+
+
+def check_model(model: nn.Module) -> None:
+    """Return if every parameter and buffer is present and real, and parameters and running statistics are finite.
+
+    Args:
+        model: any network; it is only read.
+
+    Raises:
+        WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized, sparse or nested.
+        NonFiniteError: if a parameter or a running statistic holds NaN or infinity; the message says which and how
+            many. Any other buffer may: attention masks hold minus infinity, and whether one is used, a graph tells.
+
+    >>> check_model(nn.Linear(2, 2))
+    >>> broken = nn.Linear(2, 2)
+    >>> _ = nn.init.constant_(broken.bias, float("nan"))
+    >>> check_model(broken)
+    Traceback (most recent call last):
+    normscope.core.errors.NonFiniteError: weights must be finite; bias has 2 NaN of 2; train or load the model again
+    """
+    others = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
+    absent: list[str] = []
+    unusable: list[str] = []
+    broken: list[str] = []
+    for name, tensor in named_tensors(model):
+        if is_lazy(tensor) or tensor.device.type == "meta":
+            absent.append(name)
+        elif (tensor.is_complex() and name not in others) or unlike_numbers(tensor)[0]:
+            kind = unlike_numbers(tensor)[0] or str(tensor.dtype).removeprefix("torch.")
+            unusable.append(f"{name} ({kind})")
+        elif name not in others:
+            nan, infinite = count_non_finite(tensor)
+            counts = [f"{count} {what}" for count, what in ((nan, "NaN"), (infinite, "infinite")) if count]
+            if counts:
+                broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")
+    if absent:
+        raise WeightsError(
+            f"weights must be in memory; {listed(absent)} have no values (meta device or lazy layer); "
+            "build the model on the CPU, run lazy layers once, or give the weights from a file"
+        )
+    if unusable:
+        raise WeightsError(
+            f"weights must be dense real numbers; got {listed(unusable)}; "
+            "write complex layers with real and imaginary parts, dequantize quantized and densify sparse ones"
+        )
+    if broken:
+        raise NonFiniteError(f"weights must be finite; {listed(broken)}; train or load the model again")

@@ -1,0 +1,174 @@
+"""Exact norms of convolutions on small maps: a block tridiagonal Gram matrix, and its Cholesky as the proof."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.cholesky import cholesky_margin
+from normscope.linalg.convolution_geometry import Axis
+
+
+def coupling(axes: Sequence[Axis], *, of_outputs: bool) -> tuple[list[int], list[int]]:
+    """Return the sizes of the places of one side, and how far apart two places can be that share a place beyond.
+
+    Two inputs meet in an output if they are at most ``d (k - 1)`` apart; two outputs meet in an input if they are at
+    most ``d (k - 1) / s`` apart.
+
+    >>> coupling([Axis(8, 4, 3, 2, 1, 1)], of_outputs=True)
+    ([4], [1])
+    """
+    if of_outputs:
+        return [a.output_size for a in axes], [min(a.reach // a.stride, a.output_size - 1) for a in axes]
+    return [a.size for a in axes], [min(a.reach, a.size - 1) for a in axes]
+
+
+def slow_axis(sizes: Sequence[int], reach: Sequence[int]) -> int:
+    """Return the axis along which slabs are cut: the one that makes them smallest.
+
+    >>> slow_axis([4, 16], [2, 2])
+    1
+    """
+    return min(range(len(sizes)), key=lambda a: max(1, reach[a]) / sizes[a])
+
+
+def slab_shape(sizes: Sequence[int], reach: Sequence[int], channels: int) -> tuple[int, int]:
+    """Return the number of slabs and the entries of one; only neighbouring slabs are coupled.
+
+    >>> slab_shape([4, 16], [2, 2], 3)
+    (8, 24)
+    """
+    axis = slow_axis(sizes, reach)
+    thickness = max(1, reach[axis])
+    return -(-sizes[axis] // thickness), thickness * channels * math.prod(sizes) // sizes[axis]
+
+
+def banded_cost(axes: Sequence[Axis], channels: int, *, of_outputs: bool) -> float:
+    """Return the multiplications of the factorisation, ``(1/6 + 1/2 + 1/2) B^3`` for each slab of B entries."""
+    sizes, reach = coupling(axes, of_outputs=of_outputs)
+    count, size = slab_shape(sizes, reach, channels)
+    return count * float(size) ** 3 * 7.0 / 6.0
+
+
+def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tuple[Tensor, Tensor]:
+    r"""Return ``A^T A`` (or ``A A^T``, on the outputs) of a zero-padded convolution as its blocks, slab by slab.
+
+    Taps k and k' of one output l read the places p and q; they add :math:`W_k^T W_{k'}` to the block (p, q). On the
+    outputs, taps that read one place from outputs l and l' add :math:`W_k W_{k'}^T` to the block (l, l').
+
+    Args:
+        weight: the kernel ``(Cout, Cin, *k)`` in float64.
+        axes: the geometry.
+        of_outputs: which side.
+
+    Returns:
+        The blocks on the diagonal (slabs, B, B) and below it (slabs - 1, B, B); the last slab is filled up with zeros.
+    """
+    sizes, reach = coupling(axes, of_outputs=of_outputs)
+    channels = weight.shape[0 if of_outputs else 1]
+    axis = slow_axis(sizes, reach)
+    count, size = slab_shape(sizes, reach, channels)
+    thickness, per_slab = max(1, reach[axis]), size // channels
+    order = [axis, *(a for a in range(len(sizes)) if a != axis)]
+    strides = np.zeros(len(sizes), dtype=np.int64)
+    strides[order] = [math.prod(sizes[a] for a in order[i + 1 :]) for i in range(len(order))]
+    blocks = [torch.zeros(n, per_slab, channels, per_slab, channels, dtype=torch.float64) for n in (count, count - 1)]
+    views = [b.permute(0, 1, 3, 2, 4) for b in blocks]  # (slab, row place, column place, row channel, column channel)
+    taps = list(itertools.product(*(range(k) for k in weight.shape[2:])))
+    places = {tap: _places(axes, tap, of_outputs=of_outputs) for tap in taps}
+    for first, second in itertools.product(taps, taps):
+        both = places[first][1] & places[second][1]
+        p, q = places[first][0][both], places[second][0][both]
+        if len(p) == 0:
+            continue
+        a, b = (weight.flatten(2)[..., _flat(tap, weight.shape[2:])] for tap in (first, second))
+        value = a @ b.mT if of_outputs else a.mT @ b
+        slab_p, slab_q = p[:, axis] // thickness, q[:, axis] // thickness
+        row, column = p @ strides - slab_p * per_slab, q @ strides - slab_q * per_slab
+        for view, step in zip(views, (0, 1), strict=True):
+            chosen = slab_p - slab_q == step
+            if chosen.any():
+                index = tuple(torch.as_tensor(t[chosen]) for t in (slab_q, row, column))
+                view.index_put_(index, value.expand(int(chosen.sum()), -1, -1), accumulate=True)
+    diagonal, below = (b.reshape(-1, size, size) for b in blocks)
+    return diagonal, below
+
+
+def _flat(tap: Sequence[int], kernel: Sequence[int]) -> int:
+    """Return the place of a tap in the flattened kernel."""
+    return int(np.ravel_multi_index(tuple(tap), tuple(kernel)))
+
+
+def _places(axes: Sequence[Axis], tap: Sequence[int], *, of_outputs: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Return the place that one tap joins to every place of the other side, and whether there is one."""
+    lines, valid = [], []
+    for axis, k in zip(axes, tap, strict=True):
+        if of_outputs:  # input p is read by output (p + padding - d k) / s
+            position = np.arange(axis.size) + axis.padding - axis.dilation * k
+            line, fits = position // axis.stride, position % axis.stride == 0
+            valid.append(fits & (line >= 0) & (line < axis.output_size))
+        else:  # output l reads input s l - padding + d k
+            line = axis.stride * np.arange(axis.output_size) - axis.padding + axis.dilation * k
+            valid.append((line >= 0) & (line < axis.size))
+        lines.append(line)
+    grid = np.stack([g.ravel() for g in np.meshgrid(*lines, indexing="ij")], axis=1)
+    inside = np.logical_and.reduce([g.ravel() for g in np.meshgrid(*valid, indexing="ij")])
+    return grid, inside
+
+
+def is_definite(diagonal: Tensor, below: Tensor, tau: float) -> bool:
+    r"""Tell whether the block Cholesky factorisation of :math:`\tau I - G` succeeds in floating point."""
+    carried = torch.zeros_like(diagonal[0])
+    identity = tau * torch.eye(diagonal.shape[-1], dtype=torch.float64)
+    for k in range(diagonal.shape[0]):
+        factor, info = torch.linalg.cholesky_ex(identity - diagonal[k] - carried)
+        if int(info) != 0 or not bool(factor.diagonal().isfinite().all()):
+            return False
+        if k < below.shape[0]:
+            X = torch.linalg.solve_triangular(factor, below[k].mT, upper=False)  # L^{-1} E^T; the sign squares away
+            carried = X.mT @ X
+    return True
+
+
+@statement("normscope", "Block tridiagonal Gram matrices", holds="zero padding, IEEE arithmetic, no underflow")
+def banded_certificate(
+    weight: Tensor, axes: Sequence[Axis], lower: float, *, of_outputs: bool, gram_error: float, widest: float
+) -> float:
+    r"""Return a certified upper bound on the norm of a zero-padded convolution, or infinity.
+
+    A successful factorisation of :math:`\tau I - A^T A` proves :math:`\|A\|^2 \le \tau + c + e` with the margin c of
+    the factorisation and the error e of the Gram matrix; every entry of the factor is an inner product over two slabs
+    at most.
+
+    Args:
+        weight: the kernel ``(Cout, Cin, *k)`` in float64.
+        axes: the geometry.
+        lower: an attained value; the closer it is to the norm, the tighter the bound.
+        of_outputs: the side whose Gram matrix is formed.
+        gram_error: a bound on the spectral norm of the error made in forming the Gram matrix.
+        widest: the largest relative distance above ``lower`` that is tried.
+
+    >>> box, axes = torch.ones(1, 1, 3, dtype=torch.float64), [Axis(5, 5, 3, 1, 1, 1)]
+    >>> exact = 1 + 2 * math.cos(math.pi / 6)
+    >>> bound = banded_certificate(box, axes, exact, of_outputs=False, gram_error=1e-14, widest=1e-3)
+    >>> exact <= bound < exact + 2e-6
+    True
+    """
+    diagonal, below = slab_gram(weight, axes, of_outputs=of_outputs)
+    trace_of_gram = float(diagonal.diagonal(dim1=-2, dim2=-1).sum())
+    size = diagonal.shape[-1]
+    margin = 4e-7
+    while margin <= widest:
+        tau = (lower * (1.0 + margin)) ** 2
+        if is_definite(diagonal, below, tau):
+            trace = max(0.0, tau * diagonal.shape[0] * size - trace_of_gram) * (1.0 + 1e-9)
+            slack = cholesky_margin(2 * size + 2, trace)
+            return math.sqrt((tau + slack + gram_error) * (1.0 + 2.0**-48))
+        margin *= 8.0
+    return math.inf

@@ -1,0 +1,234 @@
+"""Norms of convolutions as they are: padding, stride, dilation, groups, transposition and input size included."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.linalg.bounds import NormBounds, largest_norm
+from normscope.linalg.convolution_block import (
+    ALWAYS_DENSE_UP_TO,
+    SMALL_SIDE,
+    Block,
+    block_norm,
+    certificate_log,
+    relaxation,
+)
+from normscope.linalg.convolution_geometry import PADDING_MODES, Axis, adjoint_axes, convolution_axes
+from normscope.linalg.dense import largest_matrix_norm
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, to_unit_scale
+from normscope.linalg.torus import torus_bound
+
+#: The most groups to look at one by one after the batch over all of them.
+REFINED_GROUPS = 64
+
+
+@statement(
+    "normscope", "Convolution norm", holds="float64; the deterministic part for all sizes, log_probable with 1-delta"
+)
+def convolution_norm(
+    weight: Tensor,
+    input_size: Sequence[int],
+    *,
+    stride: int | Sequence[int] = 1,
+    padding: int | Sequence[int] | str = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+    transposed: bool = False,
+    output_padding: int | Sequence[int] = 0,
+    padding_mode: str = "zeros",
+    output_scale: Tensor | None = None,
+    input_scale: Tensor | None = None,
+    tolerance: float = 1e-3,
+    delta: float = 1e-9,
+    seed: int = 0,
+    probable_tolerance: float | None = None,
+) -> NormBounds:
+    r"""Return bounds on the l2 operator norm of a convolution on inputs of one size.
+
+    The map is :math:`\operatorname{diag}(s_{out}) \cdot \mathrm{conv}_W \cdot \operatorname{diag}(s_{in})`, as torch
+    computes it on one sample.
+
+    Args:
+        weight: the kernel, ``(Cout, Cin / groups, *k)``, or ``(Cin, Cout / groups, *k)`` when transposed.
+        input_size: the spatial size of the input, one to three numbers.
+        stride: the stride.
+        padding: the padding, or ``"same"`` or ``"valid"``.
+        dilation: the dilation.
+        groups: the number of channel groups.
+        transposed: whether this is a transposed convolution.
+        output_padding: what a transposed convolution adds to one side of its output.
+        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
+        output_scale: one factor per output channel, e.g. of a following batch normalization.
+        input_scale: one factor per input channel.
+        tolerance: the relative width the certificate should reach.
+        delta: the probability with which a probabilistic bound may fail.
+        seed: the seed of all start vectors.
+        probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
+            by default 0.9 %, or ``tolerance`` where that is larger.
+
+    Returns:
+        The bounds.
+
+    Raises:
+        InputError: if shapes do not fit together.
+        NonFiniteError: if a weight or a scale is NaN or infinite.
+
+    >>> box = torch.ones(1, 1, 3)
+    >>> bounds = convolution_norm(box, [9], padding=1)
+    >>> bounds.lower <= 1 + 2 * math.cos(math.pi / 10) <= bounds.upper, bounds.width < 1e-9
+    (True, True)
+    """
+    rank = len(input_size)
+    _check(weight, rank, groups, transposed, padding, padding_mode)
+    steps, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
+    if transposed:
+        pads, extra = _per_axis(_numbers(padding), rank), _per_axis(output_padding, rank)
+        axes = adjoint_axes(input_size, weight.shape[2:], steps, pads, dilations, extra)
+        output_scale, input_scale = input_scale, output_scale  # the adjoint swaps the sides
+    else:
+        pads_or_word = padding if isinstance(padding, str) else _per_axis(padding, rank)
+        axes = convolution_axes(input_size, weight.shape[2:], steps, pads_or_word, dilations)
+    kernel, log_factor = _folded(weight, groups, output_scale, input_scale)
+    entry_error = 0.0 if output_scale is None and input_scale is None else 4 * UNIT_ROUNDOFF
+    if kernel.numel() == 0 or not bool(kernel.any()):
+        return NormBounds.exact(0.0, method="zero")
+    if _is_blockwise(axes, padding_mode):
+        matrices = kernel.reshape(groups, kernel.shape[0] // groups, -1)
+        bounds = largest_matrix_norm(matrices, seed=seed).widen(_entry_margin(matrices, entry_error))
+        return bounds.scaled(log_factor)
+    blocks = [Block(part, axes, padding_mode, entry_error) for part in kernel.reshape(groups, -1, *kernel.shape[1:])]
+    if groups == 1:
+        alone = block_norm(
+            blocks[0], tolerance=tolerance, delta=delta, seed=seed, probable_tolerance=probable_tolerance
+        )
+        return alone.scaled(log_factor)
+    return _grouped_norm(kernel, blocks, tolerance, delta, seed, probable_tolerance).scaled(log_factor)
+
+
+def _grouped_norm(
+    kernel: Tensor,
+    blocks: list[Block],
+    tolerance: float,
+    delta: float,
+    seed: int,
+    probable_tolerance: float | None,
+) -> NormBounds:
+    """Return the largest norm of all groups: torus bounds of all in one batch, then the largest ones refined.
+
+    A group whose certificate lies below the attained value of another cannot matter; so groups are refined from the
+    largest certificate down, until the largest is a refined one.
+    """
+    relaxed = relaxation(kernel, blocks[0].axes, len(blocks), blocks[0].padding_mode)
+    solve = partial(
+        block_norm, tolerance=tolerance, delta=delta / len(blocks), seed=seed, probable_tolerance=probable_tolerance
+    )
+    if relaxed.form.side > SMALL_SIDE:
+        return largest_norm(solve(b) for b in blocks)
+    tori = relaxed.tori if relaxed.form.side == 1 else relaxed.smallest_tori
+    squares = torch.stack([torus_bound(relaxed.form, torus) for torus in tori]).amin(0)
+    logs = [
+        certificate_log(s, relaxed.log_factor, b.entry_slack)
+        for s, b in zip(squares.sqrt().tolist(), blocks, strict=True)
+    ]
+    known = [NormBounds.certified(-math.inf, log, "torus") for log in logs]
+    queue = [(-log, i, False) for i, log in enumerate(logs)]
+    heapq.heapify(queue)
+    attained = -math.inf
+    # Small groups are cheap to solve exactly; for large ones a torus bound within the tolerance is enough.
+    enough = 0.0 if blocks[0].smaller_dimension <= ALWAYS_DENSE_UP_TO else 0.5 * math.log1p(tolerance)
+    for _ in range(min(REFINED_GROUPS, len(blocks))):
+        negative, i, refined = queue[0]
+        if refined or -negative == -math.inf or -negative <= attained + enough:
+            break
+        known[i] = solve(blocks[i], log_upper=logs[i])
+        attained = max(attained, known[i].log_lower)
+        heapq.heapreplace(queue, (-known[i].log_probable, i, True))
+    return largest_norm(known)
+
+
+def _is_blockwise(axes: Sequence[Axis], padding_mode: str) -> bool:
+    """Return whether no input is read by two outputs and one output reads a whole window: a block-diagonal map.
+
+    Its norm is that of the kernel as a matrix; windows cut by the border are parts of it.
+    """
+    for a in axes:
+        if a.reach >= a.stride and a.kernel > 1:
+            return False
+        if padding_mode != "zeros" and (a.padding > 0 or a.right_padding > 0):
+            return False
+        first = -(-max(a.padding, 0) // a.stride)
+        if first >= a.output_size or a.stride * first - a.padding + a.reach > a.size - 1:
+            return False
+    return True
+
+
+def _folded(
+    weight: Tensor, groups: int, output_scale: Tensor | None, input_scale: Tensor | None
+) -> tuple[Tensor, float]:
+    """Return the kernel with the channel factors in it, at unit scale, and the logarithm of the scale."""
+    kernel, log_factor = to_unit_scale(weight)
+    if output_scale is None and input_scale is None:
+        return kernel, log_factor
+    flat = (1,) * (kernel.ndim - 2)
+    if output_scale is not None:
+        if output_scale.numel() != kernel.shape[0]:
+            raise InputError(f"one output factor per channel is needed: {kernel.shape[0]}, not {output_scale.numel()}")
+        factors, log = to_unit_scale(output_scale.to(kernel.device))
+        kernel, log_factor = kernel * factors.reshape(-1, 1, *flat), log_factor + log
+    if input_scale is not None:
+        channels = kernel.shape[1] * groups
+        if input_scale.numel() != channels:
+            raise InputError(f"one input factor per channel is needed: {channels}, not {input_scale.numel()}")
+        factors, log = to_unit_scale(input_scale.to(kernel.device))
+        spread = factors.reshape(groups, 1, kernel.shape[1], *flat)
+        kernel = (kernel.reshape(groups, -1, *kernel.shape[1:]) * spread).reshape(kernel.shape)
+        log_factor += log
+    again, log = to_unit_scale(kernel)
+    return again, log_factor + log
+
+
+def _entry_margin(matrices: Tensor, entry_error: float) -> float:
+    """Return the relative error of a norm whose entries carry a relative error: times the square root of the rank."""
+    return entry_error * math.sqrt(min(matrices.shape[-2:]))
+
+
+def _check(
+    weight: Tensor, rank: int, groups: int, transposed: bool, padding: int | Sequence[int] | str, padding_mode: str
+) -> None:
+    """Raise where the arguments do not describe a convolution."""
+    if rank not in (1, 2, 3) or weight.ndim != rank + 2:
+        raise InputError(
+            f"a kernel has two channel axes and as many others as the input size (1 to 3); came a kernel of shape "
+            f"{tuple(weight.shape)} and {rank} sizes"
+        )
+    if groups < 1 or weight.shape[0] % groups:
+        raise InputError(f"groups divides the first axis of the kernel; came {groups} and {weight.shape[0]}")
+    if padding_mode not in PADDING_MODES:
+        raise InputError(f"padding_mode is one of {', '.join(PADDING_MODES)}; came {padding_mode!r}")
+    if transposed and (isinstance(padding, str) or padding_mode != "zeros"):
+        raise InputError("a transposed convolution has zero padding given in numbers")
+
+
+def _numbers(padding: int | Sequence[int] | str) -> int | Sequence[int]:
+    """Return a padding that is no word."""
+    if isinstance(padding, str):
+        raise InputError(f"padding in numbers is needed; came {padding!r}")
+    return padding
+
+
+def _per_axis(value: int | Sequence[int], rank: int) -> list[int]:
+    """Return one number per axis."""
+    numbers = [value] * rank if isinstance(value, int) else [int(v) for v in value]
+    if len(numbers) == 1:
+        numbers = numbers * rank
+    if len(numbers) != rank:
+        raise InputError(f"one number, or one per axis ({rank}), is needed; came {numbers}")
+    return numbers

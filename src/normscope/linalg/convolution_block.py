@@ -1,0 +1,410 @@
+"""The norm of one channel group of a convolution: dense, torus, inertia or Lanczos, whichever the size allows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from normscope.linalg.banded import banded_certificate, banded_cost
+from normscope.linalg.bounds import NormBounds
+from normscope.linalg.convolution_geometry import (
+    Axis,
+    dimensions,
+    extended,
+    extension_multiplicity,
+    padded_map,
+)
+from normscope.linalg.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
+from normscope.linalg.dense import gram_matrix, gram_norm
+from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
+from normscope.linalg.lanczos import attained_norm, lanczos_norm
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.linalg.sparse import convolution_matrix, sparse_gram
+from normscope.linalg.tightest_relaxation import least_norm, with_noise
+from normscope.linalg.torus import (
+    Polyphase,
+    Torus,
+    polyphase,
+    torus_bound,
+    torus_map,
+    zero_padding_tori,
+)
+from normscope.linalg.torus_embedding import zero_padding_embedding
+from normscope.operators.linear_map import LinearMap
+
+#: Dimensions up to which the Gram matrix is always built, and up to which it is built when the torus is too loose.
+ALWAYS_DENSE_UP_TO = 1024
+DENSE_UP_TO = 3200
+#: Multiplications up to which the banded Gram matrix is factorised where the torus is too loose (about a second).
+BANDED_UP_TO = 3e10
+#: The torus bound of a kernel on n positions is about this over n squared too large; it decides the order of work.
+TYPICAL_TORUS_EXCESS = 1.2
+#: Multiplications up to which cylinders are factorised (about three seconds).
+CYLINDER_UP_TO = 7e10
+#: Typical excess of the torus beyond which hardly any frequency of a cylinder passes closed.
+LOOSE_TORUS = 1e-2
+#: How far above an estimate from below a certificate is sought.
+ABOVE_ESTIMATE = 1e-4
+#: The width that is enough of a cylinder where the tolerance is out of its reach.
+CYLINDER_WIDTH = 5e-3
+#: The width to which small maps are certified by inertia; beyond it a probabilistic bound is sought, which reaches it.
+PROBABLE_WIDTH = 9e-3
+#: Kernels with up to this many weights per output go to their Gram matrix through a sparse matrix.
+SPARSE_UP_TO = 128
+#: Symbols up to this side are solved by eigenvalues; larger ones are estimated first on the torus itself.
+SMALL_SIDE = 32
+
+
+@dataclass(frozen=True)
+class Relaxation:
+    """A convolution on tori whose norm, times a factor, is at least that of the convolution meant.
+
+    Attributes:
+        form: the polyphase kernel, all groups.
+        tori: the tori, each of which gives a bound, smallest first.
+        log_factor: the logarithm of the factor.
+    """
+
+    form: Polyphase
+    tori: tuple[Torus, ...]
+    log_factor: float
+
+    @property
+    def smallest_tori(self) -> tuple[Torus, ...]:
+        """Return the tori of the smallest size; larger ones are worth a try only where these are nearly enough."""
+        return tuple(torus for torus in self.tori if torus.sizes == self.tori[0].sizes)
+
+
+def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: str) -> Relaxation:
+    r"""Return the tori that bound a convolution.
+
+    Zero padding: embedded without loss of norm. Circular padding whose stride divides the size: the torus is the map
+    itself, up to outputs that occur more than once. Any other padding: written out first (norm at most the square
+    root of how often one entry is copied), then a convolution without padding.
+
+    >>> relaxation(torch.ones(1, 1, 3), [Axis(4, 4, 3, 1, 1, 1)], 1, "circular").tori
+    (Torus(sizes=(4,), twists=(0,)),)
+    """
+    if padding_mode == "zeros":
+        tori = (*zero_padding_tori(axes), *zero_padding_tori(axes, extra=1))
+        return Relaxation(polyphase(weight, axes, groups), tori, 0.0)
+    if padding_mode == "circular" and all(a.size % a.stride == 0 for a in axes):
+        sizes = tuple(a.size // a.stride for a in axes)
+        repeats = math.prod(-(-a.output_size // m) for a, m in zip(axes, sizes, strict=True))
+        form = polyphase(weight, axes, groups, sublattices=False)
+        return Relaxation(form, (Torus(sizes, (0,) * len(axes)),), 0.5 * math.log(repeats))
+    copies = math.prod(extension_multiplicity(a, padding_mode) for a in axes)
+    longer = [extended(a) for a in axes]
+    return Relaxation(polyphase(weight, longer, groups), tuple(zero_padding_tori(longer)), 0.5 * math.log(copies))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One channel group of a convolution, in float64.
+
+    Attributes:
+        weight: the kernel ``(Cout, Cin, *k)``, largest entry about one.
+        axes: the geometry.
+        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
+        entry_error: the relative error every weight may carry (from folding scales into it).
+    """
+
+    weight: Tensor
+    axes: tuple[Axis, ...]
+    padding_mode: str
+    entry_error: float = 0.0
+
+    def map(self, dtype: torch.dtype = torch.float64) -> LinearMap:
+        """Return the convolution as a linear map whose domain is the smaller of its two spaces."""
+        whole = padded_map(self.weight.to(dtype), self.axes, 1, self.padding_mode)
+        domain, range_ = dimensions(self.weight, self.axes)
+        return whole if domain <= range_ else whole.transpose
+
+    @property
+    def smaller_dimension(self) -> int:
+        """Return the dimension of the smaller space."""
+        return min(dimensions(self.weight, self.axes))
+
+    @cached_property
+    def relaxation(self) -> Relaxation:
+        """Return the tori that bound this group."""
+        return relaxation(self.weight, self.axes, 1, self.padding_mode)
+
+    @cached_property
+    def absolute_norm(self) -> float:
+        """Return an upper bound on the norm of the same convolution with the absolute values of the weights."""
+        per_tap = torch.linalg.vector_norm(self.weight.flatten(2), dim=(0, 1))
+        return float(per_tap.sum()) * math.sqrt(self.copies) * (1.0 + 1e-9)
+
+    @property
+    def copies(self) -> int:
+        """Return how often the padding copies one input, at most."""
+        return math.prod(extension_multiplicity(a, self.padding_mode) for a in self.axes)
+
+    @property
+    def entry_slack(self) -> float:
+        """Return by how much the errors of the entries may change the norm."""
+        return self.entry_error * self.absolute_norm if self.entry_error else 0.0
+
+    @property
+    def apply_error(self) -> float:
+        """Return a bound on the error of one application or one adjoint to a unit vector, entry errors included."""
+        taps = math.prod(self.weight.shape[2:])
+        terms = max(self.weight.shape[:2]) * taps + self.copies + 4
+        return (gamma(terms) + self.entry_error) * self.absolute_norm
+
+
+def block_norm(
+    block: Block,
+    *,
+    tolerance: float,
+    delta: float,
+    seed: int,
+    probable_tolerance: float | None = None,
+    log_upper: float | None = None,
+    max_steps: int = 300,
+) -> NormBounds:
+    """Return bounds on the norm of one channel group.
+
+    Args:
+        block: the group.
+        tolerance: the relative width to reach.
+        delta: the probability with which a probabilistic bound may fail.
+        seed: the seed of the start vectors.
+        probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
+            ``tolerance``; by default :data:`PROBABLE_WIDTH`.
+        log_upper: a certificate already known, from a batch over all groups.
+        max_steps: the most Lanczos steps for a probabilistic bound.
+
+    Returns:
+        The bounds.
+
+    >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
+    >>> bounds = block_norm(Block(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+    >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
+    (True, True)
+    """
+    if block.smaller_dimension <= ALWAYS_DENSE_UP_TO:
+        return dense_bounds(block, seed)
+    loose = log_upper is None and _typical_excess(block) > 2.5 * tolerance
+    if loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
+        return exact
+    goal = _krylov_goal(tolerance, probable_tolerance)
+    cylinders = _cylinders(block) if log_upper is None else []
+    if loose and not cylinders:
+        bounds = _inertia_bounds(block, goal, seed)
+        if bounds.width <= goal:
+            return bounds
+        run, vector = _krylov_bounds(block, goal, delta, seed, max_steps)
+        run = run.with_lower(bounds.log_lower).with_upper(bounds.log_upper, "inertia+lanczos")
+        return run.with_upper(_torus_log_upper(block, run.lower, 0.0, vector), "torus+lanczos")
+    within = min(goal, max(tolerance, CYLINDER_WIDTH)) if loose else tolerance
+    bounds = _relaxed_bounds(block, cylinders, within, seed, log_upper)
+    if bounds.width <= tolerance:
+        return bounds
+    if not loose and (exact := _exact_bounds(block, tolerance, seed)) is not None:
+        return exact
+    if bounds.width <= goal:
+        return bounds
+    inertia = bounds.with_upper(_inertia_log_upper(block, bounds.lower, goal, seed), "inertia")
+    if inertia.width <= goal:
+        return inertia
+    run, _ = _krylov_bounds(block, goal, delta, seed, max_steps)
+    bounds = bounds.with_lower(run.log_lower)
+    return bounds.with_probable(run.log_probable, run.delta, f"{bounds.method}+lanczos")
+
+
+def _exact_bounds(block: Block, tolerance: float, seed: int) -> NormBounds | None:
+    """Return bounds to rounding from a factorisation of the whole Gram matrix, where that is affordable."""
+    if _banded_multiplications(block) <= BANDED_UP_TO:
+        bounds = _banded_bounds(block, tolerance, seed)
+        if bounds.width <= tolerance:
+            return bounds
+    return dense_bounds(block, seed) if block.smaller_dimension <= DENSE_UP_TO else None
+
+
+def dense_bounds(block: Block, seed: int) -> NormBounds:
+    """Return the bounds from the Gram matrix of the group on its smaller side."""
+    map = block.map()
+    error, absolute = block.apply_error, block.absolute_norm
+    gram_error = 2.0 * error * absolute + error * error
+    if math.prod(block.weight.shape[1:]) <= SPARSE_UP_TO:
+        gram = sparse_gram(convolution_matrix(block.weight, block.axes, block.padding_mode)).to(map.device)
+    else:
+        gram = gram_matrix(map)
+    return gram_norm(map, gram, gram_error, error, seed=seed, good_width=1e-7)
+
+
+def _banded_multiplications(block: Block) -> float:
+    """Return the cost of the banded certificate on the smaller side; infinite where the padding is not zeros."""
+    if block.padding_mode != "zeros":
+        return math.inf
+    domain, range_ = dimensions(block.weight, block.axes)
+    of_outputs = domain > range_
+    return banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
+
+
+def _banded_bounds(block: Block, tolerance: float, seed: int) -> NormBounds:
+    """Return the bounds from the banded Gram matrix; without a certificate where the attained value is too low."""
+    map, error, absolute = block.map(), block.apply_error, block.absolute_norm
+    domain, range_ = dimensions(block.weight, block.axes)
+    run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
+    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    gram_error = 2.0 * error * absolute + error * error
+    upper = banded_certificate(
+        block.weight.cpu(), block.axes, lower, of_outputs=domain > range_, gram_error=gram_error, widest=tolerance
+    )
+    log_upper = _log(upper) + 4 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper))) if upper < math.inf else math.inf
+    return NormBounds.certified(_log(lower), log_upper, "banded cholesky")
+
+
+def _krylov_goal(tolerance: float, probable_tolerance: float | None) -> float:
+    """Return the width a probabilistic bound should reach where the certificate does not."""
+    if probable_tolerance is not None:
+        return probable_tolerance
+    return max(tolerance, PROBABLE_WIDTH)
+
+
+def _relaxed_bounds(
+    block: Block, cylinders: Sequence[Cylinder], goal: float, seed: int, log_upper: float | None
+) -> NormBounds:
+    """Return the certificate of a cylinder or torus and an attained value, improved where they are not close enough."""
+    lower, vector = _attained(block, seed, None, math.inf)
+    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
+    if cylinders:
+        bounds = bounds.with_upper(_cylinder_log_upper(block, cylinders, lower, goal, vector), "cylinder")
+    if bounds.log_upper == math.inf:
+        log_upper = _torus_log_upper(block, lower, goal, vector) if log_upper is None else log_upper
+        bounds = bounds.with_upper(log_upper, "torus")
+    if bounds.width > goal:
+        # Some noise keeps directions in play that the first vector has lost.
+        lower, _ = _attained(block, seed, with_noise(vector, seed + 1), bounds.upper / (1.0 + 0.9 * goal), max_steps=64)
+        bounds = bounds.with_lower(_log(lower))
+    return bounds
+
+
+def _typical_excess(block: Block) -> float:
+    """Return about how much too large the torus bound is; it decides the order of work, never a bound."""
+    if block.padding_mode == "circular" and all(a.size % a.stride == 0 for a in block.axes):
+        return 0.0
+    if block.padding_mode != "zeros":
+        return 1.0
+    smallest = min((a.size for a in block.axes if a.kernel > 1), default=1)
+    return TYPICAL_TORUS_EXCESS / smallest**2
+
+
+def _attained(
+    block: Block, seed: int, start: Tensor | None, target: float, max_steps: int = 48
+) -> tuple[float, Tensor]:
+    """Return an attained value and its vector: iterated in float32, the quotient recomputed in float64."""
+    run = lanczos_norm(
+        block.map(torch.float32),
+        tolerance=1e-4,
+        max_steps=max_steps,
+        seed=seed,
+        start=start,
+        target=target,
+        reorthogonalise=False,
+    )
+    map = block.map()
+    vector = run.vector.to(torch.float64)
+    value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
+    return _minus(value, block.apply_error), vector
+
+
+def _krylov_bounds(
+    block: Block, tolerance: float, delta: float, seed: int, max_steps: int
+) -> tuple[NormBounds, Tensor]:
+    """Return attained value and probabilistic upper bound of a float64 Lanczos run, and the vector."""
+    map, error = block.map(), block.apply_error
+    run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
+    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
+    return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
+
+
+def _cylinders(block: Block) -> list[Cylinder]:
+    """Return the cylinders that may bound a block: none where another way is cheaper, or nothing to keep."""
+    if block.padding_mode != "zeros" or min(block.weight.shape[:2]) <= SMALL_SIDE:
+        return []
+    every = zero_padding_cylinders(block.weight, block.axes)
+    # Closed to a torus most frequencies pass at once, except on small maps, where the torus is too loose for any.
+    few = 2.0 if _typical_excess(block) < LOOSE_TORUS else math.inf
+    return [c for c in every if c.multiplications * min(1.0, few / math.prod(c.torus.sizes)) <= CYLINDER_UP_TO]
+
+
+def _cylinder_log_upper(
+    block: Block, cylinders: Sequence[Cylinder], lower: float, goal: float, vector: Tensor
+) -> float:
+    """Return the certificate of the best cylinder, or infinity; the choice rests on estimates, the bound does not."""
+    enough = lower * (1.0 + 0.5 * goal)
+    laid = vector.reshape(block.map().domain_shape)
+    # The line axis goes first in the maps of cylinders.
+    contestants = ((cylinder_map(c), laid.movedim(1 + c.axis, 1)) for c in cylinders)
+    estimate, best = least_norm(contestants, enough=enough)
+    # A factorisation that fails costs more than the little room above the estimate.
+    square = cylinder_bound(cylinders[best], max(estimate * (1.0 + 3 * ABOVE_ESTIMATE), enough) ** 2)
+    return certificate_log(math.sqrt(square), 0.0, block.entry_slack) if square < math.inf else math.inf
+
+
+def _inertia_bounds(block: Block, width: float, seed: int) -> NormBounds:
+    """Return an attained value and the certificate by inertia, where there is one."""
+    if block.padding_mode != "zeros":
+        return NormBounds.certified(-math.inf, math.inf, "none")
+    lower, _ = _attained(block, seed, None, math.inf, max_steps=32)
+    return NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
+
+
+def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> float:
+    """Return a certificate at the given width above an attained value, or infinity: more directions than eigenvalues.
+
+    Where the zero padding matters most, on small maps, this is the one that is close enough.
+    """
+    embedding = zero_padding_embedding(block.weight, block.axes) if block.padding_mode == "zeros" else None
+    if embedding is None or width <= 2 * GAP_WITHIN:
+        return math.inf
+    upper = inertia_bound(embedding, lower * (1.0 + width) * (1.0 - 2 * GAP_WITHIN), seed=seed)
+    return certificate_log(upper, 0.0, block.entry_slack) if upper < math.inf else math.inf
+
+
+def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tensor) -> float:
+    """Return the certificate of the best torus; the choice rests on estimates, the bound does not."""
+    relaxed = block.relaxation
+    if relaxed.form.side <= SMALL_SIDE:
+        squares = [float(torus_bound(relaxed.form, torus)) for torus in relaxed.smallest_tori]
+        return certificate_log(math.sqrt(min(squares)), relaxed.log_factor, block.entry_slack)
+    enough = lower * math.exp(-relaxed.log_factor) * (1.0 + 0.5 * tolerance)
+    tori = relaxed.tori if tolerance > 0 else relaxed.smallest_tori
+    laid = vector.reshape(block.map().domain_shape)
+    single = Polyphase(relaxed.form.offsets, relaxed.form.taps.to(torch.float32))
+    contestants = ((torus_map(single, torus), laid) for torus in tori)
+    # Where the torus is far from the norm anyway, a rough choice will do.
+    steps, above = (20, ABOVE_ESTIMATE) if tolerance > 0 else (8, 10 * ABOVE_ESTIMATE)
+    estimate, winner = least_norm(contestants, enough=enough, max_steps=steps)
+    # The estimate comes from below: a little above it most frequencies pass at once, the rest get eigenvalues.
+    guess = torch.tensor([(estimate * (1.0 + above)) ** 2], dtype=torch.float64)
+    square = float(torus_bound(relaxed.form, tori[winner], guess))
+    return certificate_log(math.sqrt(square), relaxed.log_factor, block.entry_slack)
+
+
+def certificate_log(norm: float, log_factor: float, slack: float) -> float:
+    """Return the logarithm of a certificate, entry errors and roundings included."""
+    upper = norm + slack
+    if upper == 0.0:  # a filter of zeros
+        return -math.inf
+    return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)
+
+
+def _minus(value: float, error: float) -> float:
+    """Return ``max(value - error, 0)``, rounded down."""
+    return max(0.0, (value - error) * (1.0 - 4 * UNIT_ROUNDOFF))
+
+
+def _log(x: float) -> float:
+    """Return the logarithm, minus infinity at zero."""
+    return math.log(x) if x > 0 else -math.inf

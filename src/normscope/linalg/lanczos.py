@@ -1,0 +1,370 @@
+"""Lanczos on the Gram operator with a random start: attained lower bounds, upper bounds with probability."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.linalg import eigh_tridiagonal
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.operators.linear_map import LinearMap
+
+#: Relative rounding error taken for granted of one ``apply``: ||fl(Ax) - Ax|| <= APPLY_ERROR ||A|| ||x||.
+APPLY_ERROR = 1e-12
+#: The most numbers a stored basis may hold (2 GiB of float64): in very large spaces it ends a run early.
+BASIS_NUMBERS = 2**28
+#: Dimensions up to which a run always reorthogonalises.
+SMALL_SPACE = 4096
+#: Steps between two looks at the Ritz values.
+LOOK_EVERY = 4
+
+
+@statement("kuczynski1992", "Theorem 4.2", holds="exact arithmetic, N >= 3, start uniform on the sphere")
+def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
+    r"""Return ``e`` such that :math:`P(\lambda_1 > \theta_k / (1 - e)) \le \delta` after ``k`` Lanczos steps.
+
+    The theorem is :math:`P(\lambda_1 > \theta_k/(1-e)) \le 1.648 \sqrt N e^{-\sqrt e (2k-1)}`, hence
+    :math:`e = \left(\ln(1.648 \sqrt N / \delta) / (2k-1)\right)^2`. It is proved in ``docs/theory.md``, with
+    :math:`\sqrt{8/\pi} < 1.596` in the place of 1.648.
+
+    Args:
+        dimension: the dimension ``N`` of the space of the start vector.
+        steps: the number ``k`` of Lanczos steps, the dimension of the Krylov space the Ritz value comes from.
+        delta: the allowed probability of failure.
+
+    Returns:
+        The relative gap, 1 where the theorem gives nothing.
+
+    Raises:
+        ValueError: if ``delta`` is not in (0, 1) or there is no step.
+
+    >>> round(lanczos_relative_gap(10_000, 100, 1e-9), 4)
+    0.0168
+    """
+    if not 0.0 < delta < 1.0 or steps < 1:
+        raise ValueError(f"delta in (0, 1) and at least one step are needed; came {delta} and {steps}")
+    return min(1.0, (math.log(1.648 * math.sqrt(dimension) / delta) / (2 * steps - 1)) ** 2)
+
+
+def lanczos_steps(dimension: int, gap: float, delta: float) -> int:
+    r"""Return the number of steps after which :func:`lanczos_relative_gap` is at most ``gap``.
+
+    >>> lanczos_steps(10_000, lanczos_relative_gap(10_000, 100, 1e-9), 1e-9)
+    100
+    """
+    needed = math.log(1.648 * math.sqrt(dimension) / delta) / math.sqrt(gap)
+    return max(4, math.ceil((needed + 1.0) / 2.0 - 1e-9))
+
+
+@statement("normscope", "Krylov certificate", holds="exact arithmetic, N >= 3, start uniform on the sphere")
+def krylov_certificate(
+    diagonal: np.ndarray, off_diagonal: np.ndarray, dimension: int, delta: float, *, overlap: float = 1.0
+) -> float:
+    r"""Return ``u`` with :math:`P(\lambda_1 > u) \le \delta`, from the Lanczos coefficients themselves.
+
+    Let :math:`\pi_0, \dots, \pi_k` be the polynomials orthonormal for the spectral measure of the start vector
+    ``q``; the Lanczos coefficients are their recurrence. For every polynomial ``p`` of degree at most ``k``,
+    :math:`\langle v_1, q\rangle^2 p(\lambda_1)^2 \le \|p(G) q\|^2`, and the best ``p`` gives
+    :math:`\langle v_1, q\rangle^2 \sum_{j \le k} \pi_j(\lambda_1)^2 \le 1`. A start uniform on the sphere of
+    :math:`R^N` has :math:`|\langle v_1, q\rangle| \ge \delta \sqrt{\pi / (2 (N-1))}` with probability at least
+    :math:`1-\delta`, so with that probability, for all ``k`` at once,
+
+    .. math:: \sum_{j=0}^{k} \pi_j(\lambda_1)^2 \le \frac{2 (N-1)}{\pi \delta^2}.
+
+    The left side increases beyond the largest Ritz value; ``u`` is where it meets the right side. The a-priori
+    theorem assumes the worst spectrum; this knows the one met, and is far better when the largest eigenvalues
+    are apart.
+
+    Args:
+        diagonal: the ``k`` diagonal Lanczos coefficients.
+        off_diagonal: the ``k`` off-diagonal ones, the coupling to the next vector included.
+        dimension: the dimension ``N >= 3`` of the space of the start vector.
+        delta: the allowed probability of failure.
+        overlap: the squared norm :math:`\|V\|_2^2` of the Lanczos basis, 1 when it is orthonormal; it takes the place
+            of the 1 in the inequality above.
+
+    Returns:
+        The upper bound on the largest eigenvalue.
+
+    >>> bool(krylov_certificate(np.array([1.0]), np.array([0.0]), 10, 1e-9) == 1.0)  # an invariant subspace
+    True
+    """
+    theta, _ = _largest_ritz(diagonal, off_diagonal[:-1])
+    if off_diagonal[-1] <= 0.0:
+        return theta
+    target = _log_target(dimension, delta) + math.log(overlap)
+    smallest = max(theta, 1e-300) * 1e-13
+    width = smallest
+    while log_christoffel(diagonal, off_diagonal, theta + width) < target:
+        width *= 4.0
+    low, high = (0.0 if width == smallest else width / 4.0), width
+    while high - low > 1e-9 * high:
+        middle = 0.5 * (low + high)
+        reached = log_christoffel(diagonal, off_diagonal, theta + middle) >= target
+        low, high = (low, middle) if reached else (middle, high)
+    return theta + high
+
+
+def log_christoffel(diagonal: np.ndarray, off_diagonal: np.ndarray, x: float) -> float:
+    r"""Return :math:`\ln \sum_{j=0}^{k} \pi_j(x)^2` of the polynomials orthonormal for the Lanczos coefficients.
+
+    The three-term recurrence is stable above the largest Ritz value, where all terms are positive.
+
+    >>> round(math.exp(log_christoffel(np.array([1.0]), np.array([0.5]), 2.0)), 12)  # 1 + ((2 - 1) / 0.5)^2
+    5.0
+    """
+    total, log_scale = 1.0, 0.0
+    previous, current, coupling = 0.0, 1.0, 0.0
+    for a, b in zip(diagonal.tolist(), off_diagonal.tolist(), strict=True):
+        previous, current = current, ((x - a) * current - coupling * previous) / b
+        coupling = b
+        total += current * current
+        if total > 1e200:
+            previous, current, total = previous * 1e-100, current * 1e-100, total * 1e-200
+            log_scale += 200.0 * math.log(10.0)
+    return math.log(total) + log_scale
+
+
+def _log_target(dimension: int, delta: float) -> float:
+    r"""Return the logarithm of :math:`2 (N-1) / (\pi \delta^2)`."""
+    return math.log(2.0 * (dimension - 1) / math.pi) - 2.0 * math.log(delta)
+
+
+@dataclass(frozen=True)
+class KrylovBounds:
+    """What a Lanczos run proved about a norm.
+
+    Attributes:
+        lower: an attained value of the norm, rounding accounted for.
+        probable: an upper bound that holds with probability at least ``1 - delta`` (``inf`` if not asked for).
+        delta: that probability of failure.
+        ritz: the square root of the largest Ritz value.
+        steps: the number of Lanczos steps made.
+        exhausted: whether the Krylov space became invariant, up to rounding.
+        vector: a unit vector at which ``lower`` is attained, on the side that was iterated.
+    """
+
+    lower: float
+    probable: float
+    delta: float
+    ritz: float
+    steps: int
+    exhausted: bool
+    vector: Tensor
+
+
+def lanczos_norm(
+    map: LinearMap,
+    *,
+    tolerance: float = 1e-3,
+    delta: float | None = None,
+    max_steps: int = 300,
+    seed: int = 0,
+    apply_error: float = APPLY_ERROR,
+    start: Tensor | None = None,
+    target: float = math.inf,
+    reorthogonalise: bool = True,
+) -> KrylovBounds:
+    r"""Return an attained value of the norm of a map and, where ``delta`` is given, an upper bound with probability.
+
+    Symmetric Lanczos on :math:`A^T A` or :math:`A A^T`, whichever acts on the smaller space, from a Gaussian start
+    (uniform direction). Full reorthogonalisation keeps the basis orthonormal at the cost of ``k N`` numbers read per
+    step. Without it the basis ``V`` slowly loses orthogonality; the recurrence still holds to rounding, and the upper
+    bound stays valid with the sum of squares allowed to reach :math:`\|V\|_2^2` instead of 1.
+
+    Args:
+        map: the linear map, float64 for a rigorous result.
+        tolerance: with ``delta``: stop when ``probable / lower - 1`` is at most this. Without: stop when the largest
+            Ritz value has an error estimated below this (relative).
+        delta: the allowed probability of failure of the upper bound; ``None`` asks for the lower bound alone.
+        max_steps: the most Lanczos steps to make.
+        seed: the seed of the start vector.
+        apply_error: the relative rounding error of one application, subtracted from the attained value.
+        start: a start vector on the iterated side, for a lower bound alone (``delta`` is ``None``).
+        target: a value of the norm that is enough: stop when it is attained.
+        reorthogonalise: whether to keep the basis orthonormal (needed to exhaust a space, costly in large ones).
+
+    Returns:
+        The bounds.
+
+    Raises:
+        ValueError: if both ``start`` and ``delta`` are given: an upper bound needs a random start.
+
+    >>> A = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
+    >>> run = lanczos_norm(LinearMap.from_matrix(A), delta=1e-9)
+    >>> run.exhausted, round(run.lower, 9), round(run.probable, 9)
+    (True, 3.0, 3.0)
+    """
+    if start is not None and delta is not None:
+        raise ValueError("an upper bound with probability needs a random start: give delta or start, not both")
+    small = map if map.domain_dimension <= map.range_dimension else map.transpose
+    run = _Recurrence.begin(small, _gaussian(small, seed) if start is None else start, max_steps, reorthogonalise)
+    while run.may_continue:
+        run.step()
+        if run.may_continue and run.steps % LOOK_EVERY == 0 and _accurate_enough(run, delta, tolerance, target):
+            break
+    return _bounds(run, delta, apply_error)
+
+
+def _gaussian(map: LinearMap, seed: int) -> Tensor:
+    """Return a Gaussian vector of the domain: its direction is uniform on the sphere."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(map.domain_dimension, generator=generator, dtype=torch.float64)
+
+
+@dataclass
+class _Recurrence:
+    r"""The three-term recurrence :math:`G v_k = b_{k-1} v_{k-1} + a_k v_k + b_k v_{k+1}` with :math:`G = A^T A`.
+
+    Attributes:
+        map: the map A.
+        basis: the vectors, one a row; one more than steps made, unless the space is exhausted.
+        diagonal: the coefficients a.
+        coupling: the coefficients b.
+        reorthogonalise: whether each new vector is made orthogonal to all before it.
+        steps: steps made.
+        exhausted: whether the space became invariant, up to rounding.
+        exponent: of a power of two taken out of the map, so that fourth powers of its norm stay within the float range.
+    """
+
+    map: LinearMap
+    basis: Tensor
+    diagonal: np.ndarray
+    coupling: np.ndarray
+    reorthogonalise: bool
+    steps: int = 0
+    exhausted: bool = False
+    exponent: int = 0
+
+    @classmethod
+    def begin(cls, map: LinearMap, start: Tensor, max_steps: int, reorthogonalise: bool) -> _Recurrence:
+        """Return the recurrence before its first step."""
+        dimension = map.domain_dimension
+        limit = min(max_steps, dimension, max(8, BASIS_NUMBERS // max(dimension, 1) - 1))
+        basis = torch.empty(limit + 1, dimension, dtype=map.dtype, device=map.device)
+        basis[0] = (start / torch.linalg.vector_norm(start)).to(map.device, map.dtype)
+        # In a small space orthogonality is cheap, and a run must be able to exhaust it.
+        return cls(map, basis, np.zeros(limit), np.zeros(limit), reorthogonalise or dimension <= SMALL_SPACE)
+
+    @property
+    def may_continue(self) -> bool:
+        """Tell whether there is room, and reason, for another step."""
+        return self.steps < len(self.diagonal) and not self.exhausted
+
+    def step(self) -> None:
+        """Apply the map once and its adjoint once: one more pair of coefficients, and one more vector."""
+        k, basis = self.steps, self.basis
+        image = self._image(basis[k].reshape(self.map.domain_shape))
+        following = self.map.adjoint(image).reshape(-1)
+        self.diagonal[k] = float(torch.linalg.vector_norm(image)) ** 2
+        # The recurrence takes out the two large components; one pass against all vectors removes what rounding left.
+        following = torch.add(following, basis[k], alpha=-self.diagonal[k])
+        if k:
+            following.add_(basis[k - 1], alpha=-self.coupling[k - 1])
+        if self.reorthogonalise:
+            following = following - (basis[: k + 1] @ following) @ basis[: k + 1]
+        self.coupling[k] = float(torch.linalg.vector_norm(following))
+        self.steps = k + 1
+        scale = max(float(self.diagonal[: k + 1].max()), float(self.coupling[: k + 1].max()))
+        noise = 16.0 * torch.finfo(self.map.dtype).eps * scale
+        if self.steps == self.map.domain_dimension:
+            self.exhausted, self.coupling[k] = True, 0.0
+        elif self.coupling[k] <= noise:
+            # Invariant as far as rounding can tell: what may hide below it stays in the bound.
+            self.exhausted, self.coupling[k] = True, noise
+        else:
+            torch.div(following, float(self.coupling[k]), out=basis[self.steps])
+
+    def _image(self, vector: Tensor) -> Tensor:
+        """Return the image of a vector; the first one shows whether the map must be scaled."""
+        image = self.map.apply(vector)
+        if self.steps == 0 and image.numel():
+            exponent = math.frexp(float(image.abs().max()))[1]  # 0 for zero, NaN and infinity
+            room = math.frexp(torch.finfo(self.map.dtype).max)[1]
+            if abs(exponent) > room // 10:
+                self.exponent = max(24 - room, min(exponent, room - 24))  # its power of two has an inverse
+                self.map = self.map.scaled(2.0**-self.exponent)
+                return image * 2.0**-self.exponent
+        return image
+
+    def coefficients(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the coefficients so far, the coupling to the next vector included."""
+        return self.diagonal[: self.steps], self.coupling[: self.steps]
+
+    def overlap(self) -> float:
+        r"""Return :math:`\|V\|_2^2` of the basis: 1 if it was kept orthonormal."""
+        if self.reorthogonalise:
+            return 1.0
+        stored = self.basis[: self.steps] if self.exhausted else self.basis[: self.steps + 1]
+        return float(torch.linalg.eigvalsh(stored @ stored.mT)[-1])
+
+
+def _bounds(run: _Recurrence, delta: float | None, apply_error: float) -> KrylovBounds:
+    """Return what a run proved."""
+    diagonal, coupling = run.coefficients()
+    theta, weights = _largest_ritz(diagonal, coupling[:-1])
+    vector = torch.as_tensor(weights, dtype=run.map.dtype, device=run.map.device) @ run.basis[: run.steps]
+    lower = attained_norm(run.map, vector.reshape(run.map.domain_shape), apply_error=apply_error)
+    probable = math.inf if delta is None else _probable(run, delta, apply_error)
+    scale = 2.0**run.exponent
+    return KrylovBounds(
+        min(lower * scale, sys.float_info.max) if lower * scale > sys.float_info.min else 0.0,
+        max(probable, lower) * scale,
+        delta or 0.0,
+        math.sqrt(max(theta, 0.0)) * scale,
+        run.steps,
+        run.exhausted,
+        vector.reshape(-1),
+    )
+
+
+def attained_norm(map: LinearMap, vector: Tensor, *, apply_error: float = APPLY_ERROR) -> float:
+    r"""Return :math:`\|A v\| / \|v\|` lowered by its rounding error: never above the norm of the map.
+
+    >>> attained_norm(LinearMap.from_matrix(torch.eye(2, dtype=torch.float64)), torch.ones(2, dtype=torch.float64)) <= 1
+    True
+    """
+    length = float(torch.linalg.vector_norm(vector.to(torch.float64)))
+    if length == 0.0:
+        return 0.0
+    stretched = float(torch.linalg.vector_norm(map.apply(vector).to(torch.float64)))
+    # Two Euclidean norms of n numbers each: relative error below (n/2 + 3) u, however they are summed.
+    count = map.domain_dimension + map.range_dimension
+    return stretched / length * max(0.0, 1.0 - apply_error - (count / 2 + 8) * UNIT_ROUNDOFF)
+
+
+def _largest_ritz(diagonal: np.ndarray, off_diagonal: np.ndarray) -> tuple[float, np.ndarray]:
+    """Return the largest eigenvalue of a symmetric tridiagonal matrix and its eigenvector."""
+    k = len(diagonal)
+    if k == 1:
+        return float(diagonal[0]), np.ones(1)
+    values, vectors = eigh_tridiagonal(diagonal, off_diagonal, select="i", select_range=(k - 1, k - 1))
+    return float(values[0]), vectors[:, 0]
+
+
+def _accurate_enough(run: _Recurrence, delta: float | None, tolerance: float, target: float) -> bool:
+    """Return whether the run may stop here."""
+    diagonal, coupling = run.coefficients()
+    theta, weights = _largest_ritz(diagonal, coupling[:-1])
+    if math.sqrt(max(theta, 0.0)) >= target * 2.0**-run.exponent:
+        return True
+    if delta is not None:
+        needed = _log_target(run.map.domain_dimension, delta)
+        return log_christoffel(diagonal, coupling, theta * (1.0 + tolerance) ** 2) >= needed
+    # The residual bounds the distance to an eigenvalue; the Ritz value itself is more accurate still.
+    residual = abs(coupling[-1] * weights[-1])
+    return bool(residual <= theta * tolerance)
+
+
+def _probable(run: _Recurrence, delta: float, apply_error: float) -> float:
+    """Return the upper bound on the norm with probability ``1 - delta``, widened by the rounding of the run."""
+    square = krylov_certificate(*run.coefficients(), run.map.domain_dimension, delta, overlap=run.overlap())
+    # The coefficients are within a small multiple of u ||G|| of those of an exact recurrence.
+    margin = 4.0 * apply_error + 4.0 * run.steps * math.sqrt(run.steps) * UNIT_ROUNDOFF
+    return math.sqrt(square) * (1.0 + margin)

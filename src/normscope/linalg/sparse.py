@@ -1,0 +1,82 @@
+"""A convolution as a sparse matrix: for few channels the cheapest way to its Gram matrix."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from scipy.sparse import csr_array
+from torch import Tensor
+
+from normscope.linalg.convolution_geometry import Axis, extension_sources
+
+
+def convolution_matrix(weight: Tensor, axes: Sequence[Axis], padding_mode: str = "zeros") -> csr_array:
+    r"""Return the matrix :math:`A` of a convolution with one group, rows ``(Cout, *n_out)`` and columns ``(Cin, *n)``.
+
+    :math:`A_{(o, l), (c, j)} = \sum_k w_{o c k} [j = \text{source}(s l - p + d k)]`, where the source of a padded
+    position is what the padding mode copies there, or nothing for zeros.
+
+    Args:
+        weight: the kernel ``(Cout, Cin, *k)``.
+        axes: the geometry.
+        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
+
+    Returns:
+        The matrix in float64.
+
+    >>> convolution_matrix(torch.tensor([[[1.0, 2.0, 3.0]]]), [Axis(3, 3, 3, 1, 1, 1)]).toarray().tolist()
+    [[2.0, 3.0, 0.0], [1.0, 2.0, 3.0], [0.0, 1.0, 2.0]]
+    """
+    kernel = weight.detach().to("cpu", torch.float64).numpy().reshape(*weight.shape[:2], -1)
+    outputs, inputs = [a.output_size for a in axes], [a.size for a in axes]
+    positions, sources, taps = _reads(axes, padding_mode)
+    channels_out, channels_in = kernel.shape[:2]
+    entries = kernel[:, :, taps]
+    rows = np.arange(channels_out)[:, None, None] * math.prod(outputs) + positions
+    columns = np.arange(channels_in)[None, :, None] * math.prod(inputs) + sources
+    rows, columns = np.broadcast_arrays(rows, columns)
+    shape = (channels_out * math.prod(outputs), channels_in * math.prod(inputs))
+    return csr_array((entries.ravel(), (rows.ravel(), columns.ravel())), shape=shape)
+
+
+def sparse_gram(matrix: csr_array) -> Tensor:
+    r"""Return :math:`A^T A` or :math:`A A^T`, whichever is smaller, as a dense tensor.
+
+    >>> sparse_gram(csr_array([[3.0, 4.0]])).tolist()
+    [[25.0]]
+    """
+    rows, columns = matrix.shape
+    product = matrix.T @ matrix if columns <= rows else matrix @ matrix.T
+    return torch.as_tensor(product.toarray())
+
+
+def _reads(axes: Sequence[Axis], padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return every (output position, input position, tap) that belong together, positions and taps flattened."""
+    per_axis = [_axis_reads(a, padding_mode) for a in axes]
+    triples = [np.zeros(1, dtype=np.int64)] * 3
+    for axis, reads in zip(axes, per_axis, strict=True):
+        sizes = (axis.output_size, axis.size, axis.kernel)
+        triples = [
+            (before[:, None] * size + now[None, :]).ravel()
+            for before, now, size in zip(triples, reads, sizes, strict=True)
+        ]
+    return triples[0], triples[1], triples[2]
+
+
+def _axis_reads(axis: Axis, padding_mode: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the same for one axis."""
+    if padding_mode == "zeros":
+        source = {i: i for i in range(axis.size)}
+    else:
+        source = {i - axis.padding: j for i, j in enumerate(extension_sources(axis, padding_mode))}
+    found = [
+        (output, source[position], tap)
+        for output, tap in itertools.product(range(axis.output_size), range(axis.kernel))
+        if (position := axis.stride * output - axis.padding + axis.dilation * tap) in source
+    ]
+    table = np.array(found, dtype=np.int64).reshape(-1, 3)
+    return table[:, 0], table[:, 1], table[:, 2]

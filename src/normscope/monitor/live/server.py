@@ -1,0 +1,238 @@
+"""The server of a watched run: three addresses, read only, nothing of the disk but what the runs hold."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import socket
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from normscope.core.errors import InputError
+from normscope.core.lazy import late
+from normscope.monitor.live.access import host_allowed, is_loopback, new_token, token_fits
+from normscope.monitor.live.feed import Feed
+
+#: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
+HEARTBEAT, RETRY = 5.0, 1500
+#: Streams at the same time.
+STREAMS = 32
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
+
+
+class WatchServer(ThreadingHTTPServer):
+    """Serves a feed.
+
+    Args:
+        feed: the runs; the server keeps it reading and closes it.
+        host: the address to listen on.
+        port: 0 for any that is free.
+
+    Raises:
+        InputError: if it cannot listen there.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.feed, self.host, self.token = feed, host, new_token()
+        self.streams = threading.BoundedSemaphore(STREAMS)
+        self._thread: threading.Thread | None = None
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        try:
+            super().__init__((host, port), _Handler)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise InputError(
+                f"the page is served on a free port of an address of this machine; {host}:{port}: {reason}; "
+                "name another with --port or --host"
+            ) from error
+
+    def server_bind(self) -> None:
+        """Bind without asking the network for this machine's name, which can take long."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = self.host, int(self.server_address[1])
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing about connections that broke off."""
+
+    @property
+    def url(self) -> str:
+        """Return the address of the page, its token included."""
+        name = self.host if self.host not in ("0.0.0.0", "::") else socket.gethostname()
+        return f"http://{f'[{name}]' if ':' in name else name}:{self.server_port}/?token={self.token}"
+
+    @property
+    def is_private(self) -> bool:
+        """Tell whether only this machine can reach it."""
+        return is_loopback(self.host)
+
+    def start(self) -> None:
+        """Read the runs and answer, beside everything else."""
+        self.feed.start()
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End all streams and free the port."""
+        self.feed.close()
+        if self._thread is not None:
+            self.shutdown()
+            self._thread.join()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    server: WatchServer
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def version_string(self) -> str:
+        """Return what the server calls itself."""
+        return "normscope"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Keep the terminal quiet: an address in a log would show the token."""
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer that something is wrong in one line of text, and end the connection."""
+        status = HTTPStatus(code)
+        if status is HTTPStatus.NOT_IMPLEMENTED and getattr(self, "command", None):
+            status = HTTPStatus.METHOD_NOT_ALLOWED  # the library's word for a method nobody wrote
+        self.close_connection = True
+        more = {"Connection": "close"}
+        if status is HTTPStatus.METHOD_NOT_ALLOWED:
+            more["Allow"] = "GET, HEAD"
+        with contextlib.suppress(OSError):
+            self._answer(f"{status.value} {status.phrase}\n".encode(), "text/plain; charset=utf-8", status, more)
+
+    def do_HEAD(self) -> None:
+        """Answer without a body."""
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        """Answer, if the request comes under a name of ours and with the token."""
+        try:
+            target = urlsplit(self.path)
+        except ValueError:
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        if not host_allowed(self.headers.get_all("Host", []), self.server.host) or not token_fits(
+            target.query, self.server.token
+        ):
+            self.send_error(HTTPStatus.FORBIDDEN)
+            return
+        if self.headers.get("Transfer-Encoding") or self.headers.get("Content-Length", "0") != "0":
+            self.send_error(HTTPStatus.BAD_REQUEST)  # a body would be taken for the next request
+            return
+        query = dict(parse_qsl(target.query, max_num_fields=20))
+        if target.path == "/":
+            self._page()
+        elif target.path == "/series":
+            self._series(query)
+        elif target.path == "/events":
+            self._events(query)
+        else:
+            self.send_error(HTTPStatus.NOT_FOUND)
+
+    def _head(self, status: HTTPStatus, kind: str, more: dict[str, str]) -> None:
+        """Send the headers."""
+        self.send_response(status)
+        for name, value in ({"Content-Type": kind} | _HEADERS | more).items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def _answer(
+        self, body: bytes, kind: str, status: HTTPStatus = HTTPStatus.OK, more: dict[str, str] | None = None
+    ) -> None:
+        """Send a whole answer."""
+        policy = {"Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'"}
+        self._head(status, kind, policy | {"Content-Length": str(len(body))} | (more or {}))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def _page(self) -> None:
+        """Send the page as it is now."""
+        policy = f"{late('normscope.report.live', 'policy_of')(live=True)}; frame-ancestors 'none'"
+        page = late("normscope.report.live", "render_live")(self.server.feed.state())
+        self._answer(page.encode(), "text/html; charset=utf-8", more={"Content-Security-Policy": policy})
+
+    def _series(self, query: dict[str, str]) -> None:
+        """Send the lines of a chart."""
+        try:
+            low, high = float(query.get("from", "-inf")), float(query.get("to", "inf"))
+        except ValueError:
+            low = high = math.nan
+        if math.isnan(low) or math.isnan(high):
+            self.send_error(HTTPStatus.BAD_REQUEST)
+            return
+        found = self.server.feed.series(query.get("name", ""), low, high)
+        if found is None:
+            self.send_error(HTTPStatus.NOT_FOUND)
+            return
+        body = json.dumps(found, separators=(",", ":"), allow_nan=False).encode()
+        self._answer(body, "application/json")
+
+    def _events(self, query: dict[str, str]) -> None:
+        """Send what happens, as long as the browser listens."""
+        if not self.server.streams.acquire(blocking=False):
+            self.send_error(HTTPStatus.SERVICE_UNAVAILABLE)
+            return
+        try:
+            self.close_connection = True
+            self._head(HTTPStatus.OK, "text/event-stream", {"Connection": "close"})
+            if self.command != "HEAD":
+                with contextlib.suppress(OSError):  # the browser went away
+                    self._stream(self.headers.get("Last-Event-ID") or query.get("after", ""))
+        finally:
+            self.server.streams.release()
+
+    def _stream(self, position: str) -> None:
+        """Send events after a position until the feed is closed."""
+        feed, version, shape = self.server.feed, -1, ""
+        self.wfile.write(f"retry: {RETRY}\n\n".encode())
+        while not feed.closed:
+            newest = feed.wait(version, HEARTBEAT)
+            version = newest
+            now = feed.position()
+            news = [] if now == position else list(feed.since(position))
+            for name, data in news:
+                self._event(name, data)
+            if feed.shape() != shape:
+                shape = feed.shape()
+                self._event("shape", {"shape": shape})
+            position = now if not news else _advanced(now, news)
+            self._event("status", {"runs": feed.status()}, position)
+            self.wfile.flush()
+
+    def _event(self, name: str, data: dict[str, Any], position: str = "") -> None:
+        """Write one event; those with a position are what a browser asks on from when it comes back."""
+        number = f"id: {position}\n" if position else ""
+        body = json.dumps(data, separators=(",", ":"), allow_nan=False)
+        self.wfile.write(f"{number}event: {name}\ndata: {body}\n\n".encode())
+
+
+def _advanced(now: str, news: list[tuple[str, dict[str, Any]]]) -> str:
+    """Return the position after some events: what they held, which may be more than was there a moment before."""
+    parts = now.split("-")
+    for name, data in news:
+        count = data["count"] if name == "reset" else data["first"] + len(data["points"])
+        parts[data["run"]] = f"{data['generation']}.{count}"
+    return "-".join(parts)

@@ -1,0 +1,188 @@
+"""Entrywise functions: their exact slopes come from :mod:`normscope.operators.scalar.activations`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.operators.arithmetic import Maximum, Product
+from normscope.operators.expression import Expr, constant_expr
+from normscope.operators.joining import _piece
+from normscope.operators.layout import _first, broadcast, scaled
+from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
+from normscope.operators.registry import Call, rule
+from normscope.operators.scalar.activations import image, slope
+
+#: Functions of one argument, by the name their operation has; aliases have the name in the table of activations.
+_PLAIN = (
+    "relu", "relu6", "sigmoid", "tanh", "gelu", "silu", "mish", "elu", "celu", "selu", "softplus", "softsign",
+    "hardtanh", "hardsigmoid", "hardswish", "leaky_relu", "log_sigmoid", "erf", "atan", "sin", "cos", "abs",
+    "softshrink", "tanhshrink", "rrelu", "exp", "log", "sqrt", "rsqrt", "reciprocal", "square", "expm1", "log1p",
+    "log2", "hardshrink", "threshold", "sinh", "cosh", "tan", "asin", "acos", "exp2", "log10", "erfc", "asinh",
+    "sinc", "erfinv", "logit", "acosh", "atanh", "lgamma", "digamma",
+)  # fmt: skip
+_ALIASES = {
+    "log_sigmoid_forward": "log_sigmoid", "special_expit": "sigmoid", "absolute": "abs", "arctan": "atan",
+    "arcsin": "asin", "arccos": "acos", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
+    "special_erf": "erf", "special_erfc": "erfc", "special_exp2": "exp2", "special_expm1": "expm1",
+    "special_log1p": "log1p", "special_erfinv": "erfinv", "special_logit": "logit", "special_sinc": "sinc",
+}  # fmt: skip
+#: Arguments that shape a function, by the name its schema gives them.
+_PARAMETERS = ("negative_slope", "alpha", "scale", "input_scale", "approximate", "beta", "threshold", "lambd",
+               "min_val", "max_val", "value", "lower", "upper")  # fmt: skip
+#: Functions that torch differentiates with 1/6 rounded to float32, too large by less than this: a Jacobian measured
+#: with its derivative must not exceed the constant.
+_SIXTHS = {"hardsigmoid": 1 + 2.0**-24, "hardswish": 1 + 2.0**-24}
+
+
+@rule(*_PLAIN, *_ALIASES)
+def pointwise(call: Call) -> Any:
+    """An entrywise function of one argument."""
+    name = call.node.op.split(".")[1]
+    name = _ALIASES.get(name, name)
+    parameters = {key: call[key] for key in _PARAMETERS if call.arguments.get(key) is not None}
+    if name == "rrelu":
+        if call.get("training", False):
+            return call.opaque("rrelu in training is random")
+        name, parameters = "leaky_relu", {"negative_slope": (parameters["lower"] + parameters["upper"]) / 2}
+    return call.with_rest(function(call, _first(call), name, parameters), "kept for the derivative")
+
+
+def function(call: Call, x: Expr, name: str, parameters: dict[str, Any] | None = None) -> Expr:
+    """Return an entrywise function of an expression, or an opaque one if it is unknown."""
+    given = parameters or {}
+    try:
+        fixed = slope(name, given)
+    except KeyError:
+        return call.opaque(f"no rule for the entrywise function {name}", shape=x.shape)
+    except InputError as error:  # PyTorch takes parameters for which there is no constant
+        return call.opaque(str(error), shape=x.shape)
+    if math.isinf(fixed) and name in ("hardshrink", "threshold", "softplus"):
+        return call.opaque(f"{name} jumps", known=True, shape=x.shape)
+    low, high = image(name, given, 0.0, 0.0)
+    room = _SIXTHS.get(name, 1.0)
+    return call.atom(
+        Pointwise(
+            x,
+            lambda a, b: slope(name, given, a, b) * room,
+            lambda a, b: image(name, given, a, b),
+            needs_range=math.isinf(fixed),
+            vanishing=low == 0.0 == high,
+        ),
+        x.shape,
+    )
+
+
+@rule("prelu", "_prelu_kernel")
+def prelu(call: Call) -> Expr:
+    """``max(x, 0) + a min(x, 0)`` with a slope per channel: the least and the largest slope bound all."""
+    x, weight = _first(call), call["weight"]
+    if isinstance(weight, Expr) or not isinstance(x, Expr) or weight.numel() == 0:
+        return call.opaque("prelu with an input-dependent slope")
+    weight = weight.detach().double()
+    return function(call, x, "prelu", {"weight": [float(weight.min()), float(weight.max())]})
+
+
+@rule("clamp", "clamp_min", "clamp_max", "clip")
+def clamp(call: Call) -> Expr:
+    """Cut off below and above: 1-Lipschitz in the tensor and in limits that depend on the input."""
+    x, low, high = _first(call), call.arguments.get("min"), call.arguments.get("max")
+    if not any(isinstance(part, Expr) for part in (low, high)):
+        return clamped(call, broadcast(x, call.shape, call), low, high)
+    for limit, largest in ((low, True), (high, False)):  # torch takes the maximum first
+        if isinstance(limit, Expr) and isinstance(x, Expr):
+            x = call.atom(Maximum(broadcast(x, call.shape, call), broadcast(limit, call.shape, call), largest))
+        elif limit is not None and isinstance(x, Expr):
+            x = clamped(call, broadcast(x, call.shape, call), *((limit, None) if largest else (None, limit)))
+        elif limit is not None:
+            return call.opaque("a constant cut off at limits that depend on the input")
+    return x
+
+
+def clamped(call: Call, x: Expr, low: Any, high: Any) -> Expr:
+    """Return x cut off at constants, ``min(max(x, low), high)``, each a number, a tensor or ``None``."""
+    (low_least, low_most), (high_least, high_most) = _ends(low, -INF), _ends(high, INF)
+
+    def enclosure(a: float, b: float) -> tuple[float, float]:
+        # min and max increase in every argument
+        return min(max(a, low_least), high_least), min(max(b, low_most), high_most)
+
+    return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False), x.shape)
+
+
+def _ends(limit: Any, default: float) -> tuple[float, float]:
+    """Return the least and the largest of a limit."""
+    if limit is None:
+        return default, default
+    limit = torch.as_tensor(limit, dtype=torch.float64)
+    return (float(limit.min()), float(limit.max())) if limit.numel() else (default, default)
+
+
+@rule("pow", "float_power")
+def power(call: Call) -> Expr:
+    """``x^p`` for a constant exponent, or ``c^x`` for a constant base."""
+    x, exponent = call["self"], call["exponent"]
+    if isinstance(exponent, Expr):
+        return _exponential(call, x, exponent)
+    if isinstance(exponent, Tensor) and exponent.numel() != 1:
+        return call.opaque("a power with a varying exponent has no rule")
+    p = float(exponent)
+    return broadcast(x, call.shape, call) if p == 1.0 else function(call, x, "pow", {"exponent": p})
+
+
+def _exponential(call: Call, base: Any, exponent: Expr) -> Expr:
+    """Return ``c^x = exp(x log c)`` for one constant base c > 0."""
+    if isinstance(base, Expr) or torch.as_tensor(base).numel() != 1 or not float(base) > 0:
+        return call.opaque("a power of a varying base has no rule")
+    log = torch.tensor(math.log(float(base)), dtype=torch.float64)
+    return function(call, scaled(call, exponent, log), "exp")
+
+
+@rule("glu")
+def glu(call: Call) -> Expr:
+    """``a * sigmoid(b)`` of the two halves."""
+    x = _first(call)
+    dim = int(call.get("dim", -1)) % len(x.shape)
+    half = x.shape[dim] // 2
+    a, b = (_piece(call, x, dim, start, half, call.shape, False) for start in (0, half))
+    return call.atom(Product(a, function(call, b, "sigmoid")))
+
+
+@rule("nan_to_num")
+def nan_to_num(call: Call) -> Expr:
+    """Leave real numbers as they are; what stands for others, as where all is masked, may lie outside their range."""
+    widest = torch.finfo(getattr(torch, call.node.dtype, torch.float64)).max
+    given = {name: call.arguments.get(name) for name in ("nan", "posinf", "neginf")}
+    nan = 0.0 if given["nan"] is None else float(given["nan"])
+    above = widest if given["posinf"] is None else float(given["posinf"])
+    below = -widest if given["neginf"] is None else float(given["neginf"])
+
+    def enclosure(a: float, b: float) -> tuple[float, float]:
+        met = [nan, *([below] if a == -INF else ()), *([above] if b == INF else ())]
+        return min(a, *met), max(b, *met)
+
+    x = _first(call)
+    return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False, vanishing=nan == 0.0), x.shape)
+
+
+class SoftMaximum(Maximum):
+    """``log(exp f + exp g)`` or in base two: its gradient is a distribution, so ``|dz|^2 <= |df|^2 + |dg|^2``."""
+
+    def __init__(self, left: Expr, right: Expr) -> None:
+        super().__init__(left, right, True)
+
+    def image(self, context: Context) -> Range:
+        """Return the larger ends, raised by at most one."""
+        inside = super().image(context)
+        return Range(*outward(inside.low, inside.high + 1.0))
+
+
+@rule("logaddexp", "logaddexp2")
+def soft_maximum(call: Call) -> Expr:
+    """Add in the log domain."""
+    parts = [constant_expr(p) if isinstance(p, Tensor) else p for p in (call["self"], call["other"])]
+    return call.atom(SoftMaximum(*(broadcast(p, call.shape, call) for p in parts)))

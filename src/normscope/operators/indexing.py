@@ -1,0 +1,199 @@
+"""Operations that choose, drop or overwrite entries at places that do not depend on the input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from normscope.graph.interpreter import literals, resolve
+from normscope.operators.expression import Expr
+from normscope.operators.layout import (
+    _bound,
+    _call_named,
+    _first,
+    _kept,
+    add_terms,
+    broadcast,
+    only_first,
+    reshaped,
+    scaled,
+)
+from normscope.operators.registry import Call, rule
+
+_MOVING = "an index that depends on the input is discontinuous"
+
+
+@rule("slice", "narrow", "index_select", "slice_copy")
+def slices(call: Call) -> Expr:
+    """Take some entries along one axis."""
+    x = _first(call)
+    if not only_first(call):
+        return call.opaque(_MOVING, known=True)
+    kind = "nonnegative" if "index_select" in call.node.op else "contraction"
+    return call.linear(kind, _bound(call), [x], axes=_kept(x, [call.get("dim", 0)]), coordinate=True)
+
+
+@rule("select", "select_copy")
+def select(call: Call) -> Expr:
+    """Take one index along one axis."""
+    x = _first(call)
+    if not only_first(call):
+        return call.opaque(_MOVING, known=True)
+    dim = call["dim"] % len(x.shape)
+    return call.linear(
+        "contraction",
+        _bound(call),
+        [x],
+        axes=lambda axis: None if axis == dim else axis - (axis > dim),
+        coordinate=True,
+    )
+
+
+@rule("gather", "take", "take_along_dim", "index", "_unsafe_index", "diagonal", "linalg_diagonal", "unfold", "im2col",
+      "masked_select", "embedding", "diag_embed", "diagflat", "diag", "unfold_copy", "diagonal_copy")  # fmt: skip
+def copies(call: Call) -> Expr:
+    """Copy entries to other places, some perhaps several times, among zeros perhaps."""
+    if not only_first(call):
+        return call.opaque(_MOVING, known=True)
+    return call.linear("nonnegative", _bound(call), [_first(call)], coordinate=True)
+
+
+@rule("col2im")
+def fold(call: Call) -> Expr:
+    """Add up overlapping windows."""
+    return call.linear("nonnegative", _bound(call), [_first(call)])
+
+
+@rule("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+      "replication_pad2d", "replication_pad3d", "_pad_circular", "_pad_enum")  # fmt: skip
+def pad(call: Call) -> Expr:
+    """Extend a tensor by zeros, a constant, or copies of its entries."""
+    x = _first(call)
+    mode = call.get("mode", "circular" if "_pad_circular" in call.node.op else "constant")
+    if "reflection" in call.node.op:
+        mode = "reflect"
+    elif "replication" in call.node.op:
+        mode = "replicate"
+    elif isinstance(mode, int):
+        mode = ("constant", "reflect", "replicate", "circular")[mode]
+    amounts = list(call.get("pad", call.get("padding")))
+    dims = range(len(x.shape) - len(amounts) // 2, len(x.shape))
+    bias = None
+    extra: dict[str, Any] = {"pads": True}
+    if mode == "constant":
+        value = float(call.get("value", 0.0))
+        if value:
+            bias = F.pad(torch.zeros(x.shape, dtype=torch.float64), amounts, value=value)
+        kind = "contraction"  # negative amounts crop
+    else:
+        kind = "nonnegative"
+        pairs = [(amounts[2 * i], amounts[2 * i + 1]) for i in range(len(amounts) // 2)][::-1]
+        extra["pad_mode"] = (mode, pairs, list(x.shape[-len(pairs) :]))
+    return call.linear(
+        kind,
+        lambda z: F.pad(z, amounts, mode=mode),
+        [x],
+        bias=bias,
+        axes=_kept(x, list(dims)),
+        coordinate=True,
+        **extra,
+    )
+
+
+@rule("tril", "triu")
+def triangle(call: Call) -> Expr:
+    """Keep a triangle of the last two axes."""
+    x = _first(call)
+    ones = torch.ones(x.shape[-2:], dtype=torch.float64)
+    diagonal = int(call.get("diagonal", 0))
+    mask = ones.tril(diagonal) if "tril" in call.node.op else ones.triu(diagonal)
+    return scaled(call, x, mask)
+
+
+@rule("masked_fill", "where")
+def masked(call: Call) -> Expr:
+    """Choose entrywise by a mask that does not depend on the input."""
+    if "where" in call.node.op and "self" not in call.arguments:
+        return call.opaque("the places of what is not zero are discontinuous", known=True)
+    if "where" in call.node.op:
+        keep, yes, no = call["condition"], call["self"], call["other"]
+    else:
+        keep, yes, no = call["mask"], call["value"], call["self"]
+    if isinstance(keep, Expr):
+        return call.opaque("a choice by a comparison of input-dependent values may be discontinuous")
+    keep = keep.to(torch.bool)
+    terms = []
+    bias = torch.zeros((), dtype=torch.float64)
+    for mask, part in ((keep, yes), (~keep, no)):
+        if isinstance(part, Expr):
+            terms.append(scaled(call, part, mask.to(torch.float64)))
+        else:
+            value = torch.as_tensor(part, dtype=torch.float64).detach()
+            bias = torch.where(mask, value, bias)
+    return add_terms(call, terms, bias if bool((bias != 0).any()) else None)
+
+
+@rule("slice_scatter", "select_scatter", "diagonal_scatter", "scatter", "scatter_add", "index_put", "index_copy",
+      "index_add", "_unsafe_index_put", "masked_scatter", "index_fill")  # fmt: skip
+def overwritten(call: Call) -> Expr:
+    """Overwrite, or add to, a part of a tensor: linear in the tensor and in what is put there.
+
+    Its coefficients are 0 and 1, or a constant ``alpha``.
+    """
+    name = next((n for n in ("src", "source", "values", "value") if n in call.arguments), "")
+    if not name or set(call.tainted()) - {"self", name} or float(call.get("alpha", 1)) < 0 or "reduce" in call.node.op:
+        return call.opaque("a place or a reduction that depends on the input has no rule", known=True)
+    base, source, shape = call["self"], call[name], call.shape
+    function = resolve(call.node.op)
+    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
+    if _twice(call):
+        return call.opaque("two values are written to one place, and which of them stays is not defined", known=True)
+
+    def apply(into: Tensor, what: Any) -> Tensor:
+        return _call_named(function, "self", into, rest | {name: what})
+
+    kept = torch.zeros(shape, dtype=torch.float64) if isinstance(base, Expr) else base.detach().to(torch.float64)
+    what = torch.zeros(source.shape, dtype=torch.float64) if isinstance(source, Expr) else source
+    what = what.detach().to(torch.float64) if isinstance(what, Tensor) else what
+    terms, bias = [], None
+    if isinstance(base, Expr):
+        nothing = torch.zeros_like(what) if isinstance(what, Tensor) else 0.0
+        terms.append(scaled(call, base, apply(torch.ones(shape, dtype=torch.float64), nothing)))
+    if isinstance(source, Expr):
+        ones = apply(torch.zeros(shape, dtype=torch.float64), torch.ones(source.shape, dtype=torch.float64))
+        once = float(ones.max()) == 1.0 and int(ones.sum()) == source.numel if ones.numel() else True
+        kind = "embedding" if once else "nonnegative"
+        terms.append(call.linear(kind, lambda z: apply(z.new_zeros(shape), z), [source]))
+    if not (isinstance(base, Expr) and isinstance(source, Expr)):
+        bias = apply(kept, what)
+    return add_terms(call, terms, bias if bias is not None and bool((bias != 0).any()) else None)
+
+
+def _twice(call: Call) -> bool:
+    """Tell whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
+    zeros = torch.zeros(call.shape, dtype=torch.float64)
+    op = call.node.op.split(".")[1]
+    if op == "scatter":
+        index = call["index"].to(zeros.device)
+        written = zeros.scatter_add(call["dim"], index, torch.ones(index.shape, dtype=torch.float64))
+    elif op in ("index_put", "_unsafe_index_put") and not call.get("accumulate", False):
+        places = [None if i is None else i.to(zeros.device) for i in call["indices"]]
+        written = torch.ops.aten.index_put(zeros, places, torch.ones((), dtype=torch.float64), True)
+    elif op == "index_copy":
+        written = torch.bincount(call["index"].flatten().to(zeros.device))
+    else:
+        return False
+    return bool(written.numel()) and float(written.max()) > 1
+
+
+def repeats_heads(call: Call, x: Expr, heads: int) -> Expr:
+    """Repeat each key or value head for the query heads that share it (grouped-query attention)."""
+    times = heads // x.shape[-3]
+    if times == 1:
+        return x
+    inner = (*x.shape[:-3], x.shape[-3], 1, *x.shape[-2:])
+    wide = broadcast(reshaped(call, x, inner), (*x.shape[:-3], x.shape[-3], times, *x.shape[-2:]), call)
+    return reshaped(call, wide, (*x.shape[:-3], heads, *x.shape[-2:]))

@@ -1,0 +1,207 @@
+"""Matrix products: by a constant they are linear, of two input-dependent tensors they need ranges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.operators.arithmetic import Product, _weighted, total
+from normscope.operators.expression import Expr, LinearOp, constant_expr, linear
+from normscope.operators.layout import broadcast, reshaped
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
+from normscope.operators.normalization import Division, Spread
+from normscope.operators.reduction import summed
+from normscope.operators.registry import Call, rule
+
+
+def matrix(call: Call, x: Expr, weight: Tensor, axis: int = -1, bias: Tensor | None = None) -> Expr:
+    """Return ``weight`` acting on one axis of x.
+
+    Args:
+        call: where it happens.
+        x: the input, shape (..., k) or, for ``axis=-2``, (..., k, p).
+        weight: shape (m, k), or (..., m, k) with batch axes equal to the leading axes of x (each its own matrix).
+        axis: -1 or -2.
+        bias: added to the result.
+    """
+    weight = weight.detach()
+    rank = len(x.shape)
+    where = rank + axis
+    shape = (*x.shape[:where], weight.shape[-2], *x.shape[where + 1 :])
+    batched = weight.ndim > 2
+
+    def apply(z: Tensor) -> Tensor:
+        w = weight.to(z)
+        if axis == -1:
+            return torch.matmul(z, w.mT) if not batched else torch.matmul(z.unsqueeze(-2), w.mT).squeeze(-2)
+        return torch.matmul(w, z)
+
+    def axes(a: int) -> int | None:
+        return None if a == where or (batched and a < where) else a
+
+    op = LinearOp(
+        "matrix",
+        apply,
+        None if bias is None else bias.detach(),
+        {"weight": weight, "axis": axis},
+        axes,
+        call.node.owner,
+        call.weight_name,
+    )
+    return linear(op, [x], shape)
+
+
+@rule("linear")
+def linear_layer(call: Call) -> Expr:
+    """``x W^T + b``, the weight perhaps a function of the input too."""
+    x, weight, bias = call["input"], call["weight"], call["bias"]
+    if isinstance(x, Expr) and not isinstance(weight, Expr) and not isinstance(bias, Expr):
+        return matrix(call, x, weight, bias=bias)
+    if len(weight.shape) != 2:
+        return call.opaque("a linear layer whose weight is a vector that depends on the input")
+    turned: Any = _transposed(call, weight) if isinstance(weight, Expr) else weight.mT
+    if isinstance(x, Expr) or isinstance(weight, Expr):
+        product: Any = matmul_of(call, x, turned)
+    else:
+        product = torch.matmul(x, turned)
+    return total(call, ((product, 1.0), (0.0 if bias is None else bias, 1.0)))
+
+
+def _transposed(call: Call, x: Expr) -> Expr:
+    """Return the transpose of a matrix."""
+    op = LinearOp("isometry", lambda z: z.mT, None, {}, [1, 0].index, call.node.owner)
+    return linear(op, [x], x.shape[::-1])
+
+
+@rule("addmm", "baddbmm", "addmv")
+def addmm(call: Call) -> Expr:
+    """``beta self + alpha A B``."""
+    base, left, right = (call[n] for n in list(call.arguments)[:3])
+    alpha, beta = float(call.get("alpha", 1)), float(call.get("beta", 1))
+    if isinstance(left, Expr) or isinstance(right, Expr):
+        product: Any = matmul_of(call, left, right)
+    else:
+        product = torch.matmul(left, right)
+    return total(call, ((product, alpha), (base, beta) if beta else (0.0, 1.0)))
+
+
+@rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "__matmul__", "linalg_matmul")
+def matmul(call: Call) -> Expr:
+    """Matrix product with broadcasting batch axes."""
+    left, right = list(call.arguments.values())[:2]
+    return matmul_of(call, left, right)
+
+
+@rule("inner", "linalg_vecdot", "outer", "ger")
+def vector_products(call: Call) -> Expr:
+    """Products of vectors as matrix products."""
+    left, right = list(call.arguments.values())[:2]
+    if len(left.shape) != 1 or len(right.shape) != 1:
+        return call.opaque("no rule for this product of tensors")
+    if "outer" in call.node.op or "ger" in call.node.op:
+        left, right = _as_shape(call, left, (*left.shape, 1)), _as_shape(call, right, (1, *right.shape))
+    return matmul_of(call, left, right)
+
+
+def matmul_of(call: Call, left: Any, right: Any) -> Expr:
+    """Return the matrix product of two tensors, at least one of which depends on the input."""
+    shape_l, shape_r = tuple(left.shape), tuple(right.shape)
+    if len(shape_l) == 1 or len(shape_r) == 1:
+        return _vector_product(call, left, right)
+    batch = torch.broadcast_shapes(shape_l[:-2], shape_r[:-2])
+    if not isinstance(right, Expr):
+        if right.ndim == 2:
+            return matrix(call, left, right.mT)
+        wide = broadcast(left, (*batch, *shape_l[-2:]), call)
+        return _batched(call, wide, right, left=False)
+    if not isinstance(left, Expr):
+        wide = broadcast(right, (*batch, *shape_r[-2:]), call)
+        if left.ndim == 2:
+            return matrix(call, wide, left, axis=-2)
+        return _batched(call, wide, left, left=True)
+    wide_l = broadcast(left, (*batch, *shape_l[-2:]), call)
+    wide_r = broadcast(right, (*batch, *shape_r[-2:]), call)
+    return call.atom(MatrixProduct(wide_l, wide_r), (*batch, shape_l[-2], shape_r[-1]))
+
+
+def _batched(call: Call, x: Expr, constant: Tensor, *, left: bool) -> Expr:
+    """Return ``constant @ x`` or ``x @ constant`` with one matrix per batch index, or one for several of them."""
+    if left:
+        return matrix(call, x, constant, axis=-2)
+    # x @ C with C per batch index: rows of x share C, so the matrix acts on the last axis, batch by batch.
+    shape = (*x.shape[:-1], constant.shape[-1])
+    op = LinearOp(
+        "matrix",
+        lambda z: torch.matmul(z, constant.to(z)),
+        None,
+        {"weight": constant.mT.detach(), "axis": -1},
+        lambda a: a if a == len(x.shape) - 2 else None,
+        call.node.owner,
+        call.weight_name,
+    )
+    return linear(op, [x], shape)
+
+
+def _vector_product(call: Call, left: Any, right: Any) -> Expr:
+    """Return a product with a vector: a row on the left, a column on the right."""
+    if len(left.shape) == 1:
+        left = _as_shape(call, left, (1, *left.shape))
+    if len(right.shape) == 1:
+        right = _as_shape(call, right, (*right.shape, 1))
+    return reshaped(call, matmul_of(call, left, right), call.shape)
+
+
+def _as_shape(call: Call, x: Any, shape: Sequence[int]) -> Any:
+    """Return an expression or a constant under another shape."""
+    return x.reshape(shape) if isinstance(x, Tensor) else reshaped(call, x, shape)
+
+
+class MatrixProduct(Nonlinear):
+    """``A B``: ``||d(AB)||_F <= sup||A||_2 ||dB||_F + sup||B||_2 ||dA||_F``, batch index by batch index."""
+
+    def __init__(self, left: Expr, right: Expr) -> None:
+        self.inputs = (left, right)
+
+    def constant(self, context: Context) -> Lip:
+        """Return the product rule with spectral norms bounded by the ranges of rows and entries."""
+        a, b = self.inputs
+        norm_a, norm_b = (_spectral(context.range(e), e.shape) for e in (a, b))
+        return _weighted(context.lipschitz(b), norm_a) + _weighted(context.lipschitz(a), norm_b)
+
+    def image(self, context: Context) -> Range:
+        """Return bounds by rows of A and columns of B."""
+        a, b = self.inputs
+        range_a, range_b = context.range(a), context.range(b)
+        norm_a, norm_b = (_spectral(r, e.shape) for r, e in ((range_a, a), (range_b, b)))
+        columns = min(product(range_b.sup, math.sqrt(b.shape[-2])), norm_b)
+        row = product(range_a.row, norm_b)
+        sup = min(product(range_a.row, columns), row)
+        norm = min(product(range_a.norm, norm_b), product(range_b.norm, norm_a))
+        return Range(*outward(-sup, sup), outward(0.0, row)[1], outward(0.0, norm)[1])
+
+
+def _spectral(inside: Range, shape: Sequence[int]) -> float:
+    """Bound the spectral norm of each matrix in a tensor of matrices."""
+    rows = math.sqrt(shape[-2])
+    return min(inside.norm, product(inside.row, rows), product(inside.sup, rows * math.sqrt(shape[-1])))
+
+
+@rule("cosine_similarity")
+def cosine_similarity(call: Call) -> Expr:
+    """``<x, y> / (max(|x|, eps) max(|y|, eps))``: each is divided by its norm, then they are multiplied and summed."""
+    parts = [constant_expr(p) if isinstance(p, Tensor) else p for p in (call["x1"], call["x2"])]
+    shape = tuple(torch.broadcast_shapes(*(p.shape for p in parts)))
+    dim = int(call.get("dim", 1)) % len(shape)
+    spread = Spread(shape, (dim,), float(call.get("eps", 1e-8)), False, float(shape[dim]), "max")
+    units = [call.atom(Division(broadcast(p, shape, call), spread, "l2_norm"), shape) for p in parts]
+    return summed(call, call.atom(Product(*units), shape), [dim], "sum", keep=False)
+
+
+@rule("cdist", "bilinear", "_trilinear", "addbmm", "kron", "tensordot", "chain_matmul", "linalg_multi_dot")
+def bilinear_forms(call: Call) -> Expr:
+    """Say that these have no rule."""
+    return call.opaque("no rule for this product of tensors")

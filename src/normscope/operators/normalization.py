@@ -1,0 +1,291 @@
+"""Normalizers of activations: each is centring, division by a spread, then an affine map.
+
+Only the division is nonlinear. It closes an atom; centring and the affine map stay linear and are measured together
+with their neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.core.value import log_of
+from normscope.operators.expression import Expr, LinearOp, linear
+from normscope.operators.layout import add_terms, scaled
+from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
+from normscope.operators.normalizers.rms_norm import rms_norm_eps
+from normscope.operators.registry import Call, rule
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How a normalizer divides: by ``sqrt(k m2 + eps)``, ``sqrt(k m2) + eps`` or ``max(sqrt(k m2), eps)``.
+
+    Attributes:
+        view: shape under which the groups are whole axes.
+        axes: the axes of the view that make up one group.
+        eps: the stabilizer.
+        centered: m2 is the variance (biased), otherwise the mean square.
+        factor: k; 1 for LayerNorm and RMSNorm, n/(n-1) for an unbiased variance, n for division by the l2 norm.
+        where: ``inside``, ``outside`` or ``max``.
+        channel_axis: the axis of the view that holds channels or channel groups, if groups of different channels are
+            told apart; groups of different samples and tokens never are.
+    """
+
+    view: tuple[int, ...]
+    axes: tuple[int, ...]
+    eps: float
+    centered: bool
+    factor: float = 1.0
+    where: str = "inside"
+    channel_axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.eps < math.inf:
+            raise InputError(f"the eps of a normalizer must be a finite number >= 0, got {self.eps}: correct the layer")
+
+    @property
+    def size(self) -> int:
+        """Return n, the number of entries of a group."""
+        return math.prod(self.view[a] for a in self.axes)
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return sqrt(m2) of every group, in the view's shape with the group axes kept at size one."""
+        x = x.reshape(self.view)
+        if self.centered:
+            x = x - x.mean(self.axes, keepdim=True)
+        return x.square().mean(self.axes, keepdim=True).sqrt()
+
+    def denominator(self, s: Tensor) -> Tensor:
+        """Return what a group of spread s is divided by."""
+        if self.where == "inside":
+            return (self.factor * s.square() + self.eps).sqrt()
+        scaled_spread = math.sqrt(self.factor) * s
+        return scaled_spread + self.eps if self.where == "outside" else scaled_spread.clamp_min(self.eps)
+
+    def normalize(self, x: Tensor) -> Tensor:
+        """Return the normalized tensor without affine map."""
+        view = x.reshape(self.view)
+        centered = view - view.mean(self.axes, keepdim=True) if self.centered else view
+        return (centered / self.denominator(self.of(x))).reshape(x.shape)
+
+
+@statement("normscope", "F3", holds="all pairs of inputs whose group spreads are at least s; no convexity needed")
+def division_constant(spread: Spread, s: Tensor) -> Tensor:
+    """Return the Lipschitz constant of dividing a (centred) group by its spread, where the spread is at least s.
+
+    ``1 / sqrt(k s^2 + eps)``: the division is radial, ``y -> phi(r) y/r``, and both ``phi(r)/r`` and ``phi'(r)`` are
+    at most this for ``r >= sqrt(n) s``. Zero for a centred group of one entry.
+
+    >>> spread = Spread((4,), (0,), 1e-5, True)
+    >>> round(float(division_constant(spread, torch.tensor(0.0))), 4)
+    316.2278
+    """
+    if spread.centered and spread.size == 1:
+        return torch.zeros_like(s)
+    return (1.0 + 1e-14) / spread.denominator(s)
+
+
+class Division(Nonlinear):
+    """The nonlinear core of a normalizer: each group divided by its spread, kept above the floor of the domain.
+
+    Where a group lies within one channel (BatchNorm on the batch, InstanceNorm), the channel's scale belongs to the
+    core: each channel is then ``|gamma_c| / s_c``-Lipschitz, and all of them fold into the linear map before.
+    """
+
+    def __init__(self, x: Expr, spread: Spread, kind: str, gain: Tensor | None = None) -> None:
+        self.inputs, self.spread, self.kind, self.gain = (x,), spread, kind, gain
+
+    def constant(self, context: Context) -> Lip:
+        """Return the constant on the domain's floors, folded into the linear map before it."""
+        x, spread = self.inputs[0], self.spread
+        floor = torch.as_tensor(context.floor(self.name), dtype=torch.float64)
+        constants = division_constant(spread, floor)
+        if self.gain is not None:
+            # A scale of zero leaves nothing, even of a division by zero.
+            constants = torch.where(self.gain == 0, 0.0, constants * self.gain.abs())
+        if constants.numel() == 1 or bool((constants == constants.flatten()[0]).all()):
+            largest = float(constants.flatten()[0])
+            return context.lipschitz(x).scaled(log_of(largest) if largest < INF else INF)
+        if bool(torch.isinf(constants).any()):
+            return context.lipschitz(x).scaled(INF)
+        return context.lipschitz(_folded(x, constants, spread)).minimum(
+            context.lipschitz(x).scaled(log_of(float(constants.max())))
+        )
+
+    def image(self, context: Context) -> Range:
+        """Return the range: a group of n entries has norm at most ``sqrt(n/k)``."""
+        x = self.inputs[0]
+        n, k = self.spread.size, self.spread.factor
+        largest = (1 + 1e-14) * (1.0 if self.gain is None else float(self.gain.abs().max()))
+        group = math.sqrt(n / k) * largest
+        entry = math.sqrt(max(n - 1, 0) / k) * largest if self.spread.centered else group
+        groups = math.prod(self.spread.view) // n
+        row = group if self._group_holds_row(x) else INF
+        return Range(-entry, entry, row, group * math.sqrt(groups))
+
+    def _group_holds_row(self, x: Expr) -> bool:
+        """Tell whether a slice along the last axis lies within one group."""
+        view, axes = self.spread.view, self.spread.axes
+        inner = 1
+        for axis in range(len(view) - 1, -1, -1):
+            if axis not in axes and view[axis] > 1:
+                return False
+            inner *= view[axis]
+            if inner >= x.shape[-1]:
+                return inner % x.shape[-1] == 0
+        return False
+
+
+def _folded(x: Expr, constants: Tensor, spread: Spread) -> Expr:
+    """Return ``diag(constants) x`` with one constant per group."""
+    full = constants.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
+    scale = full.expand(spread.view).reshape(x.shape)
+    op = LinearOp("diagonal", lambda z: z * scale.to(z), None, {"scale": _compact(scale)})
+    return linear(op, [x], x.shape)
+
+
+def _compact(scale: Tensor) -> Tensor:
+    """Return a tensor with every axis along which it is constant reduced to size one."""
+    for axis in range(scale.ndim):
+        first = scale.narrow(axis, 0, 1)
+        if bool((scale == first).all()):
+            scale = first
+    return scale
+
+
+def centered(call: Call, x: Expr, spread: Spread) -> Expr:
+    """Subtract the mean of every group: an orthogonal projection."""
+    view, axes, shape = spread.view, spread.axes, x.shape
+
+    def apply(z: Tensor) -> Tensor:
+        v = z.reshape(view)
+        return (v - v.mean(axes, keepdim=True)).reshape(shape)
+
+    kept: Any = None
+    if view == shape:
+        kept = lambda a: None if a in axes else a  # noqa: E731
+    elif shape[0] == view[0] and 0 not in axes:
+        kept = lambda a: a if a == 0 else None  # noqa: E731
+    within_rows = view == shape and axes == (len(shape) - 1,)
+    op = LinearOp("contraction", apply, None, {"rowwise": within_rows}, kept, call.node.owner)
+    return linear(op, [x], shape)
+
+
+def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Expr:
+    """Return ``gamma * (x - mean)/spread + beta`` as centring, division and affine map.
+
+    Args:
+        call: where it happens; its node names the normalizer.
+        x: the input.
+        spread: groups and stabilizer.
+        kind: ``layer_norm``, ``rms_norm``, ...
+        gamma: scale, broadcastable to the output, or ``None``.
+        beta: shift, likewise.
+    """
+    inner = centered(call, x, spread) if spread.centered else x
+    if gamma is not None and spread.channel_axis is not None and spread.view == x.shape:
+        out = call.atom(Division(inner, spread, kind, _as_groups(gamma, spread)), x.shape)
+        return out if beta is None else add_terms(call, [out], beta.detach())
+    out = call.atom(Division(inner, spread, kind), x.shape)
+    if spread.centered:
+        out = centered(call, out, spread)  # nothing changes, but the next operator sees that the mean is zero
+    if gamma is not None:
+        return scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
+    return out if beta is None else add_terms(call, [out], beta.detach())
+
+
+def _as_groups(gamma: Tensor, spread: Spread) -> Tensor:
+    """Return a scale per channel in the shape the groups of a view have."""
+    shape = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
+    return gamma.detach().to(torch.float64).flatten().reshape(shape)
+
+
+def _per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:
+    """Return a per-channel parameter with axes for the trailing spatial ones."""
+    return None if parameter is None else parameter.detach().reshape(-1, *(1,) * (rank - 2))
+
+
+@rule("layer_norm", "native_layer_norm")
+def layer_norm(call: Call) -> Any:
+    """LayerNorm over the trailing axes."""
+    x = call["input"]
+    count = len(call["normalized_shape"])
+    spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(call["eps"]), True)
+    return _first_of(call, normalizer(call, x, spread, "layer_norm", call["weight"], call["bias"]))
+
+
+@rule("rms_norm", "_fused_rms_norm")
+def rms_norm(call: Call) -> Any:
+    """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
+    x = call["input"]
+    count = len(call["normalized_shape"])
+    value = call.value[0] if isinstance(call.value, tuple | list) else call.value
+    eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)
+    spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(eps), False)
+    return _first_of(call, normalizer(call, x, spread, "rms_norm", call["weight"]))
+
+
+@rule("group_norm", "native_group_norm")
+def group_norm(call: Call) -> Any:
+    """GroupNorm: groups of channels of one sample."""
+    x = call["input"]
+    groups = int(call.get("num_groups", call.get("group")))
+    view = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
+    spread = Spread(view, (2,), float(call["eps"]), True, channel_axis=1)
+    gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
+    return _first_of(call, normalizer(call, x, spread, "group_norm", gamma, beta))
+
+
+@rule("instance_norm")
+def instance_norm(call: Call) -> Any:
+    """InstanceNorm: one channel of one sample; with running statistics it is a fixed affine map."""
+    x = call["input"]
+    gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
+    if not call["use_input_stats"]:
+        return _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
+    spread = Spread(x.shape, tuple(range(2, len(x.shape))), float(call["eps"]), True, channel_axis=1)
+    return normalizer(call, x, spread, "instance_norm", gamma, beta)
+
+
+@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+      "cudnn_batch_norm", "_batch_norm_no_update", "_batch_norm_with_update")  # fmt: skip
+def batch_norm(call: Call) -> Any:
+    """BatchNorm: an affine map with running statistics, otherwise a normalizer of the stacked batch."""
+    x = call.get("input", call.get("self"))
+    gamma, beta = (_per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
+    uses_batch = bool(call.get("training", "with_update" in call.node.op)) or call.arguments.get("running_mean") is None
+    if "no_training" in call.node.op or "no_update" in call.node.op:
+        uses_batch = False
+    if uses_batch:
+        axes = (0, *range(2, len(x.shape)))
+        spread = Spread(x.shape, axes, float(call["eps"]), True, channel_axis=1)
+        return _first_of(call, normalizer(call, x, spread, "batch_norm", gamma, beta))
+    out = _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
+    return _first_of(call, out)
+
+
+def _fixed(
+    call: Call, x: Expr, mean: Tensor, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
+) -> Expr:
+    """Return normalization by fixed statistics: ``gamma (x - mean)/sqrt(var + eps) + beta``."""
+    places = (-1, *(1,) * (len(x.shape) - 2))
+    mean, var = (t.detach().to(torch.float64).reshape(places) for t in (mean, var))
+    scale = (var + eps).rsqrt()
+    if gamma is not None:
+        scale = scale * gamma.to(torch.float64)
+    bias = -mean * scale
+    if beta is not None:
+        bias = bias + beta.to(torch.float64)
+    return scaled(call, x, scale, bias)
+
+
+def _first_of(call: Call, result: Expr) -> Any:
+    """Return the result, followed by statistics nobody may rely on if the operation gives them."""
+    return call.with_rest(result, "statistics of a normalizer used outside it", known=False)

@@ -1,0 +1,295 @@
+r"""Batch normalization: with frozen statistics a diagonal map, with those of the batch a map of the stacked batch.
+
+With running statistics ``y_c = gamma_c (x_c - mean_c)/sqrt(var_c + eps) + beta_c``. With batch statistics each channel
+is a layer normalization of its ``m = batch * positions`` values, and the input is the whole batch in the 2-norm.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, sum_units, tree_sum, up
+from normscope.core.statement import statement
+from normscope.operators.normalizers.layer_norm import OutputRange, rows_at, rows_on_ball
+from normscope.operators.normalizers.moments import inverse_scale
+
+
+def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
+    """Return the diagonal ``gamma_c / sqrt(var_c + eps)`` that batch normalization multiplies with, in float64.
+
+    This is what is folded into the linear map before it: ``diag(scale) W``. It is rounded to nearest; each entry has
+    relative error at most ``4 u``.
+
+    Args:
+        gamma: the scale, or ``None`` for ones.
+        running_var: the frozen variances, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    Raises:
+        InputError: if a variance is negative, or zero together with ``eps``.
+
+    >>> batch_norm_scale(torch.tensor([2.0]), torch.tensor([4.0]), 0.0).tolist()
+    [1.0]
+    """
+    variance = as_float64(running_var, "running_var").reshape(-1)
+    scale = _scale(gamma, variance.numel())
+    total = variance + require_nonnegative(eps, "eps")
+    if bool((variance < 0).any()) or bool((total == 0).any()):
+        raise InputError(
+            f"variances must be >= 0 and variance + eps > 0, got variance {float(variance.min())} and eps {eps}: "
+            "the running statistics are damaged or were never filled"
+        )
+    return scale / total.sqrt()
+
+
+@statement("normscope", "Proposition BN-1", holds="running statistics")
+def batch_norm_running(gamma: Tensor | None, running_var: Tensor, eps: float) -> float:
+    """Return the Lipschitz constant with frozen statistics, ``max_c |gamma_c| / sqrt(var_c + eps)``.
+
+    The Jacobian is diagonal, the same at every input, so this is also its norm at every point.
+
+    Args:
+        gamma: the scale, or ``None`` for ones.
+        running_var: the frozen variances, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(batch_norm_running(torch.tensor([0.3, -2, 1, 5, 0.1]), torch.tensor([0.01, 0.25, 1, 4, 9]), 1e-5), 7)
+    3.99992
+    """
+    scale = batch_norm_scale(gamma, running_var, eps)
+    if gamma is not None and not bool(gamma.any()):
+        return 0.0
+    return max(up(float(scale.abs().max())), TINIEST)
+
+
+@statement("normscope", "Proposition BN-2", holds="running statistics")
+def batch_norm_frobenius(gamma: Tensor | None, running_var: Tensor, eps: float, positions: int = 1) -> float:
+    """Return the Frobenius norm of the Jacobian, ``sqrt(positions) ||gamma / sqrt(var + eps)||_2`` (not a constant).
+
+    Args:
+        gamma: the scale, or ``None`` for ones.
+        running_var: the frozen variances, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+        positions: number of spatial positions that share a channel.
+
+    Returns:
+        The norm, rounded up.
+
+    >>> round(batch_norm_frobenius(None, torch.tensor([9.0, 16.0]), 0.0), 4)
+    0.4167
+    """
+    scale = batch_norm_scale(gamma, running_var, eps)
+    return up(math.sqrt(positions) * float(torch.linalg.vector_norm(scale)), scale.numel() + 16.0)
+
+
+@statement(
+    "than2025",
+    "Lemma 1",
+    holds="printed without a scale; a Frobenius norm, up to sqrt(n) above the constant for |gamma| <= 1",
+)
+def batch_norm_printed(running_var: Tensor, eps: float) -> float:
+    """Return the printed ``||(1/sqrt(var_1 + eps), ..., 1/sqrt(var_n + eps))||_2``.
+
+    It is stated as an equality, and holds as one for ``n = 1`` only.
+
+    Args:
+        running_var: the frozen variances, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(batch_norm_printed(torch.tensor([9.0, 16.0]), 0.0), 4)
+    0.4167
+    """
+    return float(torch.linalg.vector_norm(batch_norm_scale(None, running_var, eps)))
+
+
+@statement("than2025slides", "BN", holds="printed; a Frobenius norm, up to sqrt(n) above the constant")
+def batch_norm_slides(gamma: Tensor, running_var: Tensor, eps: float) -> float:
+    """Return the printed ``||gamma / sqrt(var + eps)||_2``, an upper bound of the constant, not its value.
+
+    Args:
+        gamma: the scale.
+        running_var: the frozen variances, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(batch_norm_slides(torch.tensor([2.0, 2.0]), torch.tensor([9.0, 16.0]), 0.0), 4)
+    0.8333
+    """
+    return float(torch.linalg.vector_norm(batch_norm_scale(gamma, running_var, eps)))
+
+
+@statement("normscope", "Proposition BN-3", holds="batch statistics, stacked batch")
+def batch_norm_batch_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return, per channel, the Jacobian norm at a stacked batch.
+
+    ``|gamma_c| / sqrt(s_c^2 + eps)`` for ``m >= 3`` values in the channel, ``|gamma_c| eps / (s_c^2 + eps)^{3/2}`` for
+    ``m = 2`` and 0 for ``m = 1``.
+
+    Args:
+        x: the batch, of shape (batch, channels, *positions).
+        gamma: the scale, or ``None`` for ones.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The norms, rounded up, of shape (channels,).
+
+    >>> batch_norm_batch_each(torch.tensor([[0.0], [2.0], [4.0]]), None, 0.0)
+    tensor([0.6124], dtype=torch.float64)
+    """
+    eps = require_nonnegative(eps, "eps")
+    points = _channels(x)
+    scale = _scale(gamma, points.shape[0]).abs()
+    ones = torch.ones(1, points.shape[1], dtype=torch.float64)
+    return _times(scale, rows_at(points, ones, eps))
+
+
+@statement("normscope", "Proposition BN-3", holds="batch statistics, stacked batch")
+def batch_norm_batch_at(x: Tensor, gamma: Tensor | None, eps: float) -> float:
+    """Return the Jacobian norm at a stacked batch: the largest of :func:`batch_norm_batch_each`.
+
+    Args:
+        x: the batch, of shape (batch, channels, *positions).
+        gamma: the scale, or ``None`` for ones.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(batch_norm_batch_at(torch.tensor([[3.0], [-3.0]]), None, 7.0), 6)
+    0.109375
+    """
+    return float(batch_norm_batch_each(x, gamma, eps).max())
+
+
+@statement("normscope", "Proposition BN-4", holds="batch statistics, stacked batch of at least two values per channel")
+def batch_norm_batch_global(gamma: Tensor, eps: float) -> float:
+    """Return the Lipschitz constant on all batches, ``max_c |gamma_c| / sqrt(eps)``.
+
+    Attained where the channel is constant over the batch (``m >= 2`` values per channel; with one value the map is
+    constant and the bound still holds).
+
+    Args:
+        gamma: the scale (ones for a layer without one).
+        eps: the stabilizer, ``>= 0``; zero gives infinity.
+
+    >>> round(batch_norm_batch_global(torch.ones(3), 1e-5), 4)
+    316.2278
+    """
+    return batch_norm_batch_on_floor(gamma, eps, 0.0)
+
+
+@statement("normscope", "Proposition BN-5", holds="batch statistics, stacked batch of at least two values per channel")
+def batch_norm_batch_on_floor(gamma: Tensor, eps: float, s_per_channel: Tensor | float) -> float:
+    """Return the Lipschitz constant on ``{s_c(x) >= s_c for all c}``, ``max_c |gamma_c| / sqrt(s_c^2 + eps)``.
+
+    It holds for every pair of batches of that set, which is not convex, and is attained by antipodal pairs.
+
+    Args:
+        gamma: the scale (ones for a layer without one).
+        eps: the stabilizer, ``>= 0``.
+        s_per_channel: the floors of the batch standard deviations, one number or one per channel.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(batch_norm_batch_on_floor(torch.tensor([1.0, -4.0]), 0.0, torch.tensor([1.0, 8.0])), 9)
+    1.0
+    """
+    scale = as_float64(gamma, "gamma").reshape(-1).abs()
+    floors = floors_like(s_per_channel, scale)
+    return float(_times(scale, inverse_scale(floors, require_nonnegative(eps, "eps"))).max())
+
+
+@statement("normscope", "Proposition BN-6", holds="batch statistics, stacked batch")
+def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around a stacked batch.
+
+    Each channel keeps ``s_c >= max(0, s_c(x) - radius/sqrt(m))``; two values per channel have a known derivative.
+
+    Args:
+        x: the centre, of shape (batch, channels, *positions).
+        radius: the radius in the 2-norm of the stack, ``>= 0``.
+        gamma: the scale, or ``None`` for ones.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(batch_norm_batch_on_ball(torch.tensor([[3.0], [-3.0], [0.0]]), 1.0, None, 0.0), 6)
+    0.534148
+    """
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    points = _channels(x)
+    scale = _scale(gamma, points.shape[0])
+    return rows_on_ball(points, radius, scale[:, None].expand_as(points), scale.abs(), eps)
+
+
+@statement("normscope", "Proposition BN-7", holds="batch statistics")
+def batch_norm_batch_range(gamma: Tensor, beta: Tensor | None, m: int) -> OutputRange:
+    """Return where the stacked output lies for ``m`` values per channel.
+
+    Each normalized channel has 2-norm at most ``sqrt(m)`` and entries within ``sqrt(m - 1)``.
+
+    Args:
+        gamma: the scale (ones for a layer without one).
+        beta: the shift, or ``None``.
+        m: values per channel, ``batch * positions``.
+
+    Returns:
+        The :class:`OutputRange`, per channel, rounded outward; the radius is that of the whole stack.
+
+    >>> round(batch_norm_batch_range(torch.ones(2), None, 8).radius, 9)
+    4.0
+    """
+    scale = as_float64(gamma, "gamma").reshape(-1)
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(-1)
+    return grouped_range(scale, shift, m, m)
+
+
+def grouped_range(scale: Tensor, shift: Tensor, size: int, repeats: int) -> OutputRange:
+    """Return the range of channels normalized in groups of ``size`` values, each channel holding ``repeats`` values."""
+    reach = scale.abs() * math.sqrt(size - 1) * (1.0 + 8.0 * UNIT)
+    slack = 4.0 * UNIT * (shift.abs() + reach)
+    # in each channel ||gamma z + beta 1|| <= |gamma| sqrt(size) + |beta| sqrt(repeats)
+    length = scale.abs() * math.sqrt(size) + shift.abs() * math.sqrt(repeats)
+    radius = up(float(tree_sum(length**2).sqrt()), sum_units(scale.numel()) + 8.0)
+    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
+
+
+def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:
+    """Return floors of standard deviations as a float64 tensor of the shape of ``scale``.
+
+    Raises:
+        InputError: if one is negative or their number does not fit.
+    """
+    values = as_float64(torch.as_tensor(floors), "the floor of the standard deviation")
+    if bool((values < 0).any()) or values.numel() not in (1, scale.numel()):
+        raise InputError(
+            f"floors of standard deviations must be >= 0, one or {scale.numel()} of them, got {values.numel()} with "
+            f"minimum {float(values.min())}"
+        )
+    return values.reshape(-1).expand(scale.numel()).reshape(scale.shape)
+
+
+def _times(scale: Tensor, norm: Tensor) -> Tensor:
+    """Return ``scale * norm`` rounded up, zero where the scale is zero unless the map is not defined there."""
+    product = (scale * norm * (1.0 + 4.0 * UNIT)).clamp_min(TINIEST)
+    zero = ((scale == 0) | (norm == 0)) & ~torch.isinf(norm)
+    return torch.where(torch.isinf(norm), norm, torch.where(zero, torch.zeros_like(product), product))
+
+
+def _scale(gamma: Tensor | None, channels: int) -> Tensor:
+    """Return the scale in float64, ones for ``None``."""
+    if gamma is None:
+        return torch.ones(channels, dtype=torch.float64)
+    scale = as_float64(gamma, "gamma").reshape(-1)
+    if scale.numel() != channels:
+        raise InputError(f"gamma must have one entry per channel, got {scale.numel()} for {channels} channels")
+    return scale
+
+
+def _channels(x: Tensor) -> Tensor:
+    """Return a batch of shape (batch, channels, *positions) as a float64 matrix with one row per channel."""
+    if x.ndim < 2:
+        raise InputError(f"a batch has shape (batch, channels, *positions), got {tuple(x.shape)}")
+    return as_float64(x, "x").transpose(0, 1).reshape(x.shape[1], -1)

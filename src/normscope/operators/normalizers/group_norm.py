@@ -1,0 +1,221 @@
+"""Group normalization: each group of channels of each sample is a layer normalization of its own."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
+from normscope.core.statement import statement
+from normscope.operators.normalizers.batch_norm import floors_like
+from normscope.operators.normalizers.layer_norm import (
+    OutputRange,
+    centered_scale_norm,
+    largest_at,
+    rows_at,
+    rows_on_ball,
+)
+
+
+@statement("normscope", "Proposition GN-1")
+def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> Tensor:
+    """Return the Jacobian norm of each group of each sample: layer normalization of ``n_g`` values.
+
+    Args:
+        x: the input, of shape (samples, channels, *positions).
+        groups: number of groups.
+        gamma: the scale per channel, or ``None`` for ones.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The norms, rounded up, of shape (samples, groups).
+
+    >>> group_norm_each(torch.zeros(1, 4, 3), 2, None, 0.25).shape
+    torch.Size([1, 2])
+    """
+    points, scale = _rows(x, groups, gamma)
+    return rows_at(points, scale, require_nonnegative(eps, "eps")).reshape(-1, groups)
+
+
+@statement("normscope", "Proposition GN-1")
+def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> float:
+    """Return the Jacobian norm at a batch, the largest over samples and groups (the Jacobian is block diagonal).
+
+    The arguments are those of :func:`group_norm_each`.
+
+    >>> round(group_norm_at(torch.ones(1, 12), 4, None, 1e-5), 4)
+    316.2278
+    """
+    points, scale = _rows(x, groups, gamma)
+    return largest_at(points, scale, require_nonnegative(eps, "eps"))
+
+
+@statement("normscope", "Proposition GN-2")
+def group_norm_global(gamma: Tensor, groups: int, eps: float, positions: int = 1) -> float:
+    """Return the Lipschitz constant on all inputs, ``max_g ||diag(gamma_g) P_g|| / sqrt(eps)``.
+
+    Args:
+        gamma: the scale per channel (ones for a layer without one).
+        groups: number of groups.
+        eps: the stabilizer, ``>= 0``; zero gives infinity.
+        positions: spatial positions per channel.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(group_norm_global(torch.ones(12), 4, 1e-5), 4)
+    316.2278
+    """
+    return group_norm_on_floor(gamma, groups, eps, 0.0, positions)
+
+
+@statement("normscope", "Proposition GN-3")
+def group_norm_on_floor(gamma: Tensor, groups: int, eps: float, s: Tensor | float, positions: int = 1) -> float:
+    """Return the Lipschitz constant on ``{sigma_g(x) >= s_g}``, ``max_g ||diag(gamma_g) P_g|| / sqrt(s_g^2 + eps)``.
+
+    Args:
+        gamma: the scale per channel (ones for a layer without one).
+        groups: number of groups.
+        eps: the stabilizer, ``>= 0``.
+        s: the floors of the standard deviations, one number or one per group.
+        positions: spatial positions per channel.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(group_norm_on_floor(torch.tensor([3.0, 3.0, 1.0, 1.0]), 2, 0.0, torch.tensor([6.0, 1.0])), 9)
+    1.0
+    """
+    eps = require_nonnegative(eps, "eps")
+    norms = torch.tensor(group_scale_norms(gamma, groups, positions), dtype=torch.float64)
+    floors = floors_like(s, norms).tolist()
+    size = gamma.numel() // groups * positions
+    if size == 1:
+        return 0.0 if eps > 0 or min(floors) > 0 else math.inf
+    return max(quotient_up(n, math.hypot(f, math.sqrt(eps))) for n, f in zip(norms.tolist(), floors, strict=True))
+
+
+@statement("normscope", "Proposition GN-4")
+def group_norm_on_ball(x: Tensor, radius: float, groups: int, gamma: Tensor | None, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around a batch of inputs.
+
+    Each group keeps ``sigma_g >= max(0, sigma_g(x) - radius/sqrt(n_g))``.
+
+    Args:
+        x: the centre, of shape (samples, channels, *positions).
+        radius: the radius in the 2-norm, ``>= 0``.
+        groups: number of groups.
+        gamma: the scale per channel, or ``None`` for ones.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(group_norm_on_ball(torch.tensor([[3.0, -3.0, 0.0]]), 1.0, 1, None, 0.0), 6)
+    0.534148
+    """
+    points, scale = _rows(x, groups, gamma)
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    samples, n = points.shape[0] // groups, points.shape[1]
+    weights = torch.ones(x.shape[1]) if gamma is None else gamma
+    norms = torch.tensor(group_scale_norms(weights, groups, n * groups // x.shape[1]), dtype=torch.float64)
+    return rows_on_ball(points, radius, scale, norms.repeat(samples), eps)
+
+
+@statement("normscope", "Proposition GN-5")
+def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions: int = 1) -> OutputRange:
+    """Return where the output of one sample lies, whatever the input.
+
+    Each normalized group is centred with 2-norm at most ``sqrt(n_g)`` and entries within ``sqrt(n_g - 1)``.
+
+    Args:
+        gamma: the scale per channel (ones for a layer without one).
+        beta: the shift per channel, or ``None``.
+        groups: number of groups.
+        positions: spatial positions per channel.
+
+    Returns:
+        The :class:`OutputRange`, bounds per channel, rounded outward.
+
+    >>> round(group_norm_range(torch.ones(8), None, 2).radius, 9)
+    2.828427125
+    """
+    scale = as_float64(gamma, "gamma").reshape(groups, -1)
+    size = scale.shape[1] * positions
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(groups, -1)
+    reach = scale.abs() * math.sqrt(size - 1) * (1.0 + 8.0 * UNIT)
+    slack = 4.0 * UNIT * (shift.abs() + reach)
+    norms = torch.tensor(group_scale_norms(scale, groups, positions), dtype=torch.float64)
+    length = norms * math.sqrt(size) + (tree_sum(shift**2) * positions).sqrt()
+    radius = up(float(tree_sum(length**2).sqrt()), 2 * sum_units(scale.numel()) + 16.0)
+    return OutputRange(radius, (shift - reach - slack).reshape(-1), (shift + reach + slack).reshape(-1))
+
+
+@statement("than2025", "Lemma 3", holds="printed without a scale; a bound for max |gamma| <= 1, loose up to C times")
+def group_norm_printed(std_per_group: Tensor, eps: float) -> float:
+    """Return the printed ``sum_k 1/sqrt(sigma_k^2 + eps)`` over the groups; the constant is the largest term.
+
+    Args:
+        std_per_group: the standard deviation of each group.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(group_norm_printed(torch.zeros(4), 1e-5), 1)
+    1264.9
+    """
+    std = as_float64(std_per_group, "std_per_group").reshape(-1)
+    root = torch.hypot(std, torch.full_like(std, require_nonnegative(eps, "eps")).sqrt())
+    return float((1.0 / root).sum())
+
+
+@statement("than2025slides", "GN", holds="printed; not a bound: fails for a one-hot scale")
+def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) -> float:
+    """Return the printed ``(1 - 1/n_g) ||gamma / sqrt(std^2 + eps)||_2`` for one group of ``n_g`` values.
+
+    Args:
+        gamma: the scale of the group.
+        std: the standard deviation of the group.
+        eps: the stabilizer, ``>= 0``.
+        group_size: ``n_g``.
+
+    >>> round(group_norm_slides(torch.tensor([1.0, 0.0, 0.0]), 0.0, 1.0, 3), 4)
+    0.6667
+    """
+    norm = float(torch.linalg.vector_norm(as_float64(gamma, "gamma")))
+    root = math.hypot(require_nonnegative(std, "std"), math.sqrt(require_nonnegative(eps, "eps")))
+    return math.inf if root == 0 else (1.0 - 1.0 / group_size) * norm / root
+
+
+def group_scale_norms(gamma: Tensor, groups: int, positions: int) -> list[float]:
+    """Return ``||diag(gamma_g) P_g||`` of each group; with two or more positions it is ``max |gamma_g|``.
+
+    Raises:
+        InputError: if the channels cannot be divided into that many groups.
+
+    >>> group_scale_norms(torch.tensor([1.0, -2.0]), 2, 9)
+    [1.0, 2.0]
+    """
+    if groups < 1 or gamma.numel() % groups:
+        raise InputError(f"{gamma.numel()} channels cannot be divided into {groups} groups")
+    if positions < 1:
+        raise InputError(f"a channel has at least one position, got {positions}")
+    per_group = as_float64(gamma, "gamma").reshape(groups, -1)
+    if positions > 1:
+        return per_group.abs().amax(dim=1).tolist()
+    return [centered_scale_norm(g) for g in per_group]
+
+
+def _rows(x: Tensor, groups: int, gamma: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return every group of every sample as a row, with the scale of its entries."""
+    if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
+        raise InputError(
+            f"x must have shape (samples, channels, *positions) with channels divisible by {groups}, "
+            f"got {tuple(x.shape)}"
+        )
+    samples, channels = x.shape[:2]
+    points = as_float64(x, "x").reshape(samples * groups, -1)
+    weights = torch.ones(channels, dtype=torch.float64) if gamma is None else as_float64(gamma, "gamma").reshape(-1)
+    if weights.numel() != channels:
+        raise InputError(f"gamma must have one entry per channel, got {weights.numel()} for {channels} channels")
+    positions = points.numel() // (samples * channels)
+    scale = weights[:, None].expand(channels, positions).reshape(groups, -1)
+    return points, scale.repeat(samples, 1)

@@ -1,0 +1,373 @@
+r"""Layer normalization: ``y = gamma * (x - mean) / sqrt(var + eps) + beta`` over the last axes.
+
+With ``P = I - 11^T/n``, ``y = P x``, ``sigma^2 = ||y||^2/n`` and ``kappa = eps/(sigma^2 + eps)`` the Jacobian is
+
+    ``J = diag(gamma) (I - (1 - kappa) yy^T/||y||^2) P / sqrt(sigma^2 + eps)``.
+
+Every constant is in the 2-norm, computed in float64 and rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
+from normscope.core.statement import statement
+from normscope.operators.normalizers.moments import inverse_scale, standard_deviation
+from normscope.operators.normalizers.secular_equation import shrunk_scale_norm
+
+#: Replaces the norm of a zero row, whose direction is then zero as it should be.
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class OutputRange:
+    """Where the output of a normalizer lies, whatever its input.
+
+    Attributes:
+        radius: bound on the 2-norm of the output.
+        low: lower bound of each output entry (or of each channel's entries).
+        high: upper bound of each output entry.
+    """
+
+    radius: float
+    low: Tensor
+    high: Tensor
+
+
+@statement("normscope", "Proposition LN-1")
+def centered_scale_norm(gamma: Tensor) -> float:
+    """Return ``||diag(gamma) P||_2`` with ``P = I - 11^T/n``: what a scale can do to centred vectors.
+
+    Its square is the largest root of ``sum_i 1/(gamma_i^2 - lam) = 0``, which lies between the second largest and the
+    largest ``gamma_i^2``; it is ``max gamma_i^2`` when the largest is attained twice, and zero for ``n = 1``.
+
+    Args:
+        gamma: the scale, any shape, ``n`` elements.
+
+    Returns:
+        The norm, rounded up.
+
+    Raises:
+        NonFiniteError: if ``gamma`` holds NaN or infinity.
+
+    >>> round(centered_scale_norm(torch.tensor([3.0, 2.0, 1.0, 0.5])), 6)
+    2.707666
+    >>> centered_scale_norm(torch.tensor([7.0]))
+    0.0
+    """
+    scale = as_float64(gamma, "gamma").reshape(1, -1)
+    n = scale.shape[1]
+    if n == 1:
+        return 0.0
+    return float(shrunk_scale_norm(scale, (torch.full_like(scale, 1.0 / math.sqrt(n)),))[0])
+
+
+@statement("than2025", "Lemma 23", holds="eps > 0 or sigma(x) > 0; gamma multiplies from the left")
+def layer_norm_jacobian(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+    """Return the Jacobian ``diag(gamma)/s (I - yy^T/(||y||^2 + n eps)) P``, ``s = sqrt(sigma^2 + eps)``, at one vector.
+
+    Args:
+        x: the input, ``n`` elements.
+        gamma: the scale, ``n`` elements.
+        eps: the stabilizer.
+
+    Returns:
+        The dense n x n Jacobian in float64 (not rounded in any direction).
+
+    Raises:
+        InputError: if ``eps`` and the variance are both zero, where the map is not defined.
+
+    >>> layer_norm_jacobian(torch.zeros(2), torch.ones(2), 1.0).tolist()
+    [[0.5, -0.5], [-0.5, 0.5]]
+    """
+    point, scale = as_float64(x, "x").reshape(-1), as_float64(gamma, "gamma").reshape(-1)
+    n = point.numel()
+    y = point - point.mean()
+    y = y - y.mean()
+    variance = y.square().mean() + require_nonnegative(eps, "eps")
+    if variance == 0:
+        raise InputError("layer norm with eps = 0 is not defined at a constant vector: use eps > 0")
+    eye = torch.eye(n, dtype=torch.float64)
+    shrink = eye - torch.outer(y, y) / (n * variance)
+    return scale[:, None] / variance.sqrt() * (shrink @ (eye - 1.0 / n))
+
+
+@statement("normscope", "Proposition LN-2")
+def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
+    r"""Return the spectral norm of the Jacobian at each vector of a batch.
+
+    ``||J|| = sqrt(lambda_max(G (I - 11^T/n - (1 - kappa^2) yy^T/||y||^2) G)) / sqrt(sigma^2 + eps)``, ``G =
+    diag(gamma)``. For constant ``|gamma| = c``: ``c / sqrt(sigma^2 + eps)`` if ``n >= 3``, ``c eps / (sigma^2 +
+    eps)^{3/2}`` if ``n = 2`` and 0 if ``n = 1``. Where ``eps = sigma = 0`` the map is not defined: infinity.
+
+    Args:
+        x: the inputs; the last axes are those of ``gamma``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The norms, rounded up, of the shape of ``x`` without its normalized axes.
+
+    Raises:
+        InputError: if the shapes do not fit or ``eps < 0``.
+        NonFiniteError: if an argument holds NaN or infinity.
+
+    >>> layer_norm_each(torch.tensor([[0.0, 0.0, 3.0], [1.0, 1.0, 1.0]]), torch.ones(3), 1e-2)
+    tensor([ 0.7053, 10.0000], dtype=torch.float64)
+    """
+    eps = require_nonnegative(eps, "eps")
+    points, scale, lead = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    return rows_at(points, scale, eps).reshape(lead)
+
+
+def rows_at(points: Tensor, scale: Tensor, eps: float) -> Tensor:
+    """Return the Jacobian norms for float64 rows ``points`` and scales of shape (rows, n) or (1, n)."""
+    rows, n = points.shape
+    spread = standard_deviation(points)
+    inverse = inverse_scale(spread.low, eps)
+    if n == 1:
+        return torch.zeros_like(inverse) if eps > 0 else torch.full_like(inverse, math.inf)
+    scale = scale.expand(rows, n)
+    if n == 2:
+        return _pair_norm(scale, spread.low, inverse, eps)
+    kappa = eps * inverse.clamp(max=1e150) ** 2
+    keep = torch.sqrt(((1.0 - kappa) * (1.0 + kappa)).clamp(0.0, 1.0))
+    norm = torch.linalg.vector_norm(spread.direction, dim=-1).clamp_min(TINY)
+    along = spread.direction / norm[:, None] * keep[:, None]
+    error = 16.0 * spread.direction_error + 16.0 * sum_units(n) * UNIT
+    centre = torch.full((1, n), 1.0 / math.sqrt(n), dtype=torch.float64).expand(rows, n)
+    shrunk = shrunk_scale_norm(scale, (centre, along), error)
+    return torch.where(torch.isinf(inverse), inverse, shrunk * inverse * (1.0 + 8.0 * UNIT))
+
+
+def _rows(points: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Return inputs and scales as matrices of rows, and the shape of the batch."""
+    shape = scale.shape
+    if points.shape[points.ndim - scale.ndim :] != shape or scale.ndim == 0:
+        raise InputError(
+            f"the last axes of x must be those of gamma, got x of {tuple(points.shape)} and gamma of {tuple(shape)}: "
+            "pass gamma with the normalized shape"
+        )
+    n = scale.numel()
+    return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]
+
+
+@statement("normscope", "Proposition LN-2")
+def layer_norm_at(x: Tensor, gamma: Tensor, eps: float) -> float:
+    """Return the spectral norm of the Jacobian at a batch: the largest of :func:`layer_norm_each`.
+
+    The vectors of a batch do not interact, so the Jacobian of the stack is block diagonal.
+
+    Args:
+        x: the inputs; the last axes are those of ``gamma``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The norm, rounded up; infinity where the map is not defined.
+
+    >>> round(layer_norm_at(torch.tensor([3.0, -3.0]), torch.ones(2), 7.0), 6)
+    0.109375
+    """
+    eps = require_nonnegative(eps, "eps")
+    points, scale, _ = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    return largest_at(points, scale, eps)
+
+
+def largest_at(points: Tensor, scale: Tensor, eps: float) -> float:
+    """Return the largest Jacobian norm over float64 rows; rows that cannot be the largest are not solved."""
+    rows, n = points.shape
+    if n >= 3 and rows > 1:
+        inverse = inverse_scale(standard_deviation(points).low, eps)
+        third = torch.topk(scale.abs(), 3, dim=-1).values.expand(rows, 3)
+        floor = (third[:, 2] * inverse).max() * (1.0 - 1e-6)
+        candidates = (third[:, 0] * inverse >= floor) | torch.isinf(inverse)
+        points = points[candidates]
+        scale = scale if scale.shape[0] == 1 else scale[candidates]
+    return float(rows_at(points, scale, eps).max())
+
+
+@statement("normscope", "Proposition LN-3")
+def layer_norm_global(gamma: Tensor, eps: float) -> float:
+    """Return the Lipschitz constant on all inputs, ``||diag(gamma) P||_2 / sqrt(eps)``.
+
+    It is attained at constant vectors. For ``eps = 0`` the map has no limit there: infinity.
+
+    Args:
+        gamma: the scale, ``n`` elements.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(layer_norm_global(torch.tensor([3.0, 2.0, 1.0, 0.5]), 1e-5), 4)
+    856.2392
+    >>> layer_norm_global(torch.ones(1), 1e-5)
+    0.0
+    """
+    return layer_norm_on_floor(gamma, eps, 0.0)
+
+
+@statement("normscope", "Proposition LN-4")
+def layer_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
+    """Return the Lipschitz constant on ``{x : sigma(x) >= s}``, ``||diag(gamma) P||_2 / sqrt(s^2 + eps)``.
+
+    The set is not convex, so a bound on the Jacobian would not do; the constant holds for every pair of its points
+    and is attained by antipodal pairs. With ``r = ||y||`` and ``phi(r) = r/sqrt(r^2/n + eps)``, both ``phi(r)/r`` and
+    ``phi'`` are at most ``1/sqrt(s^2 + eps)``, and ``||f_1 - f_2||^2 = (phi_1 - phi_2)^2 + 4 phi_1 phi_2 sin^2``.
+
+    Args:
+        gamma: the scale, ``n`` elements.
+        eps: the stabilizer, ``>= 0``.
+        s: the floor of the standard deviation, ``>= 0``.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> round(layer_norm_on_floor(torch.ones(8), 1e-3, 0.5), 5)
+    1.99601
+    """
+    eps, s = require_nonnegative(eps, "eps"), require_nonnegative(s, "s")
+    if gamma.numel() == 1 and (eps > 0 or s > 0):
+        return 0.0  # one element has no deviation: the map is constant, and the set is empty for s > 0
+    return quotient_up(centered_scale_norm(gamma), math.hypot(s, math.sqrt(eps)))
+
+
+@statement("normscope", "Proposition LN-5")
+def layer_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector of ``x``.
+
+    On the ball ``sigma >= s = max(0, sigma(x) - radius/sqrt(n))``, so the bound of the floor ``s`` holds; for ``n =
+    2`` the ball is convex and the derivative known: ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}``.
+
+    Args:
+        x: the centres; the last axes are those of ``gamma``.
+        radius: the radius in the 2-norm, ``>= 0``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The largest bound over the vectors, rounded up.
+
+    >>> round(layer_norm_on_ball(torch.tensor([3.0, -3.0, 0.0]), 1.0, torch.ones(3), 0.0), 6)
+    0.534148
+    """
+    eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
+    points, scale, _ = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    return rows_on_ball(points, radius, scale, torch.tensor([centered_scale_norm(scale)], dtype=torch.float64), eps)
+
+
+def rows_on_ball(points: Tensor, radius: float, scale: Tensor, scale_norm: Tensor, eps: float) -> float:
+    """Return the largest bound over float64 rows, given each scale and its ``||diag(gamma) P||`` (or one for all)."""
+    rows, n = points.shape
+    floors = floor_on_ball(points, radius)
+    inverse = inverse_scale(floors, eps)
+    if n == 1:
+        return 0.0 if eps > 0 else math.inf
+    if n == 2:
+        return float(_pair_norm(scale.expand(rows, 2), floors, inverse, eps).max())
+    return float((scale_norm * inverse * (1.0 + 8.0 * UNIT)).max())
+
+
+def _pair_norm(scale: Tensor, std_low: Tensor, inverse: Tensor, eps: float) -> Tensor:
+    """Return the derivative norm ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}`` of two elements with ``sigma >= s``."""
+    if eps == 0:  # the output is the sign of the difference: locally constant
+        return torch.where(std_low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
+    size = torch.hypot(scale[:, 0], scale[:, 1]) * math.sqrt(0.5)
+    # inverse <= 1/sqrt(eps) up to rounding, so the grouping cannot overflow
+    return size * inverse * (math.sqrt(eps) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
+
+
+def floor_on_ball(points: Tensor, radius: float) -> Tensor:
+    """Return per row a lower bound of the standard deviation on the ball: ``max(0, sigma - radius/sqrt(n))``."""
+    low = standard_deviation(points).low
+    return (low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(points.shape[1]))).clamp_min(0.0)
+
+
+@statement("normscope", "Proposition LN-6")
+def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -> OutputRange:
+    """Return where the output lies, whatever the input.
+
+    ``||y|| <= sqrt(n) ||diag(gamma) P|| + ||beta||`` and ``|y_i - beta_i| <= |gamma_i| sqrt(n - 1)``: the normalized
+    vector is centred and no longer than ``sqrt(n)``; its largest entry is that of ``sqrt(n) P e_i``.
+
+    Args:
+        gamma: the scale, ``n`` elements, or one for all.
+        beta: the shift, likewise, or ``None``.
+        n: number of normalized elements, ``gamma.numel()`` by default.
+
+    Returns:
+        The :class:`OutputRange`, rounded outward.
+
+    Raises:
+        InputError: if the sizes do not fit.
+
+    >>> round(layer_norm_range(torch.ones(4), None).radius, 9), layer_norm_range(torch.ones(5), None).high[0] >= 2.0
+    (2.0, tensor(True))
+    """
+    scale = as_float64(gamma, "gamma")
+    count = scale.numel() if n is None else n
+    if scale.numel() == 1:
+        scale = scale.reshape(1).expand(count)
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").expand(scale.shape)
+    if scale.numel() != count:
+        raise InputError(f"gamma must have {count} elements, or one for all, got {scale.numel()}")
+    reach = scale.abs() * math.sqrt(count - 1) * (1.0 + 8.0 * UNIT)
+    slack = UNIT * 4.0 * (shift.abs() + reach)
+    norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)
+    radius = up(up(math.sqrt(count)) * centered_scale_norm(scale) + norm)
+    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
+
+
+@statement("than2025", "Lemma 2", holds="printed without a scale; a bound for max |gamma| <= 1, and 1/sqrt(eps) on R^n")
+def layer_norm_printed(std: float, eps: float) -> float:
+    """Return the printed ``1/sqrt(std^2 + eps)``.
+
+    It is the Jacobian norm at a point of that standard deviation for ``gamma = 1``, ``n >= 3``. The paper takes
+    ``std`` as the minimum over all inputs, which is zero: the printed constant is then ``1/sqrt(eps)``.
+
+    Args:
+        std: the standard deviation, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> round(layer_norm_printed(0.0, 1e-5), 4)
+    316.2278
+    """
+    root = math.hypot(require_nonnegative(std, "std"), math.sqrt(require_nonnegative(eps, "eps")))
+    return math.inf if root == 0 else 1.0 / root
+
+
+@statement("than2025slides", "LN", holds="printed; not a bound: fails for a one-hot scale for every n, and for n = 2")
+def layer_norm_slides(gamma: Tensor, std: float, eps: float, n: int | None = None) -> float:
+    """Return the printed ``(1 - 1/n) ||gamma / sqrt(std^2 + eps)||_2``.
+
+    Args:
+        gamma: the scale; a single element stands for all ``n``.
+        std: the standard deviation, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+        n: number of normalized elements, ``gamma.numel()`` by default.
+
+    >>> round(layer_norm_slides(torch.tensor([1.0, 0.0]), 0.0, 1e-5), 1)
+    158.1
+    """
+    scale = as_float64(gamma, "gamma").reshape(-1)
+    count = scale.numel() if n is None else n
+    norm = float(torch.linalg.vector_norm(scale.expand(count) if scale.numel() == 1 else scale))
+    return (1.0 - 1.0 / count) * norm * layer_norm_printed(std, eps)
+
+
+def printed_is_bound(printed: float, certified: float) -> bool:
+    """Return whether a printed value is an upper bound where the tight certified constant is known.
+
+    The certified constant exceeds the true one by rounding only, so a printed value equal to the truth counts.
+
+    >>> printed_is_bound(158.1, 223.6), printed_is_bound(1264.9, 316.2)
+    (False, True)
+    """
+    return printed >= certified * (1.0 - 1e-11)

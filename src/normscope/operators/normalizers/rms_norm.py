@@ -1,0 +1,191 @@
+r"""Root-mean-square normalization: ``y = gamma * x / sqrt(||x||^2/n + eps)``, no centring.
+
+With ``r^2 = ||x||^2/n + eps`` and ``kappa = eps/r^2`` the Jacobian is ``diag(gamma)/r (I - (1 - kappa) xx^T/||x||^2)``.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
+from normscope.core.statement import statement
+from normscope.operators.normalizers.layer_norm import TINY, OutputRange
+from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
+from normscope.operators.normalizers.secular_equation import shrunk_scale_norm
+
+
+def rms_norm_eps(eps: float | None, dtype: torch.dtype) -> float:
+    """Return the stabilizer PyTorch uses: ``eps`` itself, or the machine epsilon of the computation for ``None``.
+
+    Half precision is computed in float32 by PyTorch, and its default is the epsilon of float32.
+
+    Args:
+        eps: the stabilizer of the layer.
+        dtype: the dtype of its input.
+
+    >>> rms_norm_eps(None, torch.float32) == 2.0**-23
+    True
+    """
+    if eps is not None:
+        return require_nonnegative(eps, "eps")
+    return torch.finfo(torch.float64 if dtype == torch.float64 else torch.float32).eps
+
+
+@statement("normscope", "Proposition RMS-1")
+def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
+    r"""Return the spectral norm of the Jacobian at each vector of a batch.
+
+    ``||J|| = sqrt(lambda_max(G (I - (1 - kappa^2) xx^T/||x||^2) G)) / r``, ``G = diag(gamma)``. For constant
+    ``|gamma| = c``: ``c/r`` if ``n >= 2`` and ``c eps/r^3`` if ``n = 1``. Infinity at zero for ``eps = 0``.
+
+    Args:
+        x: the inputs; the last axes are those of ``gamma``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
+
+    Returns:
+        The norms, rounded up, of the shape of ``x`` without its normalized axes.
+
+    Raises:
+        InputError: if the shapes do not fit or ``eps < 0``.
+
+    >>> rms_norm_each(torch.tensor([[3.0, 4.0]]), torch.ones(2), 0.0)
+    tensor([0.2828], dtype=torch.float64)
+    """
+    stabilizer = rms_norm_eps(eps, x.dtype)
+    points, scale, lead = _rows(x, gamma)
+    rows, n = points.shape
+    spread = root_mean_square(points)
+    inverse = inverse_scale(spread.low, stabilizer)
+    if n == 1:
+        if stabilizer == 0:
+            norm = torch.where(spread.low > 0, torch.zeros_like(inverse), torch.full_like(inverse, math.inf))
+        else:
+            norm = scale[0, 0].abs() * inverse * (math.sqrt(stabilizer) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
+        return norm.reshape(lead)
+    kappa = stabilizer * inverse.clamp(max=1e150) ** 2
+    keep = torch.sqrt(((1.0 - kappa) * (1.0 + kappa)).clamp(0.0, 1.0))
+    length = torch.linalg.vector_norm(spread.direction, dim=-1).clamp_min(TINY)
+    along = spread.direction / length[:, None] * keep[:, None]
+    error = 16.0 * spread.direction_error + 16.0 * sum_units(n) * UNIT
+    shrunk = shrunk_scale_norm(scale.expand(rows, n), (along,), error)
+    return torch.where(torch.isinf(inverse), inverse, shrunk * inverse * (1.0 + 8.0 * UNIT)).reshape(lead)
+
+
+@statement("normscope", "Proposition RMS-1")
+def rms_norm_at(x: Tensor, gamma: Tensor, eps: float | None = None) -> float:
+    """Return the spectral norm of the Jacobian at a batch: the largest of :func:`rms_norm_each`.
+
+    Args:
+        x: the inputs; the last axes are those of ``gamma``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
+
+    >>> round(rms_norm_at(torch.zeros(4), torch.ones(4)), 3)
+    2896.309
+    """
+    return float(rms_norm_each(x, gamma, eps).max())
+
+
+@statement("normscope", "Proposition RMS-2")
+def rms_norm_global(gamma: Tensor, eps: float | None = None, dtype: torch.dtype = torch.float32) -> float:
+    """Return the Lipschitz constant on all inputs, ``max |gamma| / sqrt(eps)``, attained at zero.
+
+    Args:
+        gamma: the scale.
+        eps: the stabilizer, ``None`` for the default of ``dtype``; zero gives infinity.
+        dtype: the dtype of the input of the layer, used when ``eps`` is ``None``.
+
+    >>> round(rms_norm_global(torch.tensor([1.0, -2.0]), 1e-6), 6)
+    2000.0
+    """
+    return rms_norm_on_floor(gamma, rms_norm_eps(eps, dtype), 0.0)
+
+
+@statement("normscope", "Proposition RMS-3")
+def rms_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
+    """Return the Lipschitz constant on ``{x : rms(x) >= s}``, ``max |gamma| / sqrt(s^2 + eps)``.
+
+    It holds for every pair of points of that set, which is not convex, and is attained by antipodal pairs.
+
+    Args:
+        gamma: the scale.
+        eps: the stabilizer, ``>= 0``.
+        s: the floor of the root mean square, ``>= 0``.
+
+    >>> round(rms_norm_on_floor(torch.ones(3), 1.0, 1.0), 6)
+    0.707107
+    """
+    top = float(as_float64(gamma, "gamma").abs().max())
+    root = math.hypot(require_nonnegative(s, "s"), math.sqrt(require_nonnegative(eps, "eps")))
+    return quotient_up(top, root)
+
+
+@statement("normscope", "Proposition RMS-4")
+def rms_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float | None = None) -> float:
+    """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector of ``x``.
+
+    On the ball ``rms >= s = max(0, rms(x) - radius/sqrt(n))``; for ``n = 1`` the derivative there is known.
+
+    Args:
+        x: the centres; the last axes are those of ``gamma``.
+        radius: the radius in the 2-norm, ``>= 0``.
+        gamma: the scale, of the normalized shape.
+        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
+
+    >>> round(rms_norm_on_ball(torch.tensor([3.0, 4.0]), 1.0, torch.ones(2), 0.0), 6)
+    0.353553
+    """
+    stabilizer = rms_norm_eps(eps, x.dtype)
+    radius = require_nonnegative(radius, "radius")
+    points, scale, _ = _rows(x, gamma)
+    n = points.shape[1]
+    low = float(root_mean_square(points).low.min())
+    floor = max(0.0, low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(n)))
+    if n == 1 and floor > 0 and stabilizer == 0:
+        return 0.0
+    if n == 1 and stabilizer > 0:
+        root = math.hypot(floor, math.sqrt(stabilizer))
+        return up(quotient_up(float(scale.abs().max()), root) * (math.sqrt(stabilizer) / root) ** 2, 64.0)
+    return rms_norm_on_floor(scale, stabilizer, floor)
+
+
+@statement("normscope", "Proposition RMS-5")
+def rms_norm_range(gamma: Tensor, beta: Tensor | None = None) -> OutputRange:
+    """Return where the output lies, whatever the input.
+
+    ``||y|| <= sqrt(n) max |gamma| + ||beta||`` and ``|y_i - beta_i| <= sqrt(n) |gamma_i|``.
+
+    Args:
+        gamma: the scale, ``n`` elements.
+        beta: a shift, for layers that have one.
+
+    Returns:
+        The :class:`OutputRange`, rounded outward.
+
+    >>> round(rms_norm_range(torch.ones(4)).radius, 9)
+    2.0
+    """
+    scale = as_float64(gamma, "gamma")
+    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(scale.shape)
+    reach = scale.abs() * math.sqrt(scale.numel()) * (1.0 + 8.0 * UNIT)
+    slack = 4.0 * UNIT * (shift.abs() + reach)
+    norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)
+    radius = up(float(reach.max()) + norm)
+    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
+
+
+def _rows(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Return inputs and scale as float64 rows, and the shape of the batch."""
+    points, scale = as_float64(x, "x"), as_float64(gamma, "gamma")
+    if scale.ndim == 0 or points.shape[points.ndim - scale.ndim :] != scale.shape:
+        raise InputError(
+            f"the last axes of x must be those of gamma, got x of {tuple(points.shape)} and gamma of "
+            f"{tuple(scale.shape)}: pass gamma with the normalized shape"
+        )
+    n = scale.numel()
+    return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]

@@ -1,0 +1,123 @@
+r"""Spectral normalization: ``W / sigma^``, and what the norm of a reshaped kernel says about a convolution.
+
+PyTorch divides by ``sigma^ = u^T R v``, an estimate from below of the norm of the reshaped kernel ``R`` (outputs x
+inputs * kernel). Two gaps remain: ``sigma^ <= ||R||``, and a convolution is not its reshaped kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import as_float64, matrix_norm_sandwich, up
+from normscope.core.statement import statement
+
+
+def reshaped_kernel(weight: Tensor, dim: int = 0) -> Tensor:
+    """Return the weight as a float64 matrix with axis ``dim`` as rows: ``R`` of shape (outputs, inputs * kernel).
+
+    >>> reshaped_kernel(torch.zeros(4, 3, 2, 2)).shape
+    torch.Size([4, 12])
+    """
+    kernel = as_float64(weight, "weight")
+    return kernel.reshape(1, -1) if kernel.ndim < 2 else kernel.movedim(dim, 0).flatten(1)
+
+
+@statement("normscope", "Proposition SN-1")
+def reshaped_kernel_norm(weight: Tensor, dim: int = 0) -> tuple[float, float]:
+    """Return proved lower and upper bounds of ``||R||_2``, the norm of the reshaped kernel.
+
+    For a dense layer this is the Lipschitz constant. For a convolution it is a lower bound of the constant (on an
+    image that holds one whole window), never an upper bound by itself.
+
+    Args:
+        weight: the weight of a dense or convolutional layer.
+        dim: the axis of the outputs.
+
+    >>> lower, upper = reshaped_kernel_norm(torch.ones(1, 1, 3, 3))
+    >>> round(lower, 9), round(upper, 9)
+    (3.0, 3.0)
+    """
+    return matrix_norm_sandwich(reshaped_kernel(weight, dim))
+
+
+@statement("normscope", "Proposition SN-2", holds="zero padding, any image size")
+def convolution_certificate(
+    weight: Tensor, stride: int | Sequence[int] = 1, dilation: int | Sequence[int] = 1, groups: int = 1
+) -> float:
+    r"""Return ``sqrt(prod_j ceil(k_j gcd(s_j, d_j) / s_j)) ||R||``, an upper bound of the constant of a convolution.
+
+    The convolution is ``R`` applied to each window. A pixel ``p`` lies in the windows ``o`` with ``s o + d j = p`` for
+    some tap ``j < k``: at most ``ceil(k gcd(s, d) / s)`` taps per axis, so gathering windows has norm at most the root
+    of their number. For stride 1 this is ``sqrt(k_h k_w) ||R||``, attained by a constant kernel on a large image.
+    Spectral normalization therefore certifies ``sqrt(k_h k_w)``, not one. With groups, the largest over the groups.
+
+    Args:
+        weight: the kernel, (outputs, inputs per group, *kernel).
+        stride: the stride, one number or one per axis.
+        dilation: the dilation, one number or one per axis.
+        groups: number of groups of channels.
+
+    Returns:
+        The bound, rounded up.
+
+    Raises:
+        InputError: if the outputs cannot be divided into the groups.
+
+    >>> round(convolution_certificate(torch.ones(1, 1, 3, 3).double() / 3), 9)
+    3.0
+    >>> round(convolution_certificate(torch.ones(1, 1, 2, 2) / 2, stride=2), 9)
+    1.0
+    """
+    kernel = tuple(weight.shape[2:])
+    if groups < 1 or weight.shape[0] % groups:
+        raise InputError(f"{weight.shape[0]} output channels cannot be divided into {groups} groups")
+    strides = (stride,) * len(kernel) if isinstance(stride, int) else tuple(stride)
+    dilations = (dilation,) * len(kernel) if isinstance(dilation, int) else tuple(dilation)
+    windows = 1
+    for k, s, d in zip(kernel, strides, dilations, strict=True):
+        windows *= -(-k * math.gcd(s, d) // s)
+    norm = max(reshaped_kernel_norm(part)[1] for part in weight.detach().chunk(groups))
+    return up(math.sqrt(windows) * norm)
+
+
+@statement("normscope", "Proposition SN-3")
+def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -> float:
+    """Return ``||R|| / sigma^`` with ``sigma^ = u^T R v``: the norm that spectral normalization really leaves.
+
+    It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
+
+    Args:
+        weight: the weight before normalization.
+        u: the left vector kept by the layer.
+        v: the right vector kept by the layer.
+        dim: the axis of the outputs.
+
+    Returns:
+        The norm of the normalized reshaped kernel, rounded up; infinity if ``sigma^`` is zero.
+
+    >>> W = torch.diag(torch.tensor([3.0, 1.0]))
+    >>> round(spectral_norm_constant(W, torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])), 9)
+    1.0
+    """
+    R = reshaped_kernel(weight, dim)
+    left, right = as_float64(u, "u").reshape(-1), as_float64(v, "v").reshape(-1)
+    sigma = abs(float(left @ (R @ right)))
+    magnitude = float(left.abs() @ (R.abs() @ right.abs()))
+    safe = sigma - 2.0 * sum(R.shape) * 2.0**-53 * magnitude
+    return up(matrix_norm_sandwich(R)[1] / safe) if safe > 0 else math.inf
+
+
+def spectral_norm_effective(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -> Tensor:
+    """Return the effective weight ``W / (u^T R v)`` in float64.
+
+    >>> spectral_norm_effective(torch.tensor([[4.0]]), torch.ones(1), torch.ones(1)).tolist()
+    [[1.0]]
+    """
+    R = reshaped_kernel(weight, dim)
+    sigma = as_float64(u, "u").reshape(-1) @ (R @ as_float64(v, "v").reshape(-1))
+    return as_float64(weight, "weight") / torch.as_tensor(sigma)

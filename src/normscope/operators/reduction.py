@@ -1,0 +1,164 @@
+"""Sums, means, norms, deviations and extremes along axes, and what is not Lipschitz at all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.value import log_of
+from normscope.operators.arithmetic import Square
+from normscope.operators.expression import Expr
+from normscope.operators.layout import _bound, _first, _kept, reshaped
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
+from normscope.operators.normalization import Spread, centered
+from normscope.operators.registry import Call, rule
+
+
+def reduced_axes(call: Call, x: Expr) -> list[int]:
+    """Return the axes an operation reduces; all of them where none is given."""
+    dims = call.get("dim")
+    rank = len(x.shape)
+    if dims is None or dims == []:
+        return list(range(rank))
+    dims = dims if isinstance(dims, list | tuple) else [dims]
+    return [d % rank for d in dims] if rank else []
+
+
+@rule("mean", "sum", "cumsum")
+def reduce(call: Call) -> Expr:
+    """Add up or average along axes."""
+    x = _first(call)
+    if not call.value.dtype.is_floating_point:
+        return call.opaque("a sum cast to integers", known=True)
+    name = call.node.op.split(".")[1]
+    return summed(call, x, reduced_axes(call, x), name, keep=bool(call.get("keepdim", False)) or name == "cumsum")
+
+
+def summed(call: Call, x: Expr, dims: list[int], name: str, *, keep: bool) -> Expr:
+    """Return the ``sum``, ``mean`` or ``cumsum`` along axes."""
+    shape = tuple(1 if i in dims else n for i, n in enumerate(x.shape) if keep or i not in dims)
+
+    def axes(axis: int) -> int | None:
+        return None if axis in dims else axis - (0 if keep else sum(d < axis for d in dims))
+
+    def apply(z: Tensor) -> Tensor:
+        if name == "cumsum":
+            return z.cumsum(dims[0]) if dims else z
+        if not dims:
+            return z
+        return z.mean(dims, keepdim=keep) if name == "mean" else z.sum(dims, keepdim=keep)
+
+    return call.linear("nonnegative", apply, [x], axes=axes, shape=x.shape if name == "cumsum" else shape)
+
+
+@rule("diff")
+def difference(call: Call) -> Expr:
+    """Subtract neighbours."""
+    if call.get("prepend") is not None or call.get("append") is not None:
+        return call.opaque("differences with something put before or after have no rule")
+    return call.linear("generic", _bound(call), [_first(call)], axes=_kept(_first(call), [int(call.get("dim", -1))]))
+
+
+class Contraction(Nonlinear):
+    """A 1-Lipschitz map whose entries are among those of its input, each taken once.
+
+    Max and min over disjoint sets, order statistics and sorting: ``|x_(k) - y_(k)| <= max |x_i - y_i|`` within each
+    set, and sorting both vectors brings them no further apart.
+    """
+
+    def __init__(self, x: Expr) -> None:
+        self.inputs = (x,)
+
+    def constant(self, context: Context) -> Lip:
+        """Return the constant of the input."""
+        return context.lipschitz(self.inputs[0])
+
+    def image(self, context: Context) -> Range:
+        """Return the range of the input."""
+        inside = context.range(self.inputs[0])
+        return Range(inside.low, inside.high, inside.norm, inside.norm)
+
+
+@rule("amax", "amin", "max", "min", "median", "nanmedian", "kthvalue", "sort", "msort", "topk", "aminmax")
+def extreme(call: Call) -> Any:
+    """Take the largest, smallest or k-th entry along axes, or sort: 1-Lipschitz; where it stood is discontinuous."""
+    if call.get("sorted") is False:
+        return call.with_rest(call.opaque("entries in an order that is not fixed"), "their places")
+    if "aminmax" in call.node.op:
+        return [call.atom(Contraction(_first(call)), tuple(v.shape)) for v in call.value]
+    atom = call.atom(Contraction(_first(call)), call.shape)
+    return call.with_rest(atom, "the place of an entry in an order is discontinuous")
+
+
+@rule("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm")
+def vector_norm(call: Call) -> Expr:
+    """Return the p-norm along axes."""
+    x = _first(call)
+    order = call.get("ord", call.get("p", 2))
+    dims = call.get("dim")
+    matrix = "linalg_norm" in call.node.op and (len(x.shape) if dims is None else len(_listed(dims))) == 2
+    if isinstance(order, str) or (matrix and call.get("ord") is not None) or float(order) < 1:
+        return call.opaque(f"no rule for the norm of order {order}")
+    return call.atom(VectorNorm(x, float(order), x.numel // max(1, math.prod(call.shape))))
+
+
+def _listed(value: Any) -> list[Any]:
+    """Return one or several axes as a list."""
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+class VectorNorm(Nonlinear):
+    """``||x||_p`` over groups of n entries; in l2 its constant is ``max(1, n^(1/p - 1/2))``."""
+
+    def __init__(self, x: Expr, order: float, length: int) -> None:
+        self.inputs = (x,)
+        self.factor = max(1.0, max(length, 1) ** (1 / order - 0.5) * (1 + 1e-15) if order < 2 else 1.0)
+
+    def constant(self, context: Context) -> Lip:
+        """Return the constant above times that of the input."""
+        return context.lipschitz(self.inputs[0]).scaled(log_of(self.factor))
+
+    def image(self, context: Context) -> Range:
+        """Return zero to the norm of the whole input; the norms of all groups together are no larger either."""
+        largest = outward(0.0, product(context.range(self.inputs[0]).norm, self.factor))[1]
+        return Range(0.0, largest, largest, largest)
+
+
+@rule("std", "var", "std_mean", "var_mean")
+def deviation(call: Call) -> Any:
+    """Return the standard deviation ``||x - mean|| / sqrt(n - c)``, or its square."""
+    x = _first(call)
+    dims = reduced_axes(call, x)
+    n = math.prod(x.shape[d] for d in dims)
+    unbiased = call.get("unbiased", True)
+    correction = float(call.get("correction", 1 if unbiased else 0))
+    if n <= correction:
+        return call.with_rest(call.opaque("a variance of too few entries"), "a variance of too few entries")
+    around = centered(call, x, Spread(x.shape, tuple(sorted(dims)), 0.0, True))
+    norm = call.atom(VectorNorm(around, 2.0, n), call.shape)
+    scale = torch.tensor(1.0 / math.sqrt(n - correction), dtype=torch.float64)
+    std = call.linear("diagonal", lambda z: z * scale.to(z), [norm], shape=call.shape, scale=scale)
+    out = std if "std" in call.node.op else call.atom(Square(std), call.shape)
+    if not isinstance(call.value, tuple | list):
+        return out
+    mean = summed(call, x, dims, "mean", keep=bool(call.get("keepdim", False)))
+    return [out, reshaped(call, mean, call.value[1].shape)]
+
+
+@rule("argmax", "argmin", "round", "floor", "ceil", "sign", "fmod", "remainder", "gt", "lt", "ge", "le", "eq", "ne",
+      "one_hot", "argsort", "searchsorted", "bucketize", "floor_divide", "trunc", "heaviside", "nonzero", "isnan",
+      "isinf", "histc", "logical_not", "logical_and", "logical_or", "bitwise_not", "bitwise_and", "bitwise_or", "sgn",
+      "frac", "any", "all", "count_nonzero", "multinomial", "bincount", "unique", "item", "_local_scalar_dense",
+      "greater", "greater_equal", "less", "less_equal", "not_equal", "isfinite", "isclose", "fix", "logical_xor",
+      "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
+def steps(call: Call) -> Any:
+    """Name what is not Lipschitz: steps and choices."""
+    reason = f"{call.node.op.split('.')[1]} is discontinuous"
+    if isinstance(call.value, tuple | list):
+        return [call.opaque(reason, known=True, shape=tuple(v.shape)) for v in call.value if isinstance(v, Tensor)]
+    if not isinstance(call.value, Tensor):
+        return call.opaque(reason, known=True, shape=())
+    return call.opaque(reason, known=True)

@@ -1,0 +1,1 @@
+"""Functions of one variable: from a formula to a certified enclosure of its slopes."""

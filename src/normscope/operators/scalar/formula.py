@@ -1,0 +1,276 @@
+"""Functions of one real variable as trees of elementary operations, with exact values at rational points.
+
+A formula is what an entrywise part of a network computes from one of its tensors: ``x s(1.702 x)`` written with a
+product and a sigmoid. A choice by a comparison is moved to the outside, ``f(where(c, a, b)) = where(c, f(a), f(b))``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from normscope.operators.scalar.interval import FUNCTIONS, Derivatives, Interval, chain, power, product
+
+#: A longer formula is not one: its argument is taken for a new variable.
+LONGEST = 160
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A node of a formula.
+
+    Attributes:
+        op: ``x``, ``constant``, ``add``, ``mul``, ``pow``, ``where`` (first part positive: second, else third), or one
+            of :data:`normscope.operators.scalar.interval.FUNCTIONS`.
+        parts: the operands.
+        number: the value of a constant, or the exponent.
+        size: number of nodes, each as often as it is written.
+    """
+
+    op: str
+    parts: tuple[Formula, ...] = ()
+    number: float = 0.0
+    size: int = 1
+
+    def jets(self, x: Interval, memo: dict[int, Derivatives] | None = None) -> Derivatives:
+        """Return enclosures of value, first and second derivative on intervals.
+
+        Args:
+            x: the intervals.
+            memo: what is known already on the same intervals.
+        """
+        memo = {} if memo is None else memo
+        if id(self) not in memo:
+            memo[id(self)] = self._jets(x, memo)
+        return memo[id(self)]
+
+    def _jets(self, x: Interval, memo: dict[int, Derivatives]) -> Derivatives:
+        zero = Interval.of(np.zeros_like(x.low), np.zeros_like(x.low))
+        if self.op == "x":
+            return x, Interval.of(np.ones_like(x.low), np.ones_like(x.low)), zero
+        if self.op == "constant":
+            number = np.full_like(x.low, self.number)
+            return Interval(number, number), zero, zero
+        below = [part.jets(x, memo) for part in self.parts]
+        if self.op == "add":
+            f, g = below
+            return f[0] + g[0], f[1] + g[1], f[2] + g[2]
+        if self.op == "mul" and self.parts[0] == _MINUS:
+            return -below[1][0], -below[1][1], -below[1][2]
+        if self.op == "mul":
+            return product(*below)
+        if self.op == "pow":
+            return chain(power(below[0][0], int(self.number)), below[0])
+        if self.op == "where":
+            return _chosen(*below)
+        return chain(FUNCTIONS[self.op](below[0][0]), below[0])
+
+    def exact(self, x: Fraction) -> Fraction | None:
+        """Return the value at a rational point if it is rational and found by exact arithmetic, or ``None``.
+
+        >>> (mul(X, apply("sigmoid", X))).exact(Fraction(0))
+        Fraction(0, 1)
+        """
+        if self.op == "x":
+            return x
+        if self.op == "constant":
+            return Fraction(self.number)
+        found = [part.exact(x) for part in self.parts]
+        if self.op == "mul" and any(value == 0 for value in found) and all(part.total for part in self.parts):
+            return Fraction(0)
+        known = [value for value in found if value is not None]
+        if len(known) < len(found):
+            return None
+        if self.op in ("add", "mul"):
+            return known[0] + known[1] if self.op == "add" else known[0] * known[1]
+        if self.op == "pow":
+            return known[0] ** int(self.number)
+        if self.op == "where":
+            return known[1] if known[0] > 0 else known[2]
+        return _rational(self.op, known[0])
+
+    @property
+    def total(self) -> bool:
+        """Tell whether it is defined everywhere, as written."""
+        return not any(node.op in ("inverse", "log", "sqrt", "rsqrt") for node in self.walk())
+
+    def walk(self) -> Iterator[Formula]:
+        """Yield every node."""
+        yield self
+        for part in self.parts:
+            yield from part.walk()
+
+
+def _chosen(condition: Derivatives, yes: Derivatives, no: Derivatives) -> Derivatives:
+    """Return the derivatives of a choice; where it is open, one of both, and nothing of the second derivative."""
+    above, below = condition[0].low >= 0, condition[0].high <= 0
+    first, second, bend = (a.choose(above, b.choose(below, a.hull(b))) for a, b in zip(yes, no, strict=True))
+    open_choice = ~(above | below)
+    line = Interval(np.full_like(bend.low, -np.inf), np.full_like(bend.low, np.inf))
+    return first, second, line.choose(open_choice, bend)
+
+
+def _rational(op: str, u: Fraction) -> Fraction | None:
+    """Return a function's value where it is rational and well known."""
+    if op == "relu":
+        return max(u, Fraction(0))
+    if op == "inverse" and u != 0:
+        return 1 / u
+    if u == 0 and op in ("exp", "cos"):
+        return Fraction(1)
+    if u == 0 and op in ("tanh", "erf", "atan", "sin"):
+        return Fraction(0)
+    if u == 0 and op == "sigmoid":
+        return Fraction(1, 2)
+    if u == 1 and op in ("log", "sqrt", "rsqrt"):
+        return Fraction(0 if op == "log" else 1)
+    return None
+
+
+X = Formula("x")
+
+
+def constant(number: float) -> Formula:
+    """Return a constant."""
+    return Formula("constant", (), float(number))
+
+
+ZERO, ONE, _MINUS = constant(0.0), constant(1.0), constant(-1.0)
+
+
+def _build(op: str, parts: tuple[Formula, ...], number: float = 0.0) -> Formula:
+    """Return a node with choices moved outside."""
+    for i, part in enumerate(parts):
+        if part.op == "where":
+            condition, yes, no = part.parts
+            a, b = (_build(op, (*parts[:i], branch, *parts[i + 1 :]), number) for branch in (yes, no))
+            return where(condition, a, b)
+    return Formula(op, parts, number, 1 + sum(part.size for part in parts))
+
+
+def add(f: Formula, g: Formula) -> Formula:
+    """Return ``f + g``."""
+    return f if g == ZERO else g if f == ZERO else _build("add", (f, g))
+
+
+def mul(f: Formula, g: Formula) -> Formula:
+    """Return ``f g``; a constant zero or one, as a mask has them, is carried out."""
+    if ZERO in (f, g) and f.total and g.total:
+        return ZERO
+    return f if g == ONE else g if f == ONE else _build("mul", (f, g))
+
+
+def negative(f: Formula) -> Formula:
+    """Return ``-f``."""
+    return mul(_MINUS, f)
+
+
+def raised(f: Formula, n: int) -> Formula:
+    """Return ``f^n`` for an integer ``n >= 2``."""
+    return _build("pow", (f,), float(n))
+
+
+def apply(name: str, f: Formula) -> Formula:
+    """Return an elementary function of a formula.
+
+    ``1/sqrt(f)``, ``log(1 + exp f)`` and ``1/(1 + exp f) = s(-f)`` are one function each: their parts grow beyond every
+    bound where they do not.
+
+    >>> apply("inverse", apply("sqrt", X)).op, apply("log", add(ONE, apply("exp", X))).op
+    ('rsqrt', 'softplus')
+    """
+    if name == "inverse" and f.op == "sqrt":
+        return _build("rsqrt", f.parts)
+    if name in ("inverse", "log") and f.op == "add" and ONE in f.parts:
+        other = f.parts[1] if f.parts[0] == ONE else f.parts[0]
+        if other.op == "exp":
+            inner = other.parts[0]
+            return _build("softplus", (inner,)) if name == "log" else _build("sigmoid", (negative(inner),))
+    return _build(name, (f,))
+
+
+def where(condition: Formula, yes: Formula, no: Formula) -> Formula:
+    """Return ``yes`` where the condition is positive, ``no`` elsewhere."""
+    if yes == no:
+        return yes
+    return Formula("where", (condition, yes, no), 0.0, 1 + condition.size + yes.size + no.size)
+
+
+def affine(f: Formula) -> tuple[Fraction, Fraction] | None:
+    """Return ``(a, b)`` if the formula is ``a x + b`` as written, or ``None``.
+
+    >>> affine(add(mul(constant(2.0), X), ONE))
+    (Fraction(2, 1), Fraction(1, 1))
+    """
+    if f.op == "x":
+        return Fraction(1), Fraction(0)
+    if f.op == "constant":
+        return Fraction(0), Fraction(f.number)
+    if f.op not in ("add", "mul"):
+        return None
+    left, right = affine(f.parts[0]), affine(f.parts[1])
+    if left is None or right is None:
+        return None
+    if f.op == "add":
+        return left[0] + right[0], left[1] + right[1]
+    if left[0] and right[0]:
+        return None
+    return left[0] * right[1] + left[1] * right[0], left[1] * right[1]
+
+
+def continuous(f: Formula) -> bool:
+    """Tell whether every choice is proved to be continuous: both branches agree, exactly, where it switches.
+
+    >>> continuous(where(X, mul(constant(2.0), X), X)), continuous(where(X, add(X, ONE), X))
+    (True, False)
+    """
+    for node in f.walk():
+        if node.op != "where":
+            continue
+        line = affine(node.parts[0])
+        if line is None or line[0] == 0:
+            return False
+        switch = -line[1] / line[0]
+        yes, no = (part.exact(switch) for part in node.parts[1:])
+        if yes is None or yes != no:
+            return False
+    return True
+
+
+def _absolute(f: Formula) -> Formula:
+    return add(apply("relu", f), apply("relu", negative(f)))
+
+
+def maximum(f: Formula, g: Formula) -> Formula:
+    """Return ``max(f, g) = g + relu(f - g)``."""
+    return add(g, apply("relu", add(f, negative(g))))
+
+
+def minimum(f: Formula, g: Formula) -> Formula:
+    """Return ``min(f, g) = g - relu(g - f)``."""
+    return add(g, negative(apply("relu", add(g, negative(f)))))
+
+
+#: Activations as formulas; those with constants that are no floats, as 1/6 and sqrt(1/2), are left out.
+ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
+    **{
+        name: (lambda f, name=name: apply(name, f))  # type: ignore[misc]
+        for name in FUNCTIONS
+        if name not in ("inverse", "softplus")
+    },
+    "reciprocal": lambda f: apply("inverse", f),
+    "neg": negative,
+    "abs": _absolute,
+    "square": lambda f: raised(f, 2),
+    "silu": lambda f: mul(f, apply("sigmoid", f)),
+    "mish": lambda f: mul(f, apply("tanh", apply("softplus", f))),
+    "log_sigmoid": lambda f: negative(apply("softplus", negative(f))),
+    "softsign": lambda f: mul(f, apply("inverse", add(ONE, _absolute(f)))),
+    "tanhshrink": lambda f: add(f, negative(apply("tanh", f))),
+    "expm1": lambda f: add(apply("exp", f), constant(-1.0)),
+    "log1p": lambda f: apply("log", add(ONE, f)),
+    "relu6": lambda f: minimum(maximum(f, ZERO), constant(6.0)),
+}

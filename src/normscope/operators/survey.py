@@ -1,0 +1,199 @@
+"""One pass over data: what every normalizer and activation sees, in constant memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import NonFiniteError
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import as_floating, run
+from normscope.graph.ir import Node, Ref
+from normscope.operators.nonlinear import Range
+from normscope.operators.normalization import Spread
+from normscope.operators.program import Program
+from normscope.operators.site import Site
+from normscope.operators.streaming_moments import Moments, channel_rows
+
+
+@dataclass(eq=False)
+class Seen:
+    """What was seen before one normalizer or activation.
+
+    Attributes:
+        moments: per-channel moments.
+        floor: least spread of each group (a normalizer of its own input) or channel, shaped like its groups.
+        largest_norm: largest l2 norm of one sample.
+    """
+
+    moments: Moments = field(default_factory=Moments)
+    floor: Tensor | None = None
+    largest_norm: float = 0.0
+
+
+@dataclass(eq=False)
+class Survey:
+    """What one pass over the data found.
+
+    Attributes:
+        samples: number of samples.
+        before_normalizers: by graph node of the normalizer.
+        before_activations: by graph node of the activation.
+        inputs: range of each block of the network input.
+    """
+
+    samples: int = 0
+    before_normalizers: dict[str, Seen] = field(default_factory=dict)
+    before_activations: dict[str, Seen] = field(default_factory=dict)
+    inputs: list[Range] = field(default_factory=list)
+
+    def floors(self) -> dict[str, Tensor]:
+        """Return the least spread before each normalizer that uses the statistics of its input.
+
+        Less what the order of a sum may change, so that the inputs seen lie inside however they are batched.
+        """
+        found = {name: seen.floor for name, seen in self.before_normalizers.items()}
+        return {name: floor * (1 - 1e-12) for name, floor in found.items() if floor is not None}
+
+    def include(self, other: Survey) -> None:
+        """Lower the floors to those of another survey of the same network."""
+        for name, seen in other.before_normalizers.items():
+            mine = self.before_normalizers.get(name)
+            if mine is not None and mine.floor is not None and seen.floor is not None:
+                mine.floor = torch.minimum(mine.floor, seen.floor)
+
+
+def survey(
+    captured: Captured,
+    program: Program,
+    batches: Iterable[list[Tensor]],
+    *,
+    activations: Mapping[str, str],
+    progress: Callable[[int], None] | None = None,
+    dtype: torch.dtype | None = None,
+) -> Survey:
+    """Run the graph over the data once and collect statistics.
+
+    Args:
+        captured: the model.
+        program: its program, whose normalizers are looked at.
+        batches: inputs, batch axis first.
+        activations: node of each activation to look at, and the node it reads.
+        progress: called with the number of samples so far.
+        dtype: run in this precision instead of the model's own.
+
+    Raises:
+        NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
+    """
+    result = Survey()
+    sites = {s.node: s for s in program.sites if s.shape and not s.kind.startswith(("weight", "spectral"))}
+    watch: dict[str, list[tuple[str, Site | None]]] = {}
+    for site in sites.values():
+        watch.setdefault(site.source, []).append((site.node, site))
+    for name, source in activations.items():
+        watch.setdefault(source, []).append((name, None))
+    blocks = {b.name: i for i, b in enumerate(program.blocks)}
+    result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
+    reference = _batch_of(program)
+    tensors = {k: as_floating(v, dtype) for k, v in captured.tensors.items()}
+    for batch in batches:
+        size = batch[0].shape[0] if batch and batch[0].ndim else 1
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any], size: int = size) -> None:
+            if node.name in blocks:
+                index = blocks[node.name]
+                result.inputs[index] = _widened(result.inputs[index], value, size, reference)
+            for name, site in watch.get(node.name, ()):
+                group = result.before_activations if site is None else result.before_normalizers
+                _see(group.setdefault(name, Seen()), value, site, size, reference, name)
+
+        with torch.no_grad():
+            outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
+        if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
+            raise NonFiniteError(
+                "the network gives NaN on some sample: nothing can be said of it there; mend the data, or what divides "
+                "by zero or takes a root or logarithm of a negative number"
+            )
+        result.samples += size
+        if progress is not None:
+            progress(result.samples)
+    return result
+
+
+def _batch_of(program: Program) -> int:
+    """Return the batch size the program was walked at."""
+    return program.blocks[0].shape[0] if program.blocks and program.blocks[0].shape else 1
+
+
+def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str) -> None:
+    """Add one batch to what was seen at a place."""
+    if not bool(torch.isfinite(x).all()):
+        if site is None:
+            return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
+        raise NonFiniteError(
+            f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
+            "mend the data, or run the model in a wider dtype (model.double())"
+        )
+    seen.moments.update(channel_rows(x, _channel_axis(x, site)))
+    per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)
+    seen.largest_norm = max(seen.largest_norm, float(per_sample.double().norm(dim=1).max()))
+    if site is not None and site.spread is not None:
+        floor = group_floor(x, site.spread, size / max(reference, 1))
+        seen.floor = floor if seen.floor is None else torch.minimum(seen.floor, floor)
+
+
+def _channel_axis(x: Tensor, site: Site | None) -> int:
+    """Return the axis that holds channels: the last of tokens, the second of images."""
+    if site is not None and site.spread is not None and site.spread.channel_axis is None:
+        return x.ndim - 1
+    channels_first = x.ndim in (4, 5) or (site is not None and x.ndim == 3)
+    return 1 if channels_first else x.ndim - 1
+
+
+def group_floor(x: Tensor, spread: Spread, scale: float) -> Tensor:
+    """Return the least spread of each group over a batch, in the shape the groups have for one sample.
+
+    Groups of different samples or tokens share one floor; channels and channel groups keep their own.
+    """
+    view = list(spread.view)
+    if x.ndim == len(view) and sum(a != b for a, b in zip(x.shape, view, strict=True)) <= 1:
+        view = list(x.shape)  # the view is the tensor itself, wherever its batch axis stands
+    else:
+        view[0] = x.shape[0] if 0 in spread.axes else max(1, round(view[0] * scale))
+    values = replace(spread, view=tuple(view)).of(x.detach().to(torch.float64))
+    dims = [i for i in range(values.ndim) if i != spread.channel_axis]
+    return values.amin(dims, keepdim=True)
+
+
+def _widened(inside: Range, value: Tensor, size: int, reference: int) -> Range:
+    """Return a range widened to hold a batch of inputs, of which the program takes ``reference`` samples at a time."""
+    x = value.detach().to(torch.float64)
+    pieces = size // max(reference, 1)
+    samples = x.reshape(pieces, -1) if pieces * reference == size and x.numel() % size == 0 else x.reshape(1, -1)
+    row = float(x.norm(dim=-1).max()) if x.ndim else float(x.abs())
+    return Range(
+        min(inside.low, float(x.min())),
+        max(inside.high, float(x.max())),
+        max(inside.row, row),
+        max(inside.norm, float(samples.norm(dim=1).max())),
+    )
+
+
+def activation_inputs(captured: Captured, program: Program) -> dict[str, str]:
+    """Return the node of every entrywise nonlinearity and the node it reads."""
+    from normscope.operators.nonlinear import Pointwise
+
+    found: dict[str, str] = {}
+    for atom in program.atoms:
+        name = atom.atom.name
+        if isinstance(atom.atom, Pointwise) and name not in found:
+            node = captured.graph[name]
+            first = next((a for a in node.args if isinstance(a, Ref)), None)
+            if first is not None:
+                found[name] = first.name
+    return found

@@ -1,0 +1,1 @@
+"""U. Akbar, Deep Network Normalization Through Gradient Flow Dynamics."""

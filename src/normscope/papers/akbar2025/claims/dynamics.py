@@ -1,0 +1,284 @@
+"""Section 5.1: gradient flow and descent of scale-invariant weights, and the norm they keep or gain."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.derivatives import batch_norm_backward, standardized
+from normscope.geometry.flow import Loss, Point, gradient_flow, gradient_of
+from normscope.geometry.growth import (
+    equilibrium_norm,
+    square_after_flow,
+    square_after_step,
+)
+from normscope.geometry.symmetry import conserved, radial_derivative
+from normscope.papers.akbar2025.claims.laboratory import (
+    descended,
+    hidden_layer,
+    inner,
+    largest,
+    neuron,
+    square_loss,
+    step,
+)
+from normscope.papers.claim import Claims, Outcome, close
+from normscope.papers.measure import confirm, gaussian, gradient, holds, numbers, refuted
+
+CLAIMS = Claims("akbar2025")
+ZERO = 1e-10
+#: What the Runge-Kutta steps of these flows may lose.
+FLOW = 1e-6
+_GROWTH = "normscope.geometry.growth."
+_FLOW = "normscope.geometry.flow.gradient_flow"
+
+
+def _square(value: Tensor) -> float:
+    return float(value.square().sum())
+
+
+@CLAIMS.add(
+    "003-L51",
+    "Lemma 5.1",
+    says="Gradient flow keeps the norm of a weight vector in front of BatchNorm.",
+    corrected="For eps = 0 and no weight decay. In general d||w||^2/dt = -2 (eps/(sigma^2 + eps)) gamma dL/dgamma "
+    "- 2 lambda ||w||^2.",
+    code=(_FLOW, "normscope.geometry.symmetry.conserved", "normscope.geometry.symmetry.radial_derivative"),
+)
+def _norm_conserved() -> Outcome:
+    loss, start, x = neuron()
+    end = gradient_flow(loss, start, 20.0, 160)
+    ratio = math.sqrt(_square(end["w"]) / _square(start["w"]))
+    stabilized, _, _ = neuron(eps=0.1)
+    slopes = gradient_of(stabilized, start)
+    variance = (x @ start["w"]).var(correction=0)
+    rate = -2 * radial_derivative(variance, start["gamma"], slopes["gamma"], 0.1)
+    confirm("the rate for eps = 0.1", float(rate), -2 * inner(start, slopes, "w"))
+    drifted = gradient_flow(stabilized, start, 20.0, 160)
+    measured = {
+        "angle moved": float(torch.arccos(start["w"] @ end["w"] / (start["w"].norm() * end["w"].norm()))),
+        "norm after/before, eps = 0": ratio,
+        "norm after/before, eps = 0.1": math.sqrt(_square(drifted["w"]) / _square(start["w"])),
+    }
+    return holds(close(ratio, 1.0, FLOW), measured, "the gradient is orthogonal to the weight")
+
+
+@CLAIMS.add(
+    "003-L51d",
+    "Lemma 5.1",
+    says="The same is assumed of full-batch gradient descent: the norm stays.",
+    corrected="||w+||^2 = ||w||^2 + eta^2 ||grad||^2 exactly: the norm grows at every step (with decoupled weight "
+    "decay, (1 - eta lambda)^2 ||w||^2 + eta^2 ||grad||^2).",
+    code=(_GROWTH + "square_after_step",),
+)
+def _norm_grows() -> Outcome:
+    loss, start, _ = neuron()
+    slopes = gradient_of(loss, start)
+    after = step(start, slopes, 0.5)
+    before, growth = _square(start["w"]), _square(after["w"]) - _square(start["w"])
+    confirm("||w+||^2", square_after_step(before, _square(slopes["w"]), 0.5), _square(after["w"]))
+    decayed = 0.9 * start["w"] - 0.5 * slopes["w"]
+    confirm("||w+||^2 with decay", square_after_step(before, _square(slopes["w"]), 0.5, 0.2), _square(decayed))
+    end = descended(loss, start, 0.5, 40)
+    measured = {
+        "growth of ||w||^2": growth,
+        "eta^2 ||grad||^2": 0.25 * _square(slopes["w"]),
+        "||w|| after 40 steps/before": math.sqrt(_square(end["w"]) / before),
+    }
+    return refuted(growth > ZERO, measured, "a step along a tangent leaves the sphere")
+
+
+@CLAIMS.add(
+    "003-L51n",
+    "Section 5.1 (remark)",
+    says="Mini-batch noise gives the gradient a small component along the invariant direction.",
+    corrected="None: the loss of every mini-batch is itself scale-invariant. The norm drifts by eta^2 "
+    "||grad_B||^2 only.",
+    code=(_GROWTH + "square_after_step",),
+)
+def _no_radial_noise() -> Outcome:
+    _, start, x = neuron()
+    target = gaussian(201, 16)
+    radial, size = [], []
+    for batch in torch.arange(16).reshape(4, 4):
+
+        def loss(p: Point, batch: Tensor = batch) -> Tensor:
+            return (p["gamma"] * standardized(x[batch] @ p["w"], 0.0)[0] - target[batch]).square().mean()
+
+        slopes = gradient_of(loss, start)
+        radial.append(abs(inner(start, slopes, "w")))
+        size.append(float(slopes["w"].norm()))
+    measured = {"<w, gradient>, worst batch": max(radial), "||gradient||, largest batch": max(size)}
+    return refuted(max(radial) < ZERO, measured, "no batch has a radial component")
+
+
+@CLAIMS.add(
+    "003-L51L",
+    "Section 5.1",
+    says="Under LayerNorm gradient flow keeps the Frobenius norm of the weight matrix.",
+    corrected="It keeps ||W||_F^2 + ||b||^2 (and 1^T W, 1^T b); ||W||_F alone only without a bias.",
+    code=("normscope.geometry.symmetry.conserved", _FLOW),
+)
+def _layer_norm_conserves() -> Outcome:
+    x, target, point = gaussian(203, 16, 3), gaussian(204, 16, 2), hidden_layer(205)
+    loss = square_loss(x, target, "layer")
+    slopes = gradient_of(loss, point)
+    end = gradient_flow(loss, point, 3.0, 80)
+    before, after = (conserved("layer", p["W"], p["b"]) for p in (point, end))
+    for name, value in before.items():
+        confirm(name, 0.0, largest(value - after[name]), FLOW)
+    bare = {name: value for name, value in point.items() if name != "b"}
+    confirm("<W, grad_W> without a bias", 0.0, inner(bare, gradient_of(loss, bare), "W"))
+    measured = {
+        "<W, grad_W>": inner(point, slopes, "W"),
+        "<b, grad_b>": inner(point, slopes, "b"),
+        "||W||_F^2 after/before": _square(end["W"]) / _square(point["W"]),
+    }
+    return refuted(abs(measured["<W, grad_W>"]) > ZERO, measured, "weights and bias exchange norm")
+
+
+def _weight_normalized() -> tuple[Loss, dict[str, Tensor]]:
+    """Return the loss of a weight-normalized neuron and its parameters."""
+    x, target = gaussian(206, 16, 3), gaussian(207, 16)
+
+    def loss(p: Point) -> Tensor:
+        return (torch.tanh(x @ (p["g"] * p["v"] / p["v"].norm())) - target).square().mean() / 2
+
+    return loss, {"v": gaussian(208, 3), "g": numbers(1.7)}
+
+
+@CLAIMS.add(
+    "003-L51W",
+    "Section 5.1",
+    says="Under WeightNorm gradient flow keeps ||v||.",
+    corrected="So it does; gradient steps grow it by eta^2 ||grad_v||^2.",
+    code=(_FLOW, _GROWTH + "square_after_step"),
+)
+def _weight_norm_conserved() -> Outcome:
+    loss, start = _weight_normalized()
+    end = gradient_flow(loss, start, 10.0, 120)
+    slopes = gradient_of(loss, start)
+    after = _square(step(start, slopes, 0.5)["v"])
+    confirm("||v+||^2", square_after_step(_square(start["v"]), _square(slopes["v"]), 0.5), after)
+    ratio = _square(end["v"]) / _square(start["v"])
+    measured = {"||v||^2 after/before the flow": ratio, "growth of ||v||^2 in a step": after - _square(start["v"])}
+    return holds(close(ratio, 1.0, FLOW), measured, "v gets no radial gradient")
+
+
+@CLAIMS.add(
+    "003-L51W'",
+    "Section 5.1",
+    says="The reason: the gradient is orthogonal to (v, -g).",
+    corrected="The gradient is orthogonal to (v, 0). Orthogonality to (v, -g) would conserve ||v||^2 - g^2, which "
+    "moves.",
+    code=("normscope.geometry.weight_norm.weight_norm_gradients",),
+)
+def _weight_norm_reason() -> Outcome:
+    loss, start = _weight_normalized()
+    slopes = gradient_of(loss, start)
+    end = gradient_flow(loss, start, 10.0, 120)
+    along = inner(start, slopes, "v") - inner(start, slopes, "g")
+    confirm("<v, grad_v>", 0.0, inner(start, slopes, "v"))
+    values = [_square(p["v"]) - _square(p["g"]) for p in (start, end)]
+    measured = {"along (v, -g)": along, "||v||^2 - g^2 before": values[0], "after": values[1]}
+    return refuted(abs(along) > ZERO, measured, "the conclusion is right, its reason is not")
+
+
+@CLAIMS.add(
+    "003-WD",
+    "Section 5.1 (weight decay)",
+    says="With the penalty lambda ||w||^2/2, d||w||^2/dt = -lambda ||w||^2, and norms shrink, perhaps to zero.",
+    corrected="-2 lambda ||w||^2. Gradient steps do not shrink to zero: ||w||^4 settles at eta G^2/(2 lambda - "
+    "eta lambda^2), G the gradient norm on the unit sphere.",
+    code=(_GROWTH + "square_after_flow", _GROWTH + "equilibrium_norm"),
+)
+def _weight_decay() -> Outcome:
+    loss, start, _ = neuron()
+    fixed = {"w": start["w"]}
+    end = gradient_flow(lambda p: loss({**p, "gamma": start["gamma"]}), fixed, 20.0, 320, decay=0.05)
+    ratio = _square(end["w"]) / _square(start["w"])
+    confirm("the decay", square_after_flow(1.0, 0.05, 20.0), ratio, FLOW)
+    a, b, eta, decay, size = 1.0, 0.0, 0.1, 0.01, 2.0
+    for _ in range(6000):  # the loss 2 * angle: its gradient has the norm 2/||w|| everywhere
+        square = a * a + b * b
+        shrink = 1 - eta * decay
+        a, b = shrink * a + eta * size * b / square, shrink * b - eta * size * a / square
+    confirm("the equilibrium", equilibrium_norm(eta, decay, size) ** 4, (a * a + b * b) ** 2, FLOW)
+    measured = {
+        "||w||^2 after/before, lambda = 0.05, t = 20": ratio,
+        "printed": math.exp(-1),
+        "||w||^4 in equilibrium": (a * a + b * b) ** 2,
+    }
+    return refuted(not close(ratio, math.exp(-1), FLOW), measured, "the square decays twice as fast as the norm")
+
+
+@CLAIMS.add(
+    "003-51c",
+    "Section 5.1",
+    says="A common offset of the biases in front of BatchNorm or LayerNorm is not changed by gradient flow.",
+    corrected="Under BatchNorm every single bias stays.",
+    code=("normscope.geometry.symmetry.conserved",),
+)
+def _offset_kept() -> Outcome:
+    x, target, point = gaussian(209, 16, 3), gaussian(210, 16, 2), hidden_layer(211)
+    ends = {kind: gradient_flow(square_loss(x, target, kind), point, 2.0, 60) for kind in ("batch", "layer")}
+    measured = {
+        "BN: largest change of a bias": largest(ends["batch"]["b"] - point["b"]),
+        "LN: change of the mean bias": float((ends["layer"]["b"] - point["b"]).mean().abs()),
+        "LN: largest change of a bias": largest(ends["layer"]["b"] - point["b"]),
+    }
+    kept = max(list(measured.values())[:2]) < ZERO
+    return holds(kept, measured, "these directions get no gradient")
+
+
+@CLAIMS.add(
+    "003-51r",
+    "Section 5.1",
+    says="Directions evolve on the sphere; the end is on the ray of the optimum, at the initial norm.",
+    corrected="And time runs with 1/||w||^2: from 2w the same path takes four times as long.",
+    code=(_FLOW,),
+)
+def _sphere_time() -> Outcome:
+    loss, start, _ = neuron()
+
+    def fixed(p: Point) -> Tensor:
+        return loss({**p, "gamma": start["gamma"]})
+
+    once = gradient_flow(fixed, {"w": start["w"]}, 1.0, 60)["w"]
+    twice = gradient_flow(fixed, {"w": 2 * start["w"]}, 4.0, 60)["w"]
+    gap = largest(once / once.norm() - twice / twice.norm())
+    confirm("the direction from 2w after four times the time", 0.0, gap, FLOW)
+    final = gradient_flow(fixed, {"w": start["w"]}, 40.0, 160)["w"]
+    slope = largest(gradient_of(fixed, {"w": final})["w"])
+    measured = {"norm at the end/start": float(final.norm() / start["w"].norm()), "gradient at the end": slope}
+    stays = close(measured["norm at the end/start"], 1.0, FLOW) and slope < 1e-4
+    return holds(stays, measured, "the norm stays while the gradient dies out")
+
+
+@CLAIMS.add(
+    "003-E51",
+    "Example 5.1",
+    says="For y = w.x behind BatchNorm the gradient subtracts averages over the features j.",
+    corrected="Averages over the batch, Equation (1) with its gamma; and it shrinks like 1/||w||, it is not O(1).",
+    code=("normscope.geometry.derivatives.batch_norm_backward",),
+)
+def _example() -> Outcome:
+    x, target, w = gaussian(212, 10, 2), gaussian(213, 10), gaussian(214, 2)
+
+    def loss(weight: Tensor) -> Tensor:
+        return (standardized(x @ weight, 0.0)[0] - target).square().sum() / 2
+
+    true = gradient(loss, w)
+    values, scale = standardized(x @ w, 0.0)
+    confirm("the gradient", 0.0, largest(batch_norm_backward(values - target, x @ w, 1.0, 0.0) @ x - true))
+    errors = []
+    for delta in (x @ w - target, values - target):  # as printed, and with BatchNorm's own output
+        features = (delta[:, None] * x).mean(1)
+        shape = delta[:, None] * x - features[:, None] - (values.square() * features)[:, None]
+        errors.append(largest((shape / scale).sum(0) - true))
+    far = largest(10 * gradient(loss, 10 * w) - true)
+    confirm("ten times the gradient at 10w", 0.0, far)
+    measured = {"error as printed": errors[0], "error with z^ - t": errors[1], "gradient": largest(true)}
+    return refuted(min(errors) > ZERO, measured, "no reading is the gradient: the averages are over the batch")

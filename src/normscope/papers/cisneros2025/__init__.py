@@ -1,0 +1,1 @@
+"""P. Cisneros-Velarde et al., optimization and generalization of weight-normalized networks (2025)."""

@@ -1,0 +1,256 @@
+"""What a claim, a numbered statement or a rule says: looked up by name, measured now, with the code behind it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normscope.core.errors import InputError, listed
+from normscope.core.statement import PAPERS, Statement
+from normscope.core.value import json_number
+from normscope.doctor.rule import Rule
+from normscope.papers.claim import Claim, Number
+from normscope.papers.run import SOURCES, checked, every_claim, near_names
+from normscope.papers.statements import every_statement
+
+_PLACE = re.compile(
+    r"^(theorem|lemma|corollary|remark|definition|proposition|example|figure|table|section|appendix|experiment|equation)"
+    r"\s+\(?[a-z]?[\d.]*\d(\.\d+)*\)?",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a function is defined: its dotted name, the file inside the package, and the line."""
+
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What one topic is about; fields that do not apply to its kind are empty.
+
+    Attributes:
+        kind: ``claim``, ``statement`` or ``rule``.
+        name: the id, the label or the code.
+        paper: key of the paper, for claims and statements.
+        place: where it stands there.
+        says: what it says.
+        verdict: what the check of a claim found, ``error`` if it raised.
+        because: one sentence on the verdict, or the error.
+        measured: the numbers of the check.
+        corrected: what is true instead, or for a rule what to do.
+        holds: the hypotheses of a statement.
+        code: the functions that compute it.
+    """
+
+    kind: str
+    name: str
+    paper: str = ""
+    place: str = ""
+    says: str = ""
+    verdict: str = ""
+    because: str = ""
+    measured: Mapping[str, Number] = field(default_factory=dict)
+    corrected: str = ""
+    holds: str = ""
+    code: tuple[Location, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        plain = {k: json_number(v) if type(v) is float else v for k, v in self.measured.items()}
+        return {**vars(self), "measured": plain, "code": [vars(place) for place in self.code]}
+
+
+@dataclass(frozen=True)
+class Topic:
+    """Something that can be explained.
+
+    Attributes:
+        names: what it answers to, its own name first; upper and lower case are the same.
+        describe: explains it; called only when it was asked for.
+        paper: key of the paper it belongs to, if any.
+    """
+
+    names: tuple[str, ...]
+    describe: Callable[[], Explanation]
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What was asked, and the explanations found."""
+
+    asked: str
+    parts: tuple[Explanation, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"kind": "explanation", "asked": self.asked, "parts": [part.to_dict() for part in self.parts]}
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+
+def located(name: str) -> Location:
+    """Return where the function of a dotted name is defined.
+
+    Raises:
+        LookupError: if nothing has that name.
+
+    >>> located("normscope.lipschitz.printed.lemma_5").file
+    'normscope/lipschitz/printed.py'
+    """
+    parts = name.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:cut]))
+        except ModuleNotFoundError:
+            continue
+        try:
+            for part in parts[cut:]:
+                found = getattr(found, part)
+        except AttributeError:
+            break
+        function = inspect.unwrap(found)
+        file = Path(inspect.getsourcefile(function) or "")
+        inside = file.parts[len(file.parts) - 1 - file.parts[::-1].index(parts[0]) :]
+        return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
+    raise LookupError(f"nothing is named {name}")
+
+
+def claim_topics() -> Iterable[Topic]:
+    """Yield the claims: by id, and by where they stand in the paper."""
+    for claim in every_claim().values():
+        numbered = _PLACE.match(claim.place)
+        places = dict.fromkeys([claim.place, *([numbered.group(0)] if numbered else [])])
+        yield Topic((claim.id, *places), lambda claim=claim: _explained_claim(claim), claim.paper)  # type: ignore[misc]
+
+
+def statement_topics() -> Iterable[Topic]:
+    """Yield the statements functions implement: by number."""
+    for item in every_statement():
+        numbered = _PLACE.match(item.number)
+        names = dict.fromkeys([item.number, *([numbered.group(0)] if numbered else [])])
+        yield Topic(tuple(names), lambda item=item: _explained_statement(item), item.paper)  # type: ignore[misc]
+
+
+def rule_topics() -> Iterable[Topic]:
+    """Yield the rules of the doctor: by code, and by short name."""
+    from normscope.doctor.catalogue import RULES
+
+    for rule in RULES.values():
+        yield Topic((rule.code, rule.name), lambda rule=rule: _explained_rule(rule))  # type: ignore[misc]
+
+
+#: Where topics come from. To explain something new, append a function that yields it.
+TOPICS: list[Callable[[], Iterable[Topic]]] = [claim_topics, statement_topics, rule_topics]
+
+
+def explain(text: str) -> Answer:
+    """Explain a claim, a numbered statement or a rule; the checks of claims run now.
+
+    Args:
+        text: an id (``001-T13(8)``), a place (``Theorem 13``), a place in a paper (``than2025 Theorem 13``,
+            ``001 Theorem 13``), or whatever the functions in :data:`TOPICS` know.
+
+    Returns:
+        Every topic of that name, all of one paper.
+
+    Raises:
+        InputError: if nothing has the name, or things of several papers have; the message names what is near.
+
+    >>> [part.name for part in explain("001-L1").parts]
+    ['001-L1']
+    """
+    asked = " ".join(text.split())
+    topics = [topic for source in TOPICS for topic in source()]
+    found = _found(asked, topics)
+    papers = list(dict.fromkeys(topic.paper for topic in found))
+    if not found:
+        names = [name for topic in topics for name in topic.names]
+        near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
+        hint = f"near it: {listed(near)}" if near else "normscope audit lists all claims, normscope statements the rest"
+        raise InputError(f"an id, a statement or a rule is explained; nothing is named {text!r}; {hint}")
+    if len(papers) > 1:
+        ways = [f"{paper} {asked}" for paper in papers]
+        raise InputError(f"one thing is explained at a time; {text!r} is in several papers; say which: {listed(ways)}")
+    return Answer(asked, tuple(topic.describe() for topic in found))
+
+
+def _paper_of(asked: str) -> tuple[str, str]:
+    """Return the first word if it names a paper, and the key of that paper."""
+    first = asked.split(" ")[0]
+    keys = {number: key for number, key, _ in SOURCES} | {key: key for key in PAPERS}
+    return (first, keys[first.lower()]) if first.lower() in keys else ("", "")
+
+
+def _found(asked: str, topics: list[Topic]) -> list[Topic]:
+    """Return the topics that answer to a name, or else, if its first word is a paper, those of that paper."""
+    word, paper = _paper_of(asked)
+    for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper)):
+        same = name.casefold()
+        found = [t for t in topics if wanted in ("", t.paper) and same in (n.casefold() for n in t.names)]
+        if found:
+            return found
+    return []
+
+
+def _explained_claim(claim: Claim) -> Explanation:
+    """Check a claim and say what was found."""
+    entry = checked(claim)
+    outcome = entry.outcome
+    return Explanation(
+        kind="claim",
+        name=claim.id,
+        paper=claim.paper,
+        place=claim.place,
+        says=claim.says,
+        verdict=entry.verdict,
+        because=entry.error if outcome is None else outcome.because,
+        measured={} if outcome is None else outcome.measured,
+        corrected=claim.corrected,
+        code=tuple(located(name) for name in claim.code),
+    )
+
+
+def _explained_statement(item: Statement) -> Explanation:
+    """Say what a statement holds for and which function computes it."""
+    place = located(item.function)
+    function: Any = _function(item.function)
+    says = (inspect.getdoc(function) or "").partition("\n\n")[0].replace("``", "")
+    return Explanation(
+        "statement", item.label, item.paper, item.number, " ".join(says.split()), holds=item.holds, code=(place,)
+    )
+
+
+def _explained_rule(rule: Rule) -> Explanation:
+    """Say what a rule of the doctor looks for, why, and what to do."""
+    return Explanation(
+        "rule",
+        rule.code,
+        place=rule.name,
+        says=f"{rule.title} ({rule.severity.value}, {rule.certainty.value}). {rule.why}",
+        corrected=rule.fix,
+        holds=rule.statement,
+        code=(located(f"{rule.look.__module__}.{rule.look.__qualname__}"),),
+    )
+
+
+def _function(name: str) -> object:
+    """Return the function of a dotted name; :func:`located` has found it before."""
+    module, _, rest = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), rest)
+    except ModuleNotFoundError:
+        return getattr(_function(module), rest)

@@ -1,0 +1,226 @@
+"""The audit: every claim of every paper, checked now."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import json
+import os
+import pkgutil
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from normscope.core.errors import InputError, listed
+from normscope.core.files import write_text
+from normscope.core.statement import PAPERS
+from normscope.papers.claim import Claim, Claims, Outcome, Verdict
+
+#: The papers in the order of their numbers: number, key, and the module (or folder of modules) with their claims.
+SOURCES = (
+    ("000", "than2025summary", "normscope.papers.than2025.summary"),
+    ("001", "than2025", "normscope.papers.than2025.claims"),
+    ("002", "than2025slides", "normscope.papers.than2025.slides"),
+    ("003", "akbar2025", "normscope.papers.akbar2025.claims"),
+    ("004", "cisneros2025", "normscope.papers.cisneros2025.claims"),
+    ("extensions", "normscope", "normscope.papers.extensions"),
+)
+SCHEMA_VERSION = 1
+_CLOSE_NAMES = 4
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim and what its check found, or the error that kept it from finding anything.
+
+    Attributes:
+        claim: what was checked.
+        outcome: what was found; none if the check raised.
+        error: what it raised, as one line.
+    """
+
+    claim: Claim
+    outcome: Outcome | None
+    error: str = ""
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict in words, ``error`` where the check raised."""
+        return "error" if self.outcome is None else self.outcome.verdict.value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        claim = self.claim
+        found: dict[str, Any] = {"verdict": "error", "measured": {}, "because": "", "factor": None}
+        return {
+            "id": claim.id,
+            "paper": claim.paper,
+            "place": claim.place,
+            "says": claim.says,
+            **(found if self.outcome is None else self.outcome.to_dict()),
+            "corrected": claim.corrected,
+            "code": list(claim.code),
+            "error": self.error or None,
+        }
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The claims that were checked, in the order of the papers."""
+
+    entries: tuple[Entry, ...]
+
+    def __getitem__(self, id: str) -> Entry:
+        """Return the entry of a claim by its id."""
+        for entry in self.entries:
+            if entry.claim.id == id:
+                return entry
+        raise KeyError(id)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Return how often each verdict was found; errors last."""
+        count = Counter(entry.verdict for entry in self.entries)
+        return {word: count[word] for word in (*(v.value for v in Verdict), "error")}
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        keys = dict.fromkeys(entry.claim.paper for entry in self.entries)
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "audit",
+            "papers": {key: PAPERS[key] for key in keys},
+            "totals": self.totals,
+            "claims": [entry.to_dict() for entry in self.entries],
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+
+def audit(
+    paper: str | None = None,
+    *,
+    only: Sequence[str] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Audit:
+    """Check claims of the papers now; nothing is stored, every verdict follows from numbers measured in this call.
+
+    Args:
+        paper: its number (``000`` to ``004``), its key (``than2025``), or ``extensions``; all of them if none is given.
+        only: ids of claims, e.g. ``["001-L1"]``; all of the paper's if none are given.
+        progress: called with a line of text before each check.
+
+    Returns:
+        One entry per claim. A check that raises is an entry with its error.
+
+    Raises:
+        InputError: if there is no such paper or claim; the message names what is near.
+
+    >>> found = audit(only=["001-L1"])
+    >>> found["001-L1"].verdict
+    'false'
+    """
+    chosen = chosen_claims(paper, only)
+    entries = []
+    for i, claim in enumerate(chosen, 1):
+        if progress is not None:
+            progress(f"checking claims: {i} of {len(chosen)}, {claim.id} ({claim.place})")
+        entries.append(checked(claim))
+    return Audit(tuple(entries))
+
+
+def checked(claim: Claim) -> Entry:
+    """Run the check of one claim; the same numbers come out whatever ran before, and the caller's state is kept.
+
+    >>> checked(Claim("001-X", "than2025", "Lemma 0", "", "", lambda: 1 / 0)).error
+    'ZeroDivisionError: division by zero'
+    """
+    # No accelerator is touched, whatever the caller's defaults are.
+    with torch.device("cpu"), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        try:
+            return Entry(claim, claim.check())
+        except Exception as error:  # whatever a check raises is shown, and the others still run
+            return Entry(claim, None, " ".join(f"{type(error).__name__}: {error}".split()))
+
+
+def every_claim() -> dict[str, Claim]:
+    """Return the claims of all papers by id, in the order of the papers.
+
+    >>> every_claim()["001-L1"].place
+    'Lemma 1'
+    """
+    return {claim.id: claim for source in SOURCES for claim in claims_of(source[2])}
+
+
+def claims_of(module: str) -> Iterator[Claim]:
+    """Yield the claims of one paper: those of every :class:`Claims` in its module, or in the modules of its folder.
+
+    Raises:
+        KeyError: if an id is there twice.
+    """
+    found: dict[str, Claim] = {}
+    for part in _modules(module):
+        for claims in vars(part).values():
+            for claim in claims.values() if isinstance(claims, Claims) else ():
+                if found.setdefault(claim.id, claim) is not claim:
+                    raise KeyError(f"the claim {claim.id} is there twice")
+    yield from found.values()
+
+
+def _modules(name: str) -> Iterator[ModuleType]:
+    """Yield a module and, if it is a folder, those in it: first those it lists as its chapters, in that order."""
+    module = importlib.import_module(name)
+    yield module
+    parts = [part.name for part in pkgutil.iter_modules(getattr(module, "__path__", ()))]
+    for part in dict.fromkeys([*getattr(module, "CHAPTERS", ()), *parts]):
+        yield importlib.import_module(f"{name}.{part}")
+
+
+def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
+    """Return the claims a user asks for.
+
+    Raises:
+        InputError: if there is no such paper or claim, or the claim is of another paper.
+    """
+    sources = [source for source in SOURCES if paper is None or paper in source[:2]]
+    if not sources:
+        known = [name for source in SOURCES for name in source[:2]]
+        near = difflib.get_close_matches(str(paper), known, _CLOSE_NAMES)
+        hint = f"near it: {', '.join(near)}" if near else f"known are {', '.join(known)}"
+        raise InputError(f"a paper is named by its number or key; got {paper!r}; {hint}")
+    claims = {claim.id: claim for source in sources for claim in claims_of(source[2])}
+    if only is None:
+        return list(claims.values())
+    if not only:
+        raise InputError("at least one claim is to be checked; got an empty list of ids; leave it out for all")
+    missing = [id for id in only if id not in claims]
+    if missing:
+        near = [name for id in missing for name in near_names(id, list(claims))]
+        hint = f"near it: {listed(near)}" if near else f"there are {listed(list(claims))}"
+        where = "" if paper is None else f" of the paper {paper}"
+        raise InputError(f"a claim{where} is named by its id; got {', '.join(map(repr, missing))}; {hint}")
+    return [claims[id] for id in dict.fromkeys(only)]
+
+
+def near_names(name: str, names: Sequence[str]) -> list[str]:
+    """Return the names a user may have meant: close ones, whatever the case, and those that begin with it.
+
+    >>> near_names("001-l1", ["001-L1", "002-LN"])
+    ['001-L1']
+    """
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, _CLOSE_NAMES, cutoff=0.7)
+    near += [known for known in by_lower if known.startswith(name.lower())][:_CLOSE_NAMES]
+    return [by_lower[known] for known in dict.fromkeys(near)]

@@ -1,0 +1,1 @@
+"""K. Than, The Hidden Power of Normalization Layers in Neural Networks (2025)."""

@@ -1,0 +1,252 @@
+"""Section 5.2 and Appendix D: generalization from local Lipschitz constants."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+from normscope.core.value import Kind, Value
+from normscope.generalization.cell_terms import g_paper, g_total_variation
+from normscope.generalization.partition import grid, voronoi
+from normscope.generalization.theorem_20 import partition_bound, theorem_20_printed
+from normscope.lipschitz.loss.absolute import l1
+from normscope.lipschitz.loss.corollary import corollary_14
+from normscope.lipschitz.printed import corollary_11
+from normscope.operators.normalizers.layer_norm import layer_norm_global
+from normscope.papers.claim import Claims, Outcome, Verdict
+from normscope.papers.measure import (
+    CorrectionError,
+    Measured,
+    chain,
+    confirm_bound,
+    gaussian,
+    given,
+    jacobian_norm,
+    numbers,
+    refuted,
+)
+
+CLAIMS = Claims("than2025")
+_TERMS = "normscope.generalization.cell_terms."
+_THEOREM_20 = "normscope.generalization.theorem_20."
+DELTA = 0.05
+DATASETS = 200
+
+
+def _uniform(seed: int, count: int) -> Tensor:
+    return torch.rand(count, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def fixed_partition(seed: int, samples: int, cells: int) -> tuple[float, float, float]:
+    """Return gap, printed and repaired bound for equal cells of [0, 1].
+
+    The loss is constant on cells (all L_i = 0), the worst such loss between 0 and 1, chosen after the data: 1 where
+    fewer samples fell than expected.
+    """
+    points = _uniform(seed, samples)[:, None]
+    cut = grid([0.0], [1.0], [cells])
+    counts = cut.counts(points, None, 1)
+    gap = float((1 / cells - counts / samples).clamp(min=0).sum())
+    bound = partition_bound(cut, points, 0.0, largest=1.0, delta=DELTA)
+    return gap, bound.printed.value, bound.gap.value
+
+
+def partition_from_data(seed: int, samples: int, width: float) -> tuple[float, float]:
+    """Return risk and printed bound for the cell of all points near a sample, and the cell of the rest.
+
+    The loss is 0 on the first and 1 on the second: constant on both cells, empirical loss 0.
+    """
+    points = _uniform(seed, samples).sort().values
+    covered = float((points.diff().clamp(max=2 * width)).sum()) + 2 * width
+    nothing = Value.of(0.0, Kind.CERTIFIED)
+    return 1 - covered, theorem_20_printed(nothing, g_paper(1.0, 1, 2, samples, DELTA)).value
+
+
+def refuses_data(samples: int) -> bool:
+    """Tell whether our bound refuses cells around its own samples."""
+    points = _uniform(0, samples)[:, None]
+    try:
+        partition_bound(voronoi(points, [0.0], [1.0]), points, 0.0, largest=1.0, delta=DELTA)
+    except InputError:
+        return True
+    return False
+
+
+@CLAIMS.add(
+    "001-T20",
+    "Theorem 20",
+    says="With probability 1 - delta the risk is at most the empirical risk plus sum (m_i/m) lambda_i L_i plus g.",
+    corrected="For a partition chosen without the data, a loss in [0, C] and cells on which the label does not change. "
+    "Then it holds for all h at once. The lambda_i are not observable: use the diameters of the cells.",
+    code=(_TERMS + "g_paper", _THEOREM_20 + "theorem_20_printed", _THEOREM_20 + "partition_bound"),
+)
+def _theorem_20() -> Outcome:
+    if not refuses_data(20):
+        raise CorrectionError("the repaired bound took a partition built from its own data")
+    fixed = [fixed_partition(seed, 200, 10) for seed in range(500)]
+    fixed_fails = sum(gap > bound for gap, bound, _ in fixed)
+    repaired_fails = sum(gap > bound for gap, _, bound in fixed)
+    if repaired_fails > DELTA * len(fixed):
+        raise CorrectionError(f"the repaired bound failed {repaired_fails} times")
+    own = [partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    own_fails = sum(risk > bound for risk, bound in own)
+    measured = {
+        "violations, partition fixed before, of 500": fixed_fails,
+        "printed bound, N = 10, m = 200": fixed[0][1],
+        "repaired bound": fixed[0][2],
+        "violations, partition from the data, of 200": own_fails,
+        "risk there": own[0][0],
+        "bound there": own[0][1],
+    }
+    needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * len(own)
+    return given(
+        needed,
+        "the partition must not depend on the data",
+        measured,
+        Verdict.HOLDS if fixed_fails == 0 else Verdict.FALSE,
+    )
+
+
+@CLAIMS.add(
+    "001-T20c",
+    "Section 5.2.2",
+    says="The loss as a function of x is Lipschitz with L_f times the constant of the network.",
+    corrected="Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.",
+    code=("normscope.lipschitz.loss.corollary.corollary_14",),
+)
+def _label() -> Outcome:
+    network = chain([0.1 * gaussian(2300, 3, 1), 0.1 * gaussian(2301, 1, 3)], activation=torch.tanh)
+    points = torch.linspace(-1, 1, 2001, dtype=torch.float64)[:, None]
+    constant = max(jacobian_norm(network, x) for x in points[::40])
+    printed = corollary_14(Value.of(constant, Kind.CERTIFIED), l1(1, reduction="sum")).value
+
+    def largest_slope(label: Tensor) -> float:
+        loss = (network(points) - label).abs().sum(1)
+        return float((loss.diff() / points[:, 0].diff()).abs().max())
+
+    same, changing = largest_slope(torch.ones_like(points)), largest_slope((points > 0).double())
+    confirm_bound("with a label that does not change", printed, same)
+    measured = {"L_f times the constant of h": printed, "slope, label 1": same, "slope, label 1 for x > 0": changing}
+    return refuted(changing > printed * (1 + 1e-9), measured, "the loss jumps where the label does")
+
+
+@CLAIMS.add(
+    "001-C21",
+    "Corollary 21",
+    says="The bound holds although the loss is discontinuous on a set of probability zero.",
+    corrected="For a partition fixed before the data whose cells the discontinuity does not cross: for a trained h, "
+    "whose discontinuities follow the data, it fails.",
+    code=(_THEOREM_20 + "theorem_20_printed", "normscope.generalization.partition.Partition"),
+)
+def _corollary_21() -> Outcome:
+    found = [partition_from_data(seed, 1000, 5e-7) for seed in range(DATASETS)]
+    fails = sum(risk > bound for risk, bound in found)
+    measured = {"violations of 200, discontinuous at 2000 points": fails, "risk": found[0][0], "bound": found[0][1]}
+    because = "a loss that is 0 near the samples and 1 elsewhere is discontinuous on a null set"
+    return given(fails > DELTA * DATASETS, because, measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-curse",
+    "Section 5.2.1, related bounds",
+    says="The bound does not suffer from the curse of dimensionality, unlike one with sqrt(N/m).",
+    corrected="Small cells mean as many occupied cells as samples, and then g exceeds C. For N up to about m the bound "
+    "sqrt(N/m)/2 + sqrt(ln(1/delta)/(2m)) is smaller.",
+    code=(_TERMS + "g_paper", _TERMS + "g_tight", _TERMS + "g_total_variation"),
+)
+def _curse() -> Outcome:
+    fine = g_paper(1.0, 1000, 1000, 1000, 0.05).value
+    coarse = g_paper(1.0, 10, 10, 200, 0.1).value
+    total_variation = g_total_variation(1.0, 10, 200, 0.1).value
+    measured = {
+        "g / C, N = T = m = 1000": fine,
+        "g / C, N = T = 10, m = 200, delta = 0.1": coarse,
+        "total variation, N = 10, m = 200": total_variation,
+    }
+    if fine > 1 and total_variation < coarse:
+        return Outcome(Verdict.UNSUPPORTED, measured, "no proof is given, and with small cells the bound is vacuous")
+    return Outcome(Verdict.HOLDS, measured, "the bound stays below C")
+
+
+def _cited(what: str) -> Outcome:
+    return Outcome(Verdict.NOT_CHECKABLE, {}, f"a statement about another paper: {what}")
+
+
+@CLAIMS.add("001-HKK", "Section 5.2.1, (HKK)", says="Hou et al. (2023) have the bound (HKK).",
+    corrected="Not implemented: L is defined there and only the L_i are used, and the constant is not given.",
+)  # fmt: skip
+def _hkk() -> Outcome:
+    return _cited("Hou et al. 2023")
+
+
+@CLAIMS.add("001-LLA", "Section 5.2.2, (LLA)", says="Lyu et al. (2022) have the bound (LLA).",
+    corrected="Not implemented: the constant is not given.",
+)  # fmt: skip
+def _lla() -> Outcome:
+    return _cited("Lyu et al. 2022")
+
+
+@CLAIMS.add("001-T5", "Appendix D, (66)", says="Theorem 20 follows from Theorem 5 of Than et al. (2025).",
+    corrected="What is needed is proved here for partitions chosen without the data (see 001-T20).",
+)  # fmt: skip
+def _source_of_theorem_20() -> Outcome:
+    return _cited("Than et al., Gentle local robustness implies generalization")
+
+
+@CLAIMS.add("001-WN", "Section 5.2.2", says="Cisneros-Velarde et al. (2025) have O(rho^2/sqrt(m)) for WeightNorm.",
+    corrected="The summary audited as 004 gives another rate, O(sqrt(L)/sqrt(n)), for the same paper.",
+)  # fmt: skip
+def _weight_norm_bound() -> Outcome:
+    return _cited("Cisneros-Velarde et al. 2025")
+
+
+@CLAIMS.add(
+    "001-C22",
+    "Corollary 22",
+    says="The gap is at most g + omega sigma^-K with BatchNorm, and g + omega prod 1/sigma_k with LayerNorm.",
+    corrected="Under all assumptions of Theorem 20, and for a bounded loss: cross-entropy has C = infinity. For "
+    "LayerNorm the factor is eps^(-K/2). The omega of the two networks are of different weights and do not compare.",
+    code=("normscope.lipschitz.printed.corollary_10", "normscope.lipschitz.printed.corollary_11"),
+)
+def _corollary_22() -> Outcome:
+    logits = numbers(0, 1)
+    losses = [float(F.cross_entropy(t * logits[None], torch.tensor([0]))) for t in (10.0, 1e3, 1e5)]
+    factors = [Value.of(layer_norm_global(torch.ones(8), 1e-5), Kind.CERTIFIED)] * 4
+    factor = corollary_11([Value.of(1.0, Kind.CERTIFIED)] * 4, factors).value
+    zero = torch.zeros(8, dtype=torch.float64)
+
+    def network(x: Tensor) -> Tensor:
+        for _ in range(4):
+            x = F.layer_norm(x, (8,), eps=1e-5)
+        return x
+
+    confirm_bound("the factor of LayerNorm", factor, jacobian_norm(network, zero))
+    measured: Measured = {"cross-entropy at logits t (0, 1), t = 10": losses[0], "t = 1e5": losses[2]}
+    measured["factor of LayerNorm, K = 4"] = factor
+    unbounded = losses[2] > 1e4 and factor > 1e9
+    return given(unbounded, "the loss is unbounded, and LayerNorm's factor is large", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-abs",
+    "Abstract, Section 6",
+    says="Normalization provably reduces the capacity exponentially, which explains faster training and better "
+    "generalization; bad unnormalized networks are uncountably many.",
+    corrected="Compared are upper bounds of one family with members of another. For the same weights a normalizer can "
+    "increase the constant (001-RED, 001-C11r); bad networks exist with normalizers too.",
+    code=("normscope.operators.normalizers.layer_norm.layer_norm_global", "normscope.lipschitz.printed.lemma_5"),
+)
+def _abstract() -> Outcome:
+    x = 1e-14 * torch.linspace(-1, 1, 8, dtype=torch.float64)
+    attained = []
+    for a in (0.5, 1.0, 2.0):  # an interval of weights, each as bad as the other
+        weight = a * torch.eye(8, dtype=torch.float64)
+        attained.append(jacobian_norm(lambda v, w=weight: F.layer_norm(v @ w, (8,), eps=1e-5), x))  # type: ignore[misc]
+    measured: Measured = {f"W = {a} I with LayerNorm": v for a, v in zip((0.5, 1.0, 2.0), attained, strict=True)}
+    measured["W = 0.5 I without"] = 0.5
+    if min(attained) > 2.0:
+        because = "bad networks are as many with LayerNorm; a cause is not shown by comparing upper bounds"
+        return Outcome(Verdict.UNSUPPORTED, measured, because)
+    return Outcome(Verdict.HOLDS, measured, "LayerNorm lowered every constant")

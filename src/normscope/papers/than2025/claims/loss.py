@@ -1,0 +1,308 @@
+"""Section 4.3: the loss as a function of the weights, its gradients and its smoothness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.loss.absolute import l1
+from normscope.lipschitz.loss.corollary import corollary_14, corollary_14_printed
+from normscope.lipschitz.weights.printed import unnormalized_product
+from normscope.operators.normalizers.batch_norm import batch_norm_running
+from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.measure import (
+    Function,
+    Measured,
+    chain,
+    confirm,
+    confirm_bound,
+    equality,
+    gaussian,
+    given,
+    gradient,
+    holds,
+    jacobian_norm,
+    numbers,
+    of_weight,
+    padded_identity,
+    refuted,
+    standardized,
+)
+from normscope.papers.than2025.extremal.absolute_error import l1_loss
+from normscope.papers.than2025.extremal.explosion import gradients
+from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
+
+CLAIMS = Claims("than2025")
+EPS = 1e-5
+_COROLLARY_14 = "normscope.lipschitz.loss.corollary.corollary_14"
+_THEOREM_15 = "normscope.papers.than2025.extremal.prescribed_gradient.theorem_15"
+
+
+@CLAIMS.add(
+    "001-C14=",
+    "Corollary 14 (11)",
+    says="For the l1 loss the constant of the loss in W_i is that of the network in W_i.",
+    corrected="The l1 loss adds sqrt(r), r = min(n_i, ..., n_K): sqrt(r) a_{i+1} ... a_K ||h_{i-1}(x)|| here, and "
+    "at most sqrt(n_K) ||h, W_i|| in general.",
+    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.papers.than2025.extremal.absolute_error.l1_loss"),
+)
+def _corollary_14_equality() -> Outcome:
+    extreme = l1_loss([3, 4, 5, 6], [1.0, 2.0, 3.0], 1, numbers(1, 2, 2))  # an input of norm 3
+    weights = [w.detach() for w in extreme.module.parameters()]
+    network = of_weight(chain, weights, 0, extreme.point)
+    of_network = jacobian_norm(network, weights[0])
+    target = torch.full((6,), -1.0, dtype=torch.float64)
+    true = float(gradient(lambda w: (network(w) - target).abs().sum(), weights[0]).norm())
+    stated = Value.of(of_network, Kind.CERTIFIED)
+    confirm("sqrt(r) times the network's", extreme.constant.value, true)
+    confirm_bound("sqrt(n) times the network's", corollary_14(stated, l1(6, reduction="sum")).value, true)
+    printed = corollary_14_printed(stated).value
+    measured = {"true, widths 3-4-5-6, a = 2, 3, ||x|| = 3": true, "printed": printed}
+    return Outcome(equality(printed, true), measured, "the l1 norm is sqrt(n)-Lipschitz in the l2 norm")
+
+
+@CLAIMS.add(
+    "001-C14(10)",
+    "Corollary 14 (10)",
+    says="With normalizers the loss is O(b_{i+1}) times the constants of normalizers i to K Lipschitz in W_i.",
+    corrected="The O hides sqrt(n_K) ||h_{i-1}(x)||, which no constant bounds unless the domain is bounded: "
+    "sqrt(n_K) ||h_{i-1}(x)|| b_{i+1} prod_{k >= i} ||NO_k||.",
+    code=(_COROLLARY_14, "normscope.lipschitz.printed.theorem_9"),
+)
+def _corollary_14_bound() -> Outcome:
+    weights = [gaussian(1600 + k, 4, 4) for k in range(3)]
+    x = gaussian(1610, 4)
+
+    def network(parts: list[Tensor]) -> Function:
+        return chain(parts, lambda y, _: y / 2)
+
+    measured: Measured = {}
+    sizes = []
+    for t in (1.0, 1e2, 1e4):
+        function = of_weight(network, weights, 0, t * x)
+        size = float(gradient(lambda w, f=function: f(w).abs().sum(), weights[0]).norm())  # type: ignore[misc]
+        limit = corollary_14(Value.of(jacobian_norm(function, weights[0]), Kind.CERTIFIED), l1(4, reduction="sum"))
+        confirm_bound("with sqrt(n_K)", limit.value, size)
+        measured[f"gradient norm in W_1 at t x, t = {t:g}"] = size
+        sizes.append(size)
+    return given(close(sizes[2], 1e4 * sizes[0], 1e-6), "the constant in O grows with ||x||", measured, Verdict.HOLDS)
+
+
+def _scalar_loss(
+    weights: list[Tensor], factors: list[Tensor], c: float, data: Tensor, outer: Callable[[Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """Return the mean loss of Theorem 15 as a function of the weight W_i, the layers after it being ``a_k I_k``."""
+
+    def loss(w: Tensor) -> Tensor:
+        hidden = chain([w, *factors])(chain(weights)(data))
+        return outer(c * hidden.sum(-1)).mean()
+
+    return loss
+
+
+def _theorem_15_gradients(weight: Tensor, data: Tensor, layer: int = 2) -> tuple[Tensor, Tensor]:
+    """Return the gradient (12) in the first or second layer and that of autograd, for tanh and the square loss."""
+    width, target = len(weight), torch.full((len(data),), 0.5, dtype=torch.float64)
+    first = [5] if layer == 2 else []
+    found = theorem_15(
+        [4, *first, width, 3, 6],
+        [*(1.5 for _ in first), 1.0, 2.0, 3.0],
+        weight,
+        data,
+        target,
+        _square,
+        layer=layer,
+        output=0.3,
+        activation=torch.nn.Tanh(),
+    )
+    before, after = (
+        [1.5 * padded_identity(n, 4) for n in first],
+        [2 * padded_identity(3, width), 3 * padded_identity(6, 3)],
+    )
+    loss = _scalar_loss(before, after, 0.3, data, lambda u: _square(torch.tanh(u), target))
+    return found.gradient, gradient(loss, weight)
+
+
+def _square(prediction: Tensor, target: Tensor) -> Tensor:
+    return (prediction - target) ** 2
+
+
+@CLAIMS.add(
+    "001-T15",
+    "Theorem 15",
+    says="Some network has the gradient (12) in row t of W_i for t <= min(n_{i+1}, ..., n_K), and zero otherwise.",
+    corrected="As stated where no W_it h_{i-1}(x) is zero; rows t run to min(n_i, ..., n_K).",
+    code=(_THEOREM_15,),
+)
+def _theorem_15() -> Outcome:
+    measured: Measured = {}
+    errors = []
+    for layer, width in ((1, 4), (2, 4), (2, 2)):
+        weight = 0.3 * gaussian(1702, width, 3 + layer)
+        formula, true = _theorem_15_gradients(weight, gaussian(1701, 8, 4), layer)
+        errors.append(float((formula - true).abs().max()))
+        measured[f"largest error, i = {layer}, n_i = {width}"] = errors[-1]
+        measured[f"largest entry, i = {layer}, n_i = {width}"] = float(true.abs().max())
+    return holds(max(errors) < 1e-12, measured, "(12) against autograd, tanh and square loss")
+
+
+@CLAIMS.add(
+    "001-T15k",
+    "Theorem 15, the indicator",
+    says="The indicator in (12) is 1 where W_it h_{i-1}(x) >= 0.",
+    corrected="1 where it is > 0. Where it is zero and h_{i-1}(x) is not, the loss is not differentiable; what is "
+    "printed there is one of its one-sided derivatives, and not the one autograd takes.",
+    code=(_THEOREM_15,),
+)
+def _theorem_15_kink() -> Outcome:
+    data, weight = gaussian(1701, 8, 4).abs(), 0.3 * gaussian(1702, 4, 5)
+    weight[0] = 0.0
+    strict, true = _theorem_15_gradients(weight, data)
+    weight[0] = 1e-300  # active at every (positive) sample, as the printed indicator takes a row of zeros to be
+    printed, _ = _theorem_15_gradients(weight, data)
+    errors = [float((found - true).abs().max()) for found in (strict, printed)]
+    measured = {"error with > 0, row of zeros": errors[0], "error with >= 0, as printed": errors[1]}
+    return refuted(errors[0] < 1e-12 < errors[1], measured, "autograd's gradient of a row of zeros is zero")
+
+
+@CLAIMS.add(
+    "001-R16",
+    "Remark 16, large gradients",
+    says="The gradient in W_i is of the order a_{i+1} ... a_K at least: it explodes with depth.",
+    corrected="Needs the derivative of f o g at u(x), which depends on the a_k itself, bounded below: true for the "
+    "logistic loss at a wrong label; for tanh with square loss the gradient vanishes instead, for the identity with "
+    "square loss it grows as the square.",
+    code=(_THEOREM_15, "normscope.papers.than2025.extremal.explosion.gradients"),
+)
+def _remark_16() -> Outcome:
+    data = gaussian(1801, 6, 4).abs()
+    weight = gaussian(1802, 4, 4).abs()
+    losses: dict[str, Callable[[Tensor], Tensor]] = {
+        "tanh, square": lambda u: (torch.tanh(u) - 0.5) ** 2,
+        "identity, square": lambda u: (u + 1) ** 2,
+        "logistic, wrong label": F.softplus,
+    }
+    measured: Measured = {}
+    sizes: dict[str, list[float]] = {}
+    for name, outer in losses.items():
+        for a in (1.0, 10.0, 100.0):
+            loss = _scalar_loss([], [a * padded_identity(4, 4)], 0.2, data, outer)
+            size = float(gradient(loss, weight).norm())
+            measured[f"{name}, A = {a:g}"] = size
+            sizes.setdefault(name, []).append(size)
+    vanishes = sizes["tanh, square"][2] < 1e-6 * sizes["tanh, square"][0]
+    grows = close(sizes["logistic, wrong label"][2] / sizes["logistic, wrong label"][1], 10.0, 0.05)
+    return given(vanishes and grows, "it depends on the loss and on g", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-R16v",
+    "Remark 16, small gradients",
+    says="If all a_k < 1, gradients decay exponentially as they go back through the layers.",
+    corrected="As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.",
+    code=(_THEOREM_15, "normscope.papers.than2025.extremal.explosion.gradients"),
+)
+def _vanishing() -> Outcome:
+    data, weight = gaussian(1803, 6, 4).abs(), gaussian(1804, 4, 4).abs()
+    measured: Measured = {}
+    sizes = []
+    for depth in (1, 5, 10, 20):
+        loss = _scalar_loss([], [0.5 * padded_identity(4, 4)] * depth, 0.2, data, F.softplus)
+        sizes.append(float(gradient(loss, weight).norm()))
+        measured[f"gradient norm, a = 0.5, {depth} layers above"] = sizes[-1]
+    return holds(close(sizes[3] / sizes[2] * 2.0**10, 1.0, 0.1), measured, "halved by every layer")
+
+
+@CLAIMS.add(
+    "001-R16n",
+    "Remark 16, control by normalization",
+    says="By (10), normalizers keep the gradients within a stable range.",
+    corrected="(10) bounds them by constants of the normalizers, 1/sqrt(eps) each on all inputs: gradients stay "
+    "bounded only where the variances are bounded below. Before a normalizer they grow as 1/||W||.",
+    code=(
+        "normscope.operators.normalizers.layer_norm.layer_norm_global",
+        "normscope.operators.normalizers.layer_norm.layer_norm_on_floor",
+    ),
+)
+def _control() -> Outcome:
+    data, target = gaussian(1805, 16, 6), gaussian(1806, 16, 6)
+    weights = [gaussian(1807 + k, 6, 6) for k in range(3)]
+    measured: Measured = {}
+    sizes = []
+
+    def loss(scale: float) -> float:
+        def function(w: Tensor) -> Tensor:
+            parts = [w, *(scale * v for v in weights[1:])]
+            return ((chain(parts, lambda y, _: F.layer_norm(y, (6,), eps=EPS))(data) - target) ** 2).mean()
+
+        return float(gradient(function, scale * weights[0]).norm())
+
+    for scale in (1.0, 1e-1, 1e-2):
+        sizes.append(loss(scale))
+        measured[f"gradient norm in W_1, weights times {scale:g}"] = sizes[-1]
+    return given(sizes[2] > 30 * sizes[0], "small weights make them large", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "001-R17",
+    "Remark 17, without normalizers",
+    says="The loss is O(s_{i+1} ... s_K)-Lipschitz in W_i, so deeper layers are easier.",
+    corrected="prod_{j != i} s_j ||x|| for every i, of the same order for all layers: ||h_{i-1}|| carries the factors "
+    "below. Theorem 15 says that large gradients exist, not that there are no larger ones.",
+    code=(
+        "normscope.lipschitz.weights.printed.unnormalized_product",
+        "normscope.papers.than2025.extremal.explosion.gradients",
+    ),
+)
+def _remark_17() -> Outcome:
+    depth, x = 6, torch.ones(4, dtype=torch.float64)
+    weights = [2 * padded_identity(4, 4)] * depth
+    sizes = [jacobian_norm(of_weight(chain, weights, i, x), weights[i]) / float(x.norm()) for i in range(depth)]
+    one = Value.of(1.0, Kind.CERTIFIED)
+    for i, (size, stated) in enumerate(zip(sizes, gradients([4] * (depth + 1), 2.0), strict=True)):
+        confirm("the product of the other norms", unnormalized_product([one + one] * depth, i, one).value, size)
+        confirm("the construction's gradient", stated.weight.value, size)
+    measured: Measured = {f"||dh/dW_{i + 1}|| / ||x||": s for i, s in enumerate(sizes)}
+    claimed = gradients([4] * (depth + 1), 2.0)[-1].total_input.value  # s_{i+1} ... s_K
+    measured["s_{i+1} ... s_K for the last layer"] = claimed
+    return refuted(
+        sizes[-1] > 1.5 * claimed and close(sizes[-1], sizes[0]),
+        measured,
+        "all layers of W_k = 2 I have the same constant",
+    )
+
+
+@CLAIMS.add(
+    "001-R17n",
+    "Remark 17, with normalizers",
+    says="With normalizers it is O(s_{i+1} ... s_K prod_{k >= i} ||NO_k||), and the product is exponentially small.",
+    corrected="For frozen statistics and bounded inputs. Multiplying all weights by c divides the product by "
+    "c^(K-i+1) and the gradient of the training loss by c only: the factor measures the scale of the weights.",
+    code=("normscope.operators.normalizers.batch_norm.batch_norm_running", "normscope.lipschitz.printed.theorem_9"),
+)
+def _remark_17_normalized() -> Outcome:
+    data, target = gaussian(1901, 64, 6), gaussian(1902, 64, 6)
+    weights = [gaussian(1903 + k, 6, 6) for k in range(4)]
+
+    def size(c: float) -> tuple[float, float]:
+        variances: list[Tensor] = []
+
+        def normalize(y: Tensor, _: int) -> Tensor:
+            variances.append(y.detach().var(0, unbiased=False))
+            return standardized(y)
+
+        def loss(w: Tensor) -> Tensor:
+            return ((chain([w, *(c * v for v in weights[1:])], normalize)(data) - target) ** 2).mean()
+
+        found = float(gradient(loss, c * weights[0]).norm())
+        return found, math.prod(batch_norm_running(None, var, 0.0) for var in variances)
+
+    (one, factor), (ten, smaller) = size(1.0), size(10.0)
+    measured = {"gradient norm in W_1": one, "weights times 10": ten, "prod 1/sigma": factor, "times 10": smaller}
+    scale = close(factor / smaller, 1e4, 1e-6) and close(one / ten, 10.0, 1e-6)
+    return given(scale, "the product fell by 1e4, the gradient by 10", measured, Verdict.HOLDS)

@@ -1,0 +1,214 @@
+"""Iteration counts for every layer of a network, with and without its normalizers, printed and as they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from operator import mul
+
+from normscope.core.errors import InputError
+from normscope.core.result import Result
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value, product
+from normscope.papers.than2025.complexity.convex import convex_upper
+from normscope.papers.than2025.complexity.nonconvex import goldstein
+from normscope.papers.than2025.complexity.positive import positive
+from normscope.papers.than2025.complexity.printed import corollary_18, corollary_19
+
+CHAIN = "a plain chain of layers with 1-Lipschitz activations, normalizer k after layer k"
+FROZEN = "statistics of BatchNorm do not move with the weights"
+#: By how much a composed bound may exceed a product, as a logarithm, for rounding alone.
+_SLACK = 1e-6
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What iteration counts depend on, besides the network.
+
+    Attributes:
+        alpha: accuracy: length of a gradient, or distance from the minimum where the loss is convex.
+        delta: radius of Goldstein's stationarity.
+        gap: how far the start is above the infimum of the loss.
+        radius: distance of the start from a minimizer, for convex losses.
+        signal: bound on the norm of what reaches a layer, ``||h_{i-1}(x)||``; for convolutions, of all its windows.
+    """
+
+    alpha: float = 0.1
+    delta: float = 0.1
+    gap: float = 1.0
+    radius: float = 1.0
+    signal: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("alpha", "delta", "gap", "radius", "signal"):
+            positive(getattr(self, name), name)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer as far as counts go.
+
+    Attributes:
+        name: what it is called.
+        norm: norm of its weight.
+        normalizer: constant of the normalizer after it, on some domain; none without one.
+        printed_normalizer: what the paper prints for that.
+        folded: norm of the weight and the fixed normalizer together, where it is known.
+    """
+
+    name: str
+    norm: Value
+    normalizer: Value | None = None
+    printed_normalizer: Value | None = None
+    folded: Value | None = None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Iterations for the weight of one layer of one network.
+
+    Attributes:
+        lipschitz: the constant of the loss in that weight.
+        corollary_19: what is printed to suffice.
+        goldstein: order of what suffices for a Goldstein point.
+        convex: what suffices if the loss is convex in it.
+    """
+
+    lipschitz: Value
+    corollary_19: Value
+    goldstein: Value
+    convex: Value
+
+
+@dataclass(frozen=True)
+class LayerComplexity:
+    """Counts for the weight of one layer.
+
+    Attributes:
+        name: the layer.
+        corollary_18: what is printed to be needed without normalizers.
+        without: counts without normalizers.
+        normalized: counts with them; none where there are none from this layer on.
+    """
+
+    name: str
+    corollary_18: Value
+    without: Counts
+    normalized: Counts | None
+
+
+@statement("normscope", "Proposition OPT-6", holds="plain chain, 1-Lipschitz activations, statistics that do not move")
+def layer_complexities(layers: Sequence[Layer], loss: Value, setting: Setting) -> tuple[LayerComplexity, ...]:
+    """Return iteration counts for the weight of every layer.
+
+    The loss is ``L_i``-Lipschitz in ``W_i`` with ``L_i = l A s_{i+1} ... s_K`` without normalizers, and with them times
+    their constants from layer ``i`` on; ``l`` is the constant of the loss in the outputs and ``A`` bounds what reaches
+    the layer. Where a normalizer is folded into its layer, the folded norm takes the place of the product.
+
+    Args:
+        layers: in order.
+        loss: ``l``, as :func:`normscope.lipschitz.loss.loss_constant` returns it.
+        setting: accuracies, and ``A``.
+
+    Raises:
+        InputError: if there is no layer.
+
+    >>> two = [Layer("a", Value.of(2.0, Kind.CERTIFIED)), Layer("b", Value.of(3.0, Kind.CERTIFIED))]
+    >>> rows = layer_complexities(two, Value.of(1.0, Kind.CERTIFIED), Setting())
+    >>> [round(r.without.lipschitz.value, 9) for r in rows]
+    [3.0, 1.0]
+    """
+    if not layers:
+        raise InputError("there must be a layer with a weight, got none")
+    base = replace(product((loss, Value.of(setting.signal, loss.kind))), statement="normscope Proposition OPT-6")
+    plain = _after([x.norm for x in layers])
+    folded = _after([_normalized(x) for x in layers])
+    printed = [x.printed_normalizer for x in layers if x.printed_normalizer is not None]
+    inverse_std = max(printed, key=lambda v: v.log) if printed else None
+    rows = []
+    for i, x in enumerate(layers):
+        later = [y for y in layers[i:] if y.normalizer is not None]
+        after = [y.norm for y in layers[i + 1 :]]
+        without = _counts(base * plain[i], corollary_19(after, setting.alpha), setting, (CHAIN,))
+        normalized = None
+        if later:
+            own = [] if x.normalizer is None else [x.normalizer]
+            total = product((base, folded[i], *own))
+            rate = corollary_19(after, setting.alpha, inverse_std, len(later))
+            normalized = _counts(total, rate, setting, (CHAIN, FROZEN))
+        rows.append(LayerComplexity(x.name, corollary_18(after, setting.alpha), without, normalized))
+    return tuple(rows)
+
+
+def of_result(result: Result, loss: Value, setting: Setting) -> tuple[LayerComplexity, ...]:
+    """Return the counts for every layer of an analyzed network, taken as a chain.
+
+    Normalizer ``k`` is taken to follow layer ``k``. Its constant is the one where the spread of its input stays above
+    the floor seen in the data, if there was data, and the one on all inputs otherwise.
+
+    Args:
+        result: what ``analyze`` found.
+        loss: the constant of the loss in the outputs.
+        setting: accuracies, and what reaches a layer.
+
+    Raises:
+        InputError: if the network has no layer with a weight.
+    """
+    return layer_complexities(_paired(result), loss, setting)
+
+
+def seen_as_chain(result: Result) -> bool:
+    """Tell whether the proved constant of a network is no more than the product over its layers, as in a plain chain.
+
+    Skip connections, attention, or activations steeper than one make it more, and then counts by layer say nothing.
+
+    Args:
+        result: what ``analyze`` found.
+    """
+    proved = result.end_to_end.get("global")
+    whole = product(_normalized(x) for x in _paired(result, floor=False))
+    return proved is not None and proved.log <= whole.log + _SLACK
+
+
+def _paired(result: Result, *, floor: bool = True) -> list[Layer]:
+    """Return the layers of a network, each with the normalizer of its number."""
+    layers = []
+    for i, found in enumerate(result.layers):
+        normalizer = result.normalizers[i] if i < len(result.normalizers) else None
+        constant = None if normalizer is None else (normalizer.on_floor if floor else None) or normalizer.proved
+        printed = None if normalizer is None else normalizer.printed
+        folded = found.folded if normalizer is not None else None
+        layers.append(Layer(found.name, found.upper, constant, printed, folded))
+    return layers
+
+
+def _normalized(layer: Layer) -> Value:
+    """Return the constant of a layer together with its normalizer."""
+    if layer.normalizer is None:
+        return layer.norm
+    return layer.folded if layer.folded is not None else layer.norm * layer.normalizer
+
+
+def _after(norms: Sequence[Value]) -> list[Value]:
+    """Return for each of some values the product of those after it."""
+    return list(accumulate(reversed(norms[1:]), mul, initial=Value(0.0, Kind.CERTIFIED)))[::-1]
+
+
+def _counts(lipschitz: Value, rate: Value, setting: Setting, assumed: tuple[str, ...]) -> Counts:
+    """Return the counts that follow from a constant, which holds for chains only and so is called an estimate."""
+    assumptions = tuple(dict.fromkeys((*lipschitz.assumptions, *assumed)))
+    constant = Value(
+        lipschitz.log,
+        Kind.ESTIMATE,
+        f"what reaches the layer is at most {setting.signal:g} long",
+        lipschitz.mode,
+        "normscope Proposition OPT-6",
+        assumptions,
+    )
+    return Counts(
+        constant,
+        rate,
+        goldstein(constant, setting.gap, setting.delta, setting.alpha),
+        convex_upper(constant, setting.radius, setting.alpha),
+    )

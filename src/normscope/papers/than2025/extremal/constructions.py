@@ -1,0 +1,192 @@
+"""The constructions of the papers by name: the numbers each shows, and how they go over layers or depth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from normscope.core.errors import InputError
+from normscope.core.value import Kind, Value
+from normscope.papers.than2025.extremal.deep_identity import theorem_6
+from normscope.papers.than2025.extremal.explosion import gradients
+from normscope.papers.than2025.extremal.layer_norm import layer_norm_blow_up
+from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
+from normscope.papers.than2025.extremal.scaled import scaled_output
+from normscope.papers.than2025.extremal.weight_direction import theorem_13
+
+#: Most layers for each of which a network is built, and most layers of all these networks together.
+SAMPLED, BUILT = 24, 20_000
+Points = list[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a construction is built of.
+
+    Attributes:
+        widths: ``n_0, ..., n_K``.
+        scale: ``a``, of every layer.
+        layer: ``i``, from one.
+        point: the input, or none for the first unit vector.
+        eps: of LayerNorm.
+        activation: between LayerNorms.
+    """
+
+    widths: tuple[int, ...]
+    scale: float = 2.0
+    layer: int = 1
+    point: tuple[float, ...] | None = None
+    eps: float = 1e-5
+    activation: str = "relu"
+
+    @property
+    def depth(self) -> int:
+        """Return ``K``."""
+        return len(self.widths) - 1
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a construction shows.
+
+    Attributes:
+        title: what it is.
+        values: numbers by their names.
+        series: lines of a chart by their names, ``(layer, log10)``.
+        x_label: what the chart is over.
+        y_label: what its numbers are.
+        notes: what a reader must know.
+    """
+
+    title: str
+    values: dict[str, Value]
+    series: dict[str, Points]
+    x_label: str = "layer"
+    y_label: str = "log10 of the gradient"
+    notes: tuple[str, ...] = field(default=())
+
+
+def _theorem_6(settings: Settings) -> Shown:
+    """Return the network of Theorem 6, its constant and gradients, for the scale and for its inverse."""
+    values: dict[str, Value] = {}
+    series = {}
+    for name, a in _both(settings.scale).items():
+        net = theorem_6(settings.widths, a)
+        values[f"constant, {name}"] = net.constant
+        log = scaled_output(net.module, net.point).log  # type: ignore[arg-type]
+        measured = Value(log, Kind.ESTIMATE, "the first unit vector", statement="normscope Proposition EXT-1")
+        values[f"attained when run, {name}"] = measured
+        layers = gradients(settings.widths, a)
+        series[f"passed back, {name}"] = [(float(g.layer), g.total_input.log10) for g in layers]
+    title = f"Theorem 6: W = a I, ReLU, {settings.depth} layers"
+    notes = (
+        "gradients of the weights are products of what is passed back and the signal: of one order for all layers",
+    )
+    return Shown(title, values, series, y_label="log10 of the gradient passed back", notes=notes)
+
+
+def _theorem_13(settings: Settings) -> Shown:
+    """Return the constants of Theorem 13 in the weight of a layer, printed and true, and those of every layer."""
+    x = None if settings.point is None else torch.tensor(settings.point, dtype=torch.float64)
+    net = theorem_13(settings.widths, settings.scale, settings.layer, x)
+    values = {"constant in the weight": net.constant, "attained": net.attained}
+    if net.printed is not None:
+        values["printed, equation (8)"] = net.printed
+    series: dict[str, Points] = {}
+    for i in sampled(settings.depth):
+        try:
+            here = theorem_13(settings.widths, settings.scale, i, x)
+        except InputError:  # nothing of the input reaches this layer: there is no constant to show
+            continue
+        series.setdefault("constant", []).append((float(i), here.constant.log10))
+        if here.printed is not None:
+            series.setdefault("printed", []).append((float(i), here.printed.log10))
+    title = f"Theorem 13: constant in the weight of layer {settings.layer} of {settings.depth}"
+    return Shown(title, values, series, y_label="log10 of the constant in the weight")
+
+
+def _theorem_15(settings: Settings) -> Shown:
+    """Return gradients of a logistic training loss at every layer, prescribed, for the scale and its inverse."""
+    source = torch.Generator().manual_seed(0)
+    inputs = torch.rand(8, settings.widths[0], generator=source, dtype=torch.float64) + 0.5
+    targets = torch.ones(8, dtype=torch.float64)
+    values: dict[str, Value] = {}
+    series: dict[str, Points] = {}
+    depth = settings.depth
+    if not 1 <= settings.layer <= depth:
+        raise InputError(f"the layer is one of 1 to {depth}, got {settings.layer}")
+    for name, a in _both(settings.scale).items():
+        for i in sorted({settings.layer, *sampled(depth)}):
+            # Scales before the layer are one: what grows is the gradient passed back alone.
+            scales = [1.0] * (i - 1) + [a] * (depth - i + 1)
+            weight = torch.eye(settings.widths[i], settings.widths[i - 1], dtype=torch.float64)
+            net = theorem_15(settings.widths, scales, weight, inputs, targets, _logistic, layer=i)
+            size = Value(
+                net.log_norm, Kind.ESTIMATE, "eight inputs, all misclassified", statement="than2025 Theorem 15"
+            )
+            series.setdefault(f"gradient, {name}", []).append((float(i), size.log10))
+            if i == settings.layer:
+                values[f"gradient at layer {i}, {name}"] = size
+                values[f"its factor c a^(K-i), {name}"] = net.factor
+    title = f"Theorem 15: gradient of a training loss, {depth} layers"
+    notes = ("the loss is logistic and all inputs are misclassified, so that its slope stays near one",)
+    return Shown(title, values, series, y_label="log10 of the gradient of the weight", notes=notes)
+
+
+def _logistic(prediction: Tensor, target: Tensor) -> Tensor:
+    """Return ``log(1 + exp(y u))``: every positive output is wrong."""
+    return softplus(target * prediction)
+
+
+def _layer_norm(settings: Settings) -> Shown:
+    """Return the constants of a network of LayerNorms over its depth."""
+    width, depth = settings.widths[0], settings.depth
+    if len(set(settings.widths)) > 1:
+        raise InputError(f"layernorm has one width; got {settings.widths}; give the same to every layer")
+    net = layer_norm_blow_up(width, depth, settings.eps, settings.activation)
+    series: dict[str, Points] = {"at least": [], "at most": [], "without LayerNorm": []}
+    for k in sampled(depth):
+        here = layer_norm_blow_up(width, k, settings.eps, settings.activation)
+        series["at least"].append((float(k), here.attained.log10))
+        series["at most"].append((float(k), here.constant.log10))
+        series["without LayerNorm"].append((float(k), 0.0))
+    title = f"Corollary 11: identity weights, LayerNorm, {settings.activation}, {depth} layers, eps {settings.eps:g}"
+    values = {"constant, at least": net.attained, "constant, at most": net.constant}
+    notes = ("without LayerNorm the same weights have the constant 1",)
+    return Shown(title, values, series, "layers", "log10 of the Lipschitz constant", notes)
+
+
+#: What shows a construction, by its name.
+CONSTRUCTIONS: dict[str, Callable[[Settings], Shown]] = {
+    "theorem-6": _theorem_6,
+    "theorem-13": _theorem_13,
+    "theorem-15": _theorem_15,
+    "layernorm": _layer_norm,
+}
+
+
+def _both(scale: float) -> dict[str, float]:
+    """Return a scale and its inverse, by name.
+
+    Raises:
+        InputError: if it has none.
+    """
+    if not 1e-150 < scale < 1e150:
+        raise InputError(f"a scale is a positive number from 1e-150 to 1e150; got {scale}; give another one")
+    return {f"a = {scale:g}": scale, f"a = {1 / scale:g}": 1 / scale} if scale != 1 else {"a = 1": 1.0}
+
+
+def sampled(depth: int) -> list[int]:
+    """Return layers evenly from the first to the last, not too many.
+
+    >>> sampled(5)
+    [1, 2, 3, 4, 5]
+    """
+    most = max(4, min(SAMPLED, BUILT // depth))
+    if depth <= most:
+        return list(range(1, depth + 1))
+    return sorted({1 + round(j * (depth - 1) / (most - 1)) for j in range(most)})

@@ -1,0 +1,163 @@
+"""Theorem 13 of than2025: a network with prescribed constants in the weight and in the total input of a layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.core.value import ALL_INPUTS, Kind, Value, product
+from normscope.papers.than2025.extremal.extremal import (
+    Extremal,
+    both_sides,
+    checked_input,
+    checked_scales,
+    checked_widths,
+    relu_network,
+    scaled_identity,
+    square_norm,
+)
+
+AT_INPUT = "this input, all weights of the layer"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the constructions around one layer share.
+
+    Attributes:
+        widths: ``n_0, ..., n_K``.
+        layer: ``i``, from one.
+        before: ``a_1, ..., a_{i-1}``.
+        at: ``a_i``.
+        after: ``a_{i+1}, ..., a_K``.
+        x: the input.
+        kept: ``h_{i-1}(x)`` over the scales before the layer: ``x`` for the first, else ``relu(x)`` cut to
+            ``min(n_0, ..., n_{i-1})``.
+        rows: ``min(n_i, ..., n_K)``, the rows of ``W_i`` that reach the output.
+    """
+
+    widths: tuple[int, ...]
+    layer: int
+    before: tuple[float, ...]
+    at: float
+    after: tuple[float, ...]
+    x: Tensor
+    kept: Tensor
+    rows: int
+
+    @property
+    def unit(self) -> Tensor:
+        """Return ``h_{i-1}(x)`` divided by its norm, padded to the width of the layer before."""
+        full = torch.zeros(self.widths[self.layer - 1], dtype=self.x.dtype)
+        full[: self.kept.numel()] = self.kept / self.kept.abs().max()
+        return full / torch.linalg.vector_norm(full)
+
+    def weights(self, own: Tensor) -> list[Tensor]:
+        """Return all weights, with ``own`` at the layer and scaled identities elsewhere."""
+        scales = (*self.before, 1.0, *self.after)
+        pairs = zip(self.widths[:-1], self.widths[1:], scales, strict=True)
+        weights = [scaled_identity(n, m, a, self.x.dtype) for m, n, a in pairs]
+        weights[self.layer - 1] = own
+        return weights
+
+    def own(self, rows: int, scale: float) -> Tensor:
+        """Return a weight of the layer whose first rows point along ``h_{i-1}(x)``, the others zero."""
+        weight = torch.zeros(self.widths[self.layer], self.widths[self.layer - 1], dtype=self.x.dtype)
+        weight[:rows] = scale * self.unit
+        return weight
+
+
+def parts(
+    widths: Sequence[int], scales: Sequence[float] | float, layer: int, x: Tensor | None, dtype: torch.dtype
+) -> Parts:
+    """Return the parts of a construction around a layer.
+
+    Raises:
+        InputError: if an argument is out of range, or nothing of the input reaches the layer.
+    """
+    shape = checked_widths(widths)
+    depth = len(shape) - 1
+    if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth:
+        raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
+    held = checked_scales(scales, depth, dtype)
+    point = checked_input(x, shape[0], dtype)
+    # The first layer sees the input itself, a later one what ReLU left of it.
+    kept = (point if layer == 1 else torch.relu(point))[: min(shape[:layer])]
+    if not bool(kept.any()) or 0.0 in held[: layer - 1]:
+        wanted = "number that is not zero" if layer == 1 else "positive number"
+        raise InputError(
+            f"nothing reaches layer {layer}: give an input with a {wanted} among its first {kept.numel()}, and "
+            "positive scales before the layer"
+        )
+    return Parts(shape, layer, held[: layer - 1], held[layer - 1], held[layer:], point, kept, min(shape[layer:]))
+
+
+@statement("than2025", "Theorem 13", holds="corrected: the norm of all of h_{i-1}(x), the truncation is of rows of W_i")
+def theorem_13(
+    widths: Sequence[int],
+    scales: Sequence[float] | float,
+    layer: int = 1,
+    x: Tensor | None = None,
+    dtype: torch.dtype = torch.float64,
+) -> Extremal:
+    """Return a ReLU network with ``||h(x), W_i|| = a_{i+1} ... a_K ||h_{i-1}(x)||``.
+
+    ``W_k = a_k I_k`` for ``k != i``; the first row of ``W_i`` is ``a_i h_{i-1}(x)/||h_{i-1}(x)||``, so it is active,
+    and the others are zero. The constant is attained there, along that row; it is the supremum over all ``W_i``.
+
+    Args:
+        widths: ``n_0, ..., n_K``, input first.
+        scales: ``a_1, ..., a_K``, or one number for all.
+        layer: ``i``, from one to ``K``.
+        x: the input, by default the first unit vector.
+        dtype: of the weights.
+
+    Returns:
+        The network at that weight; ``direction`` is one of ``W_i``, and ``printed`` equation (8).
+
+    Raises:
+        InputError: if an argument is out of range, or nothing of ``x`` reaches the layer.
+
+    >>> net = theorem_13([3, 2, 1], [1.0, 5.0], 1, torch.tensor([0.0, 0.0, 1.0]))
+    >>> round(net.constant.value, 12), net.printed.value
+    (5.0, 0.0)
+    """
+    here = parts(widths, scales, layer, x, dtype)
+    constant, attained = both_sides(
+        (*here.before, *here.after), "than2025 Theorem 13", AT_INPUT, square_norm(here.kept)
+    )
+    own = here.own(1, here.at or 1.0)
+    direction = here.own(1, 1.0)
+    module = relu_network(here.weights(own))
+    return Extremal(module, constant, attained, here.x, direction, layer, theorem_13_printed(here))
+
+
+@statement("than2025", "Theorem 13", holds="the constant in the total input of the layer, over all total inputs")
+def total_input(here: Parts) -> tuple[Value, Value]:
+    """Return ``||h, y_i|| = a_{i+1} ... a_K``, equation (9), rounded up and rounded down.
+
+    >>> round(total_input(parts([2, 2, 2], 3.0, 1, None, torch.float64))[0].value, 12)
+    3.0
+    """
+    return both_sides(here.after, "than2025 Theorem 13", ALL_INPUTS)
+
+
+@statement("than2025", "Theorem 13", holds="printed, equation (8); not the constant where the cut drops entries of h")
+def theorem_13_printed(here: Parts) -> Value:
+    """Return ``a_{i+1} ... a_K ||h_{i-1}(x)^(n_{i+1}, ..., n_K)||``, as printed; for ``i = K`` nothing is cut.
+
+    >>> x = torch.tensor([0.0, 0.0, 1.0])
+    >>> theorem_13_printed(parts([3, 2, 1], [1.0, 5.0], 1, x, torch.float64)).value
+    0.0
+    """
+    cut = here.kept[: min((here.kept.numel(), *here.widths[here.layer + 1 :]))]
+    norm = Value(0.5 * math.log(square_norm(cut)) if bool(cut.any()) else -math.inf, Kind.PRINTED)
+    factors = [Value.of(a, Kind.PRINTED) for a in (*here.before, *here.after)]
+    log = -math.inf if norm.log == -math.inf else product([norm, *factors]).log
+    return Value(log, Kind.PRINTED, AT_INPUT, statement="than2025 Theorem 13")

@@ -1,0 +1,148 @@
+"""Train a network of a figure and record what the figure shows; a run that was stopped goes on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError
+from normscope.core.files import write_text
+from normscope.core.result import Result
+from normscope.monitor.monitor import Monitor
+from normscope.monitor.run import CONFIG, METRICS, Run
+from normscope.monitor.sinks.folder import RunFolder
+from normscope.papers.than2025.figures.setting import Setting
+from normscope.papers.than2025.figures.unit_ball import enlarged, into_unit_ball
+from normscope.zoo import catalogue as zoo
+from normscope.zoo.data.load import load_data
+from normscope.zoo.spatial import check_instance_norms
+from normscope.zoo.train import he_normal_, train
+from normscope.zoo.training_state import steps_done
+
+STATE, SETTING = "state.pt", "setting.json"
+#: What the figures and their table need.
+QUANTITIES = ("loss", "margins", "variance", "norms", "folded", "inverse_sigma")
+#: Training examples on which everything is measured.
+PROBE = 512
+#: Width aimed at for each norm of a certified analysis, beside a figure whose axis counts decades.
+TOLERANCE = 1e-2
+
+
+def record(
+    setting: Setting,
+    folder: Path,
+    *,
+    root: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+    certify: bool = True,
+) -> Run:
+    """Train as a setting says, measure along the way, and return the run; one that is there goes on or is kept.
+
+    A run goes on from its last whole epoch, or anew if there is none. Each measurement depends on the weights of its
+    moment alone, so a run that was stopped records what an unbroken one does, its clocks apart.
+
+    Args:
+        setting: the run.
+        folder: where its state, its points and its results go.
+        root: where the data lie.
+        progress: called with a line of text at each step.
+        certify: bound the network at the start and at the end; the results are ``start.json`` and ``end.json``.
+
+    Returns:
+        The run, to read series from.
+
+    Raises:
+        InputError: if the data are absent or too small for the network, or the folder holds a run of another setting.
+    """
+    say = progress or (lambda text: None)
+    certify = certify and setting.certified
+    _refuse_another(setting, folder)
+    if is_finished(setting, folder, certify=certify):
+        return Run.open(folder)
+    images, labels = training_data(setting, root)
+    model = zoo.build(setting.network, seed=setting.seed, **setting.arguments)
+    check_instance_norms(model, images.shape[1:])
+    he_normal_(model, torch.Generator().manual_seed(setting.seed))
+    write_text(folder / SETTING, json.dumps(setting.to_dict(), indent=1) + "\n")
+    steps = setting.epochs * max(1, len(images) // setting.batch)
+    at = {max(1, round(k * steps / setting.probes)) for k in range(1, setting.probes + 1)}
+    probe = (images[:PROBE], labels[:PROBE])
+    if certify and not (folder / "start.json").exists():
+        say(f"{setting.name}, bounding it at the start")
+        _certified(model, probe[0], setting.name).save(folder / "start.json")
+    points = RunFolder(folder)
+    done = steps_done(folder / STATE)
+    if not done:
+        for file in (METRICS, CONFIG):  # of a training of this setting that no state was left of
+            (folder / file).unlink(missing_ok=True)
+    with Monitor(
+        model, probe, quantities=QUANTITIES, sinks=[points], budget=1.0, every=steps + 1, step=done, remember=False,
+        name=setting.name,
+    ) as monitor:  # fmt: skip
+
+        def after_step(step: int, loss: float) -> None:
+            points.log({"train/loss": loss}, step=step)
+            if step in at:
+                monitor.step(step)
+                monitor.probe()
+            say(f"{setting.name}, training: step {step} of {steps}, loss {loss:.4g}")
+
+        rest: dict[str, Any] = {"lr": setting.lr, "batch": setting.batch, "weight_decay": setting.weight_decay}
+        train(model, images, labels, epochs=setting.epochs, seed=setting.seed, after_step=after_step,
+              state=folder / STATE, **rest)  # fmt: skip
+    if certify:
+        say(f"{setting.name}, bounding it at the end")
+        _certified(model, probe[0], setting.name).save(folder / "end.json")
+    return Run.open(folder)
+
+
+def training_data(setting: Setting, root: str | Path | None) -> tuple[Tensor, Tensor]:
+    """Return the training images in the unit ball, and their labels.
+
+    Raises:
+        InputError: if the data are absent or have no labels.
+    """
+    images, labels = load_data(setting.data, root, "train", setting.examples).tensors()
+    if labels is None:
+        raise InputError(f"a figure is drawn from labelled data; {setting.data} has no labels")
+    return into_unit_ball(images if setting.side is None else enlarged(images, setting.side)), labels
+
+
+def is_finished(setting: Setting, folder: Path, *, certify: bool) -> bool:
+    """Return whether every epoch of a setting was trained, and the analyses made if they are wanted."""
+    whole = steps_done(folder / STATE, epochs=True) >= setting.epochs
+    return whole and (not certify or (folder / "end.json").exists())
+
+
+def _refuse_another(setting: Setting, folder: Path) -> None:
+    """Raise if a folder holds a run of another setting, or one that is not of a figure."""
+    file, plain = folder / SETTING, json.loads(json.dumps(setting.to_dict()))
+    if not file.exists():
+        others = [name for name in (CONFIG, METRICS, STATE) if (folder / name).exists()]
+        if others:
+            raise InputError(f"{folder} holds {', '.join(others)} of something else; name another folder")
+        return
+    known = json.loads(file.read_text())
+    differing = sorted(key for key in plain if known.get(key) != plain[key])
+    if differing:
+        raise InputError(
+            f"{folder} holds a run of another setting ({', '.join(differing)}); name another folder, or remove it"
+        )
+
+
+def _certified(model: nn.Module, probe: Tensor, name: str) -> Result:
+    """Bound the network as it is now, on the probe, with running statistics."""
+    from normscope.analysis import analyze
+
+    was = model.training
+    model.eval()
+    try:
+        result = analyze(model, probe, name=name, tolerance=TOLERANCE, stacked=False)
+    finally:
+        model.train(was)
+    return result

@@ -1,0 +1,298 @@
+"""The second half of the slides: normalizers, and what they are said to do for learning."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.printed import theorem_9
+from normscope.operators.normalizers.batch_norm import batch_norm_running, batch_norm_slides
+from normscope.operators.normalizers.group_norm import group_norm_global, group_norm_slides
+from normscope.operators.normalizers.layer_norm import layer_norm_global, layer_norm_slides
+from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.measure import (
+    Measured,
+    bound,
+    chain,
+    confirm,
+    confirm_bound,
+    equality,
+    gaussian,
+    given,
+    gradient,
+    holds,
+    jacobian,
+    jacobian_norm,
+    norm,
+    numbers,
+    refuted,
+    worst,
+)
+from normscope.papers.than2025.claims.generalization import DATASETS, DELTA, fixed_partition, partition_from_data
+from normscope.papers.than2025.complexity.convex import convex_upper
+from normscope.papers.than2025.complexity.printed import printed_lower_bounds, slides_rates
+
+CLAIMS = Claims("than2025slides")
+EPS = 1e-5
+_BATCH = "normscope.operators.normalizers.batch_norm."
+_LAYER = "normscope.operators.normalizers.layer_norm."
+_GROUP = "normscope.operators.normalizers.group_norm."
+_PRINTED = "normscope.lipschitz.printed."
+
+
+@CLAIMS.add(
+    "002-BN",
+    "Lipschitz continuity, BN",
+    says="The Lipschitz constant of BatchNorm is the l2 norm of the vector gamma_k / sqrt(sigma_k^2 + eps).",
+    corrected="max_k |gamma_k| / sqrt(sigma_k^2 + eps); the printed number is the Frobenius norm, an upper bound.",
+    code=(_BATCH + "batch_norm_running", _BATCH + "batch_norm_slides"),
+)
+def _batch_norm() -> Outcome:
+    var, gamma = numbers(0.01, 0.25, 1, 4, 9), numbers(0.3, -2, 1, 5, 0.1)
+    true = jacobian_norm(lambda x: gamma * x / (var + EPS).sqrt(), gaussian(1, 5))
+    confirm("the largest entry", batch_norm_running(gamma, var, EPS), true)
+    printed = batch_norm_slides(gamma, var, EPS)
+    return Outcome(equality(printed, true), {"true": true, "printed": printed}, "a diagonal has its maximum as norm")
+
+
+def _one_hot(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.float64)[0]
+
+
+@CLAIMS.add(
+    "002-LN",
+    "Lipschitz continuity, LN",
+    says="LayerNorm is Lipschitz with (1 - 1/n) times the l2 norm of gamma / sqrt(sigma^2 + eps).",
+    corrected="||diag(gamma) P|| / sqrt(eps), P = I - 11'/n, exactly. (1 - 1/n) bounds the diagonal of the Jacobian, "
+    "not its norm; for gamma = 1 and n >= 3 the slide is true and loose by (1 - 1/n) sqrt(n).",
+    code=(_LAYER + "layer_norm_global", _LAYER + "layer_norm_slides", _LAYER + "centered_scale_norm"),
+)
+def _layer_norm() -> Outcome:
+    measured: Measured = {}
+    verdicts = []
+    for n, gamma, name in (
+        (2, _one_hot(2), "gamma = e_1"), (10, _one_hot(10), "gamma = e_1"), (2, torch.ones(2).double(), "gamma = 1"),
+    ):  # fmt: skip
+        flat = torch.zeros(n, dtype=torch.float64)
+        true = jacobian_norm(lambda x, g=gamma: F.layer_norm(x, x.shape, g, eps=EPS), flat)  # type: ignore[misc]
+        confirm(f"{name}, n = {n}", layer_norm_global(gamma, EPS), true)
+        printed = layer_norm_slides(gamma, 0.0, EPS)
+        measured |= {f"true at a constant input, {name}, n = {n}": true, f"printed, {name}, n = {n}": printed}
+        verdicts.append(bound(printed, true))
+    return Outcome(worst(verdicts), measured, "the printed number is below the constant")
+
+
+@CLAIMS.add(
+    "002-GN",
+    "Lipschitz continuity, GN",
+    says="GroupNorm is Lipschitz with (1 - 1/n_g) times the l2 norm of gamma / sqrt(sigma^2 + eps).",
+    corrected="max_g ||diag(gamma_g) P_g|| / sqrt(eps).",
+    code=(_GROUP + "group_norm_global", _GROUP + "group_norm_slides"),
+)
+def _group_norm() -> Outcome:
+    gamma = torch.cat([_one_hot(3), _one_hot(3)])
+    flat = torch.zeros(1, 6, dtype=torch.float64)
+    true = jacobian_norm(lambda x: F.group_norm(x, 2, gamma, eps=EPS), flat)
+    confirm("the largest group", group_norm_global(gamma, 2, EPS), true)
+    printed = group_norm_slides(_one_hot(3), 0.0, EPS, 3)
+    root = math.sqrt(EPS)
+    measured = {"true times sqrt(eps), gamma = e_1, n_g = 3": true * root, "printed times sqrt(eps)": printed * root}
+    return Outcome(bound(printed, true), measured, "the printed number is below the constant")
+
+
+@CLAIMS.add(
+    "002-01",
+    "Batch Normalization",
+    says="After BatchNorm each signal has mean 0 and variance 1.",
+    corrected="Mean 0 and variance sigma^2/(sigma^2 + eps), over the batch whose statistics are used.",
+    code=("normscope.geometry.derivatives.standardized",),
+)
+def _unit_variance() -> Outcome:
+    x = 0.01 * gaussian(3, 200, 1)
+    y = F.batch_norm(x, None, None, training=True, eps=EPS)
+    var, after = float(x.var(unbiased=False)), float(y.var(unbiased=False))
+    confirm("sigma^2/(sigma^2 + eps)", var / (var + EPS), after)
+    measured = {"mean": float(y.mean()), "variance before": var, "variance after": after}
+    return refuted(not close(after, 1.0), measured, "eps = 1e-5 keeps the variance below 1")
+
+
+@CLAIMS.add(
+    "002-D1",
+    "Definition 1",
+    says="Networks of K layers, 1-Lipschitz activations, ||W_i|| <= s_i, with and without normalizers.",
+    corrected="A definition; with BatchNorm the s_i restrict nothing (see 001-D8).",
+)
+def _definition_1() -> Outcome:
+    return Outcome(Verdict.NOT_CHECKABLE, {}, "a definition claims nothing")
+
+
+@CLAIMS.add(
+    "002-L4",
+    "Lemma 4",
+    says="The constant of a network is at most prod s_k, that of its normalized version prod s_k ||NO_k||.",
+    corrected="As stated; see 001-L5 and 001-T9.",
+    code=(_PRINTED + "lemma_5", _PRINTED + "theorem_9"),
+)
+def _lemma_4() -> Outcome:
+    ratios = []
+    for seed in range(10):
+        weights = [gaussian(3000 + 10 * seed + k, 5, 5) for k in range(3)]
+        norms = [Value.of(norm(w), Kind.CERTIFIED) for w in weights]
+        factor = [Value.of(layer_norm_global(torch.ones(5), 0.1), Kind.CERTIFIED)] * 3
+        plain, normalized = chain(weights), chain(weights, lambda y, _: F.layer_norm(y, (5,), eps=0.1))
+        for x in gaussian(seed, 3, 5):
+            ratios.append(jacobian_norm(plain, x) / theorem_9(norms, []).value)
+            ratios.append(jacobian_norm(normalized, x) / theorem_9(norms, factor).value)
+    return holds(max(ratios) <= 1, {"largest attained / bound, 60 cases": max(ratios)}, "never exceeded")
+
+
+@CLAIMS.add(
+    "002-num",
+    "Lemma 4, ResNet-18",
+    says="prod ||gamma_k/sigma_k|| of a ResNet-18 is about 1.35e-8, which is about 1.35 x 2^-26.5.",
+    corrected="1e-8 is 2^-26.575, and 1.35 x 2^-26.5 = 1.42e-8. The paper reports 1e-25 for the same network; neither "
+    "is a property of the network (001-RED).",
+)
+def _resnet_18() -> Outcome:
+    printed, written = 1.35e-8, 1.35 * 2.0**-26.5
+    measured = {"1.35 x 2^-26.5": written, "printed": printed, "log2(1e-8)": math.log2(1e-8)}
+    return refuted(not close(written / printed, 1.0, 0.005), measured, "the two numbers differ in the second digit")
+
+
+@CLAIMS.add(
+    "002-exp",
+    "Normalization: our work",
+    says="BatchNorm reduces the Lipschitz constant exponentially, and many other normalizers do.",
+    corrected="Not for the same weights: see 001-RED for BatchNorm and 001-C11r for LayerNorm, whose constant on all "
+    "inputs is eps^(-K/2).",
+    code=(_LAYER + "layer_norm_global", _GROUP + "group_norm_global"),
+)
+def _exponential() -> Outcome:
+    measured: Measured = {}
+    constants = []
+    for depth in (1, 2, 4):
+        network = chain([torch.eye(8).double()] * depth, lambda y, _: F.layer_norm(y, (8,), eps=EPS), lambda y: y)
+        constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
+        measured[f"constant of W = I with LayerNorm, K = {depth}"] = constants[-1]
+    grows = constants[0] > 1 and close(constants[2], constants[1] ** 2, 1e-6)
+    return refuted(grows, measured, "it grows exponentially there")
+
+
+@CLAIMS.add(
+    "002-T1",
+    "Theorem 1",
+    says="|F(P, h) - F(D, h)| <= sum (m_i/m) lambda_i L_i + g with probability 1 - delta, lambda_i the diameters.",
+    corrected="For a partition fixed before the data and 0 <= loss <= C; the same event bounds both signs (001-T20).",
+    code=("normscope.generalization.theorem_20.partition_bound", "normscope.generalization.cell_terms.g_paper"),
+)
+def _theorem_1() -> Outcome:
+    fixed = [fixed_partition(seed, 200, 10) for seed in range(300)]
+    fixed_fails = sum(gap > limit for gap, limit, _ in fixed)
+    own_fails = sum(risk > limit for risk, limit in (partition_from_data(s, 1000, 5e-7) for s in range(DATASETS)))
+    measured = {"violations, fixed, of 300": fixed_fails, "violations, partition from the data, of 200": own_fails}
+    needed = fixed_fails <= DELTA * len(fixed) and own_fails > DELTA * DATASETS
+    return given(needed, "the partition must not depend on the data", measured, Verdict.FALSE)
+
+
+@CLAIMS.add(
+    "002-gen",
+    "Exponential benefits: generalization",
+    says="With BatchNorm the gap is omega prod ||gamma_k/sigma_k|| + O(m^-0.5), so exponentially smaller, and deeper "
+    "networks save more samples.",
+    corrected="Under the assumptions of 001-T20 with constants of the same network. The product changes with the scale "
+    "of the weights while omega changes inversely: only their product, with folded weights, says something.",
+    code=(_BATCH + "batch_norm_running", _PRINTED + "theorem_9"),
+)
+def _smaller_gap() -> Outcome:
+    data, weight = gaussian(3100, 256, 6), gaussian(3101, 6, 6)
+    values = {}
+    for c in (1.0, 1e3):
+        y = c * data @ weight.mT
+        values[c] = batch_norm_running(None, y.var(0, unbiased=False), 0.0), c * norm(weight)
+    measured = {
+        "||BN||": values[1.0][0],
+        "||BN||, weights times 1000": values[1e3][0],
+        "||BN|| ||W||": values[1.0][0] * values[1.0][1],
+        "||BN|| ||W||, weights times 1000": values[1e3][0] * values[1e3][1],
+    }
+    scale = close(values[1.0][0] / values[1e3][0], 1e3, 1e-6)
+    if scale and close(float(measured["||BN|| ||W||"]), float(measured["||BN|| ||W||, weights times 1000"])):
+        return Outcome(Verdict.UNSUPPORTED, measured, "what the factor gains omega loses: the network is the same")
+    return Outcome(Verdict.HOLDS, measured, "the factor does not depend on the scale of the weights")
+
+
+@CLAIMS.add(
+    "002-chain",
+    "Exponential benefits: optimization",
+    says="df/dW_i = df/dh x dh/dy_i x h_{i-1}, y_i = W_i h_{i-1}.",
+    corrected="As stated, as an outer product: the gradient is (J' df/dh) h_{i-1}'.",
+)
+def _chain_rule() -> Outcome:
+    weights, x = [gaussian(3200 + k, 4, 4) for k in range(3)], gaussian(3210, 4)
+    hidden = torch.tanh(weights[0] @ x)
+
+    def after(y: Tensor) -> Tensor:
+        return torch.tanh(weights[2] @ torch.tanh(y))
+
+    def loss(h: Tensor) -> Tensor:
+        return (h**2).sum()
+
+    y = weights[1] @ hidden
+    product = jacobian(after, y).mT @ gradient(loss, after(y))
+    true = gradient(lambda w: loss(chain([weights[0], w, weights[2]], activation=torch.tanh)(x)), weights[1])
+    error, largest = float((torch.outer(product, hidden) - true).abs().max()), float(true.abs().max())
+    return holds(error < 1e-12 < largest, {"largest error": error, "largest entry": largest}, "against autograd")
+
+
+@CLAIMS.add(
+    "002-opt",
+    "Exponential benefits: optimization",
+    says="Every gradient method needs L/alpha iterations at least for an alpha-stationary point; after T the error is "
+    "(L^2/T)^(1/3).",
+    corrected="See 001-IC and 001-C18: a lower bound is about the worst function of a class. The second is the rate "
+    "L^2/alpha^3 for (delta, alpha)-Goldstein points, and contradicts the L/alpha^2 of 001-C19.",
+    code=(
+        "normscope.papers.than2025.complexity.printed.slides_rates",
+        "normscope.papers.than2025.complexity.printed.printed_lower_bounds",
+    ),
+)
+def _optimization() -> Outcome:
+    slope, alpha = 100.0, 0.01
+    flat = float(gradient(lambda w: slope * torch.relu(w @ numbers(1, 1)), numbers(-1, -1)).norm())
+    lipschitz = Value.of(slope * math.sqrt(2), Kind.CERTIFIED)
+    claimed = printed_lower_bounds(lipschitz, alpha)["non-convex"].value
+    rate = slides_rates(lipschitz, alpha)["non-convex"].value
+    confirm("(L^2/T)^(1/3) = alpha at T = L^2/alpha^3", (lipschitz.value**2 / rate) ** (1 / 3), alpha)
+    measured = {"gradient at the start": flat, "iterations needed": 0, "claimed at least": claimed}
+    return refuted(flat <= alpha, measured, "100 relu(w1 + w2) is 141-Lipschitz and flat where it starts")
+
+
+@CLAIMS.add(
+    "002-cvx",
+    "Exponential benefits: optimization",
+    says="For convex functions the error after T iterations is of order L/sqrt(T).",
+    corrected="As stated, times the distance to a minimizer: L R / sqrt(T).",
+    code=(
+        "normscope.papers.than2025.complexity.convex.convex_upper",
+        "normscope.papers.than2025.complexity.convex.convex_lower",
+    ),
+)
+def _convex() -> Outcome:
+    measured: Measured = {}
+    ratios = []
+    for steps in (100, 400, 1600):
+        x, total, start = 1.0, 0.0, 1.0
+        for _ in range(steps):
+            total += abs(x)
+            x -= start / math.sqrt(steps) * (1.0 if x > 0 else -1.0)
+        needed = convex_upper(Value.of(1.0, Kind.CERTIFIED), start, total / steps).value
+        confirm_bound("L^2 R^2 / alpha^2 steps are enough", float(steps), needed)
+        measured[f"mean of |x| over {steps} steps"] = total / steps
+        ratios.append(total / steps * math.sqrt(steps))
+    shrinks = all(close(a / b, 1.0, 0.2) for a, b in itertools.pairwise(ratios))
+    return holds(shrinks, measured, "the subgradient method on |x|")

@@ -1,0 +1,238 @@
+"""A published summary of Than, The Hidden Power of Normalization (2025): what it adds to the paper's own claims."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from normscope.core.value import Kind, Value
+from normscope.lipschitz.printed import corollary_10, lemma_5
+from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running
+from normscope.operators.normalizers.layer_norm import layer_norm_on_floor
+from normscope.papers.claim import Claims, Outcome, Verdict, close
+from normscope.papers.measure import (
+    Measured,
+    bound,
+    chain,
+    confirm,
+    gaussian,
+    given,
+    gradient,
+    holds,
+    jacobian_norm,
+    padded_identity,
+    refuted,
+    standardized,
+)
+
+CLAIMS = Claims("than2025summary")
+EPS = 1e-5
+_BATCH = "normscope.operators.normalizers.batch_norm."
+_LAYER = "normscope.operators.normalizers.layer_norm."
+_PRINTED = "normscope.lipschitz.printed."
+
+
+def _layer_norm(y: Tensor, _: int) -> Tensor:
+    return F.layer_norm(y, y.shape[-1:], eps=EPS)
+
+
+@CLAIMS.add(
+    "000-sup",
+    "Summary, contribution",
+    says="Normalization layers exponentially suppress the global Lipschitz constant of a network.",
+    corrected="On all inputs LayerNorm multiplies it by up to eps^(-K/2); BatchNorm may raise or lower it (001-RED).",
+    code=(_LAYER + "layer_norm_global", _PRINTED + "corollary_11"),
+)
+def _suppressed() -> Outcome:
+    measured: Measured = {}
+    constants = []
+    for depth in (1, 2, 3):
+        network = chain([padded_identity(8, 8)] * depth, _layer_norm, lambda y: y)
+        constants.append(jacobian_norm(network, torch.zeros(8, dtype=torch.float64)))
+        measured[f"W = I with LayerNorm, K = {depth}"] = constants[-1]
+    measured["W = I without"] = 1.0
+    return refuted(constants[0] > 1 and constants[2] > constants[1], measured, "it grows with every LayerNorm")
+
+
+@CLAIMS.add(
+    "000-inh",
+    "Summary, contribution",
+    says="Unnormalized deep networks inherently have exponentially excessive capacity.",
+    corrected="Some have (Theorem 6), others contract: with norms below one the constant decays exponentially.",
+    code=(_PRINTED + "lemma_5",),
+)
+def _inherent() -> Outcome:
+    depth = 20
+    upper = lemma_5([Value.of(0.5, Kind.CERTIFIED)] * depth).value
+    attained = jacobian_norm(chain([0.5 * padded_identity(4, 4)] * depth), torch.ones(4, dtype=torch.float64))
+    confirm("the product of the norms", upper, attained)
+    measured = {"W = 0.5 I, 20 layers, no normalizer": attained}
+    return refuted(attained < 1e-5, measured, "a network without normalizers and a tiny constant")
+
+
+@CLAIMS.add(
+    "000-comp",
+    "Summary, contribution",
+    says="Normalization compresses the space of functions a network can represent.",
+    corrected="With its scale and shift BatchNorm represents every plain network: gamma = s and beta = mean undo it. "
+    "Only without them (or with bounds on gamma) is anything lost.",
+    code=(_BATCH + "batch_norm_scale",),
+)
+def _compressed() -> Outcome:
+    weights, data = [gaussian(10 + k, 6, 6) for k in range(3)], gaussian(20, 64, 6)
+    plain = chain(weights)
+    statistics, x = [], data
+    for weight in weights:
+        y = x @ weight.mT
+        statistics.append((y.mean(0), y.var(0, unbiased=False)))
+        x = torch.relu(y)
+
+    def undone(y: Tensor, k: int) -> Tensor:
+        mean, var = statistics[k]
+        return F.batch_norm(y, mean, var, (var + EPS).sqrt(), mean, eps=EPS)
+
+    fresh = gaussian(21, 50, 6)
+    difference = float((chain(weights, undone)(fresh) - plain(fresh)).abs().max())
+    measured = {"outputs of both networks differ by": difference, "largest output": float(plain(fresh).max())}
+    return refuted(difference < 1e-9, measured, "the same function with and without BatchNorm")
+
+
+@CLAIMS.add(
+    "000-tight",
+    "Summary, contribution",
+    says="This is the first tight characterization of normalization by capacity.",
+    corrected="The constant of BatchNorm is too large by up to sqrt(n) at every layer (001-L1), GroupNorm's by C.",
+    code=(_PRINTED + "corollary_10", _BATCH + "batch_norm_printed", _BATCH + "batch_norm_running"),
+)
+def _tight() -> Outcome:
+    n, depth = 64, 10
+    var = torch.full((n,), 9.0, dtype=torch.float64)
+    ones = [Value.of(1.0, Kind.CERTIFIED)] * depth
+    printed = corollary_10(ones, [Value.of(batch_norm_printed(var, 0.0), Kind.CERTIFIED)] * depth)[0].value
+    network = chain([padded_identity(n, n)] * depth, lambda y, _: y / var.sqrt())
+    true = jacobian_norm(network, torch.ones(n, dtype=torch.float64))
+    confirm("the largest entry at each layer", batch_norm_running(None, var, 0.0) ** depth, true)
+    measured = {"printed / true, n = 64, K = 10": printed / true}
+    return refuted(bound(printed, true) is Verdict.LOOSE, measured, "not tight by nine orders of magnitude")
+
+
+@CLAIMS.add(
+    "000-why",
+    "Summary, contribution",
+    says="One mechanism explains stable gradients, faster convergence and smaller generalization error.",
+    corrected="Upper bounds are compared, no cause is shown; the quantity in question changes under W -> c W while "
+    "training loss, decisions and generalization do not.",
+    code=(_BATCH + "batch_norm_running",),
+)
+def _explained() -> Outcome:
+    data, weight = gaussian(30, 128, 6), gaussian(31, 6, 6)
+    small = batch_norm_running(None, (data @ weight.mT).var(0, unbiased=False), 0.0)
+    large = batch_norm_running(None, (100 * data @ weight.mT).var(0, unbiased=False), 0.0)
+    change = float((standardized(data @ weight.mT) - standardized(100 * data @ weight.mT)).abs().max())
+    measured = {"||BN||": small, "||BN||, weights times 100": large, "outputs differ by": change}
+    if change < 1e-10 and close(small / large, 100.0, 1e-6):
+        return Outcome(Verdict.UNSUPPORTED, measured, "the mechanism's quantity is no property of the network")
+    return Outcome(Verdict.HOLDS, measured, "the quantity follows the network")
+
+
+@CLAIMS.add(
+    "000-exp",
+    "Abstract",
+    says="An unnormalized network can have exponentially large Lipschitz constants in parameters or inputs.",
+    corrected="As stated, for norms >= 1 + c (001-T6, 001-T13(9)).",
+    code=(_PRINTED + "lemma_5",),
+)
+def _exponential() -> Outcome:
+    measured: Measured = {}
+    constants = []
+    for depth in (5, 10, 20):
+        network = chain([2 * padded_identity(3, 3)] * depth)
+        constants.append(jacobian_norm(network, torch.ones(3, dtype=torch.float64)))
+        measured[f"W = 2 I, {depth} layers"] = constants[-1]
+    return holds(close(constants[2], constants[1] ** 2) and constants[0] > 1, measured, "2^K is attained")
+
+
+@CLAIMS.add(
+    "000-unc",
+    "Abstract",
+    says="Such bad networks are uncountably many.",
+    corrected="As stated, and more: they are an open set of weights, of positive measure.",
+    code=(_PRINTED + "lemma_5",),
+)
+def _uncountable() -> Outcome:
+    x = torch.ones(3, dtype=torch.float64)
+    attained = []
+    for seed in range(20):  # random weights in a ball around 2 I
+        weights = [2 * padded_identity(3, 3) + 0.05 * gaussian(100 * seed + k, 3, 3) for k in range(10)]
+        attained.append(jacobian_norm(chain(weights), x))
+    measured = {"least attained, 20 random networks near W = 2 I, K = 10": min(attained)}
+    return holds(min(attained) > 1.5**10, measured, "every network nearby is as bad")
+
+
+@CLAIMS.add(
+    "000-red",
+    "Abstract",
+    says="Inserting normalization layers provably can reduce the constant exponentially in their number.",
+    corrected="Where every normalizer's standard deviation stays above s > 1: by s^-K for LayerNorm on that set; for "
+    "BatchNorm with frozen statistics of std s. Not on all inputs, and not for a network's own statistics.",
+    code=(_LAYER + "layer_norm_on_floor", _LAYER + "layer_norm_global"),
+)
+def _reduced() -> Outcome:
+    floor = layer_norm_on_floor(torch.ones(8), EPS, 3.0)
+    frozen = jacobian_norm(chain([padded_identity(8, 8)] * 5, lambda y, _: y / 3), torch.ones(8, dtype=torch.float64))
+    confirm("five layers at std 3", floor**5, frozen, 1e-5)
+    everywhere = jacobian_norm(lambda x: _layer_norm(x, 0), torch.zeros(8, dtype=torch.float64))
+    measured = {
+        "LayerNorm where std >= 3": floor,
+        "five frozen BatchNorms of std 3": frozen,
+        "LayerNorm at 0": everywhere,
+    }
+    return given(frozen < 1 < everywhere, "a statement about inputs of large variance", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "000-loss",
+    "Abstract, consequence 1",
+    says="This smooths the loss landscape exponentially and makes optimization faster and more stable.",
+    corrected="Only with statistics that do not move and variances bounded below: in training the gradient in a weight "
+    "before BatchNorm grows as 1/||W|| (001-T12c).",
+    code=(_BATCH + "batch_norm_batch_at",),
+)
+def _smoother() -> Outcome:
+    data, target, weight = gaussian(40, 64, 5), gaussian(41, 64, 5), gaussian(42, 5, 5)
+
+    def loss(w: Tensor) -> Tensor:
+        return ((standardized(data @ w.mT) - target) ** 2).mean()
+
+    sizes = {c: float(gradient(loss, c * weight).norm()) for c in (1.0, 1e-2)}
+    plain = float(gradient(lambda w: ((data @ w.mT - target) ** 2).mean(), 1e-2 * weight).norm())
+    measured = {
+        "gradient with BatchNorm at W": sizes[1.0],
+        "gradient with BatchNorm at 0.01 W": sizes[1e-2],
+        "gradient without at 0.01 W": plain,
+    }
+    return given(sizes[1e-2] > plain, "near W = 0 the normalized loss is the steeper one", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "000-gen",
+    "Abstract, consequence 2",
+    says="This constrains the effective capacity and so improves generalization guarantees.",
+    corrected="The guarantee (Theorem 20) needs a partition fixed before the data and a bounded loss, and its constant "
+    "is that of the trained network, which is not shown to be smaller (001-C22, 001-RED).",
+    code=(_BATCH + "batch_norm_running", _PRINTED + "lemma_5"),
+)
+def _generalizes() -> Outcome:
+    data = gaussian(50, 256, 6)
+    plain, normalized = 0.1**3, data
+    factors = []
+    for _ in range(3):  # W = 0.1 I: the statistics follow the weights
+        y = 0.1 * normalized
+        factors.append(0.1 * batch_norm_running(None, y.var(0, unbiased=False), 0.0))
+        normalized = torch.relu(standardized(y))
+    product = factors[0] * factors[1] * factors[2]
+    measured = {"constant of W = 0.1 I, K = 3": plain, "its bound with BatchNorm": product}
+    if product > plain:
+        return Outcome(Verdict.UNSUPPORTED, measured, "the guarantee got worse with BatchNorm")
+    return Outcome(Verdict.HOLDS, measured, "the guarantee improved")

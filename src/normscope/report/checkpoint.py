@@ -1,0 +1,78 @@
+"""The report on a checkpoint without its model, as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from normscope.analysis.checkpoint import CheckpointResult, TensorResult
+from normscope.report.numbers import count_text, digits, kind_text, log10_text, plain_number_text, value_text
+from normscope.report.table import ROWS, Section, Table, plain_text
+
+
+def checkpoint_text(result: CheckpointResult, *, everything: bool = False) -> str:
+    """Return the report of a checkpoint as plain text.
+
+    Args:
+        result: what ``analyze_checkpoint`` returned.
+        everything: show every tensor.
+
+    >>> empty = CheckpointResult({"name": "m.pt", "tensors": 0, "numbers": 0, "bytes": 0, "files": ["m.pt"]}, (), {})
+    >>> print(checkpoint_text(empty).splitlines()[0])
+    weights: m.pt
+    """
+    return plain_text(checkpoint_sections(result, everything=everything))
+
+
+def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -> list[Section]:
+    """Return the report of a checkpoint as sections: what it holds, products of norms, then every tensor.
+
+    Args:
+        result: what ``analyze_checkpoint`` returned.
+        everything: show every tensor; otherwise the first of a long list.
+    """
+    facts = result.checkpoint
+    roles = Counter(t.role for t in result.tensors)
+    files = len(facts["files"])
+    lines = [
+        f"{count_text(facts['tensors'])} tensors, {count_text(facts['numbers'])} numbers, "
+        f"{count_text(facts['bytes'])} bytes in {files} {'file' if files == 1 else 'files'}",
+        ", ".join(f"{count} {role}" for role, count in roles.items()),
+    ]
+    sections = [Section(f"weights: {facts['name']}", lines=tuple(line for line in lines if line))]
+    if result.messages:
+        sections.append(Section("messages", lines=result.messages))
+    if result.products:
+        words = {"printed_weights": "product of weight norms", "printed_certificates": "with convolutions certified"}
+        rows = tuple(
+            (words.get(key, key), log10_text(v), plain_number_text(v), kind_text(v))
+            for key, v in result.products.items()
+        )
+        columns = ("product", "log10", "value", "kind")
+        sections.append(Section("products", table=Table(columns, rows, frozenset({"product", "kind"}))))
+    if result.tensors:
+        sections.append(_tensors(result, everything))
+    return sections
+
+
+def _tensors(result: CheckpointResult, everything: bool) -> Section:
+    """Return every tensor, those with a norm first where the list is cut."""
+    tensors = list(result.tensors)
+    after: list[str] = []
+    if not everything and len(tensors) > ROWS:
+        tensors = [t for t in tensors if t.upper is not None][:ROWS] or tensors[:ROWS]
+        more = len(result.tensors) - len(tensors)
+        after.append(f"... {more} more rows, all of them in result.json (or with --all)")
+    columns = ("tensor", "role", "shape", "dtype", "lower", "upper", "certificate", "more")
+    table = Table(columns, tuple(_row(t) for t in tensors), frozenset({"tensor", "role", "shape", "dtype", "more"}))
+    if any(t.certificate is not None for t in tensors):
+        after.append("upper of a convolution: its reshaped kernel; certificate: the convolution on any image size")
+    return Section("tensors", table=table, after=tuple(after))
+
+
+def _row(t: TensorResult) -> tuple[str, ...]:
+    """Return the cells of one tensor."""
+    shape = "x".join(map(str, t.shape)) or "scalar"
+    facts = [f"{key.replace('_', ' ')} {digits(x)}" for key, x in t.details.items() if key != "variance_min"]
+    more = "; ".join([*facts, *([t.note] if t.note else [])]) or "-"
+    numbers = (value_text(t.lower), value_text(t.upper), value_text(t.certificate))
+    return (t.name, t.role, shape, t.dtype, *numbers, more)

@@ -1,1 +1,0 @@
-"""One streaming pass over data."""

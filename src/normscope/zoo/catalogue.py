@@ -1,0 +1,196 @@
+"""The zoo: every built-in network by name. Importing this module does not import torch."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from normscope.core.errors import FactoryError, ModelNotFoundError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class LazyFactory:
+    """A function named by module and attribute, imported when it is first called."""
+
+    module: str
+    attribute: str
+    defaults: tuple[tuple[str, Any], ...] = ()
+
+    def resolve(self) -> Callable[..., Any]:
+        """Import and return the function."""
+        return getattr(importlib.import_module(self.module), self.attribute)
+
+    def __call__(self, **kwargs: Any) -> nn.Module:
+        """Call the function; ``kwargs`` override the entry's own defaults."""
+        return self.resolve()(**{**dict(self.defaults), **kwargs})
+
+
+@dataclass(frozen=True)
+class ZooEntry:
+    """One network of the zoo.
+
+    Attributes:
+        name: what to write after ``zoo:``.
+        build: the factory; every argument has a default.
+        input_shape: shape of one example, without the batch, for the default arguments. A built network carries its
+            own as ``network.input_shape``.
+        input_dtype: ``"float32"``, or ``"int64"`` for token ids (in ``range(network.vocabulary)``).
+        description: one line.
+    """
+
+    name: str
+    build: LazyFactory
+    input_shape: tuple[int, ...]
+    input_dtype: str
+    description: str
+
+
+#: name, module, function, defaults, input shape, description.
+_IMAGE_32 = (3, 32, 32)
+_IMAGE_224 = (3, 224, 224)
+_CIFAR: dict[str, Any] = {"classes": 10, "image_size": 32}
+_TABLE: tuple[tuple[str, str, str, dict[str, Any], tuple[int, ...], str], ...] = (
+    ("relu10", "mlp", "relu10", {}, _IMAGE_32, "the papers' network: 10 linear layers, 512 wide, ReLU"),
+    ("mlp", "mlp", "mlp", {}, (1, 28, 28), "multilayer perceptron 784-256-128-10"),
+    ("cnn", "cnn", "cnn", {}, _IMAGE_32, "three convolutions and a linear layer"),
+    ("wn_cnn", "cnn", "wn_cnn", {}, _IMAGE_32, "the same with weight normalization"),
+    ("sn_cnn", "cnn", "sn_cnn", {}, _IMAGE_32, "the same with spectral normalization"),
+    ("resnet20", "cifar_resnet", "resnet20", {}, _IMAGE_32, "CIFAR ResNet-20, shortcuts without parameters"),
+    ("resnet18", "resnet", "resnet18", {}, _IMAGE_224, "ResNet-18"),
+    ("resnet34", "resnet", "resnet34", {}, _IMAGE_224, "ResNet-34"),
+    ("resnet50", "resnet", "resnet50", {}, _IMAGE_224, "ResNet-50"),
+    ("resnet18_cifar", "resnet", "resnet18", _CIFAR, _IMAGE_32, "ResNet-18 for 32x32 images"),
+    ("resnet34_cifar", "resnet", "resnet34", _CIFAR, _IMAGE_32, "ResNet-34 for 32x32 images"),
+    ("resnet50_cifar", "resnet", "resnet50", _CIFAR, _IMAGE_32, "ResNet-50 for 32x32 images"),
+    ("preact_resnet18", "preact_resnet", "preact_resnet18", {}, _IMAGE_32, "pre-activation ResNet-18"),
+    ("vgg11", "vgg", "vgg11", {}, _IMAGE_32, "VGG-11 for 32x32 images"),
+    ("mobilenet_v2", "mobilenet", "mobilenet_v2", {}, _IMAGE_224, "MobileNetV2: depthwise convolutions, ReLU6"),
+    ("efficientnet_b0", "efficientnet", "efficientnet_b0", {}, _IMAGE_224, "EfficientNet-B0: SiLU, gates"),
+    ("efficientnet_b3", "efficientnet", "efficientnet_b3", {}, (3, 300, 300), "EfficientNet-B3: SiLU, gates"),
+    ("convnext_tiny", "convnext", "convnext_tiny", {}, _IMAGE_224, "ConvNeXt-T: depthwise 7x7, LayerNorm"),
+    ("convnextv2_atto", "convnext", "convnextv2_atto", {}, _IMAGE_224, "ConvNeXt V2 atto: response normalization"),
+    ("densenet", "densenet", "densenet", {}, _IMAGE_32, "small DenseNet: concatenation"),
+    ("inception", "inception", "inception", {}, _IMAGE_32, "parallel branches, concatenated"),
+    ("unet", "unet", "unet", {}, _IMAGE_32, "small U-Net: transposed convolutions, skips"),
+    ("autoencoder", "autoencoder", "autoencoder", {}, (1, 28, 28), "convolutional autoencoder"),
+    ("regnet", "regnet", "regnet", {}, _IMAGE_32, "grouped convolutions"),
+    ("nfnet", "nfnet", "nfnet", {}, _IMAGE_32, "normalizer-free: standardized weights"),
+    ("vit_tiny", "vit", "vit_tiny", {}, _IMAGE_224, "ViT-Ti/16: pre-norm, class token"),
+    ("mixer", "mixer", "mixer", {}, _IMAGE_32, "small MLP-Mixer"),
+    ("transformer_encoder", "transformer", "transformer_encoder", {}, (16, 16), "nn.TransformerEncoder"),
+    ("gpt", "gpt", "gpt", {}, (16,), "decoder-only transformer, causal, learned positions"),
+    ("llama_like", "llama", "llama_like", {}, (16,), "RMSNorm by hand, rotary positions, grouped queries, SwiGLU"),
+    ("lstm", "recurrent", "lstm", {}, (8, 8), "nn.LSTM over a sequence"),
+    ("gru", "recurrent", "gru", {}, (8, 8), "nn.GRU over a sequence"),
+    ("lstm_cell", "recurrent", "lstm_cell", {}, (8, 8), "LSTM cell written out"),
+    ("gru_cell", "recurrent", "gru_cell", {}, (8, 8), "GRU cell written out"),
+)
+_TOKENS = ("gpt", "llama_like")
+
+#: Every network by name.
+ZOO: dict[str, ZooEntry] = {
+    name: ZooEntry(
+        name,
+        LazyFactory(f"normscope.zoo.networks.{module}", function, tuple(defaults.items())),
+        shape,
+        "int64" if name in _TOKENS else "float32",
+        description,
+    )
+    for name, module, function, defaults, shape, description in _TABLE
+}
+
+
+def entry(name: str) -> ZooEntry:
+    """Return the entry of this name.
+
+    Args:
+        name: a key of :data:`ZOO`.
+
+    Returns:
+        The entry.
+
+    Raises:
+        ModelNotFoundError: if there is none, with the nearest names.
+
+    >>> entry("relu10").input_shape
+    (3, 32, 32)
+    """
+    if name not in ZOO:
+        near = difflib.get_close_matches(name, ZOO, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(ZOO))}"
+        raise ModelNotFoundError(f"the zoo has no network {name!r}; {hint}")
+    return ZOO[name]
+
+
+def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = None, **kwargs: Any) -> nn.Module:
+    """Return a network of the zoo with random weights that depend on ``seed`` alone; the global generators stay put.
+
+    Args:
+        name: a key of :data:`ZOO`.
+        seed: of the initial weights.
+        arguments: of the network's factory, by name.
+        **kwargs: more of them, e.g. ``norm="ln"``.
+
+    Returns:
+        The network, in training mode like any new one.
+
+    Raises:
+        ModelNotFoundError: if the zoo has no such network.
+        FactoryError: if an argument is unknown or out of range.
+        InputError: if the images are so small that an InstanceNorm gets maps of one pixel.
+
+    >>> build("relu10", norm="bn", width=8, in_features=64).input_shape
+    (1, 8, 8)
+    """
+    from normscope.zoo.randomness import seeded
+    from normscope.zoo.spatial import check_instance_norms
+
+    factory = entry(name).build
+    function = factory.resolve()
+    known = inspect.signature(function).parameters
+    given = {**(arguments or {}), **kwargs}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise FactoryError(f"{name} takes {', '.join(known)}; got {', '.join(unknown)}; leave the latter out")
+    with seeded(seed):
+        try:
+            network: Any = factory(**given)
+        except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0]
+            raise FactoryError(f"{name} could not be built: {first}; change its arguments") from error
+    check_instance_norms(network, network.input_shape)
+    return network
+
+
+def example_input(name: str, batch_size: int = 2, *, seed: int = 0, **kwargs: Any) -> torch.Tensor:
+    """Return a random batch that the network ``build(name, **kwargs)`` accepts.
+
+    Args:
+        name: a key of :data:`ZOO`.
+        batch_size: number of examples.
+        seed: of the values.
+        **kwargs: the arguments the network is built with.
+
+    Returns:
+        Standard normal values, or token ids.
+
+    >>> example_input("lstm", 3).shape
+    torch.Size([3, 8, 8])
+    """
+    import torch
+
+    with torch.device("meta"):
+        network: Any = build(name, **kwargs)
+    generator = torch.Generator().manual_seed(seed)
+    shape = (batch_size, *network.input_shape)
+    if entry(name).input_dtype == "int64":
+        return torch.randint(network.vocabulary, shape, generator=generator)
+    return torch.randn(shape, generator=generator)

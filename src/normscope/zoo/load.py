@@ -1,0 +1,204 @@
+"""From what a user writes to a model: files, modules, the zoo, and models of other libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from normscope.core.errors import ModelNotFoundError, listed
+from normscope.core.paths import expanded, is_file, is_folder
+from normscope.graph.safe_load import CHECKPOINT
+from normscope.graph.weights_validation import check_model
+from normscope.zoo import catalogue as zoo
+from normscope.zoo.hub import timm_model, torchvision_model, transformers_model
+from normscope.zoo.randomness import seeded
+from normscope.zoo.state_dict import load_weights
+from normscope.zoo.user_code import Home, call_factory, callables_in_source, find_factory, home_of, undisturbed
+
+FORMS = "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME or torchvision:NAME"
+_LIBRARIES = ("zoo", "hf", "timm", "torchvision")
+
+
+@dataclass(frozen=True)
+class ModelOrigin:
+    """Where a model came from.
+
+    Attributes:
+        spec: what the user wrote.
+        kind: ``"file"``, ``"module"``, ``"zoo"``, ``"hf"``, ``"timm"`` or ``"torchvision"``.
+        location: the file, module, directory or name.
+        factory: the function that built it, empty for the last four kinds.
+        initialization: ``"random"`` (from ``seed``), ``"checkpoint"``, or ``"factory"`` (whatever the user's code did).
+        seed: the seed of everything random while it was built.
+        weights: the file its weights were read from.
+        notes: remarks for the user.
+    """
+
+    spec: str
+    kind: str
+    location: str
+    factory: str = ""
+    initialization: str = "random"
+    seed: int = 0
+    weights: str | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_spec(spec: str) -> tuple[str, str, str]:
+    """Return kind, location and factory of a model specification.
+
+    Args:
+        spec: one of the forms in :data:`FORMS`.
+
+    Returns:
+        The three parts; the factory is empty for models of libraries.
+
+    Raises:
+        ModelNotFoundError: if it has none of these forms, with a guess of what was meant.
+
+    >>> parse_spec("nets/small.py:build")
+    ('file', 'nets/small.py', 'build')
+    >>> parse_spec("zoo:relu10")
+    ('zoo', 'relu10', '')
+    """
+    kind, colon, rest = spec.partition(":")
+    if colon and kind in _LIBRARIES:
+        if not rest:
+            raise ModelNotFoundError(f"{kind}: must be followed by a name; got {spec!r}; write e.g. zoo:relu10")
+        return kind, rest, ""
+    location, colon, factory = spec.rpartition(":")
+    if not colon or not location or not factory or "/" in factory or "\\" in factory:
+        raise ModelNotFoundError(f"a model is named {FORMS}; got {spec!r}; {_guess(spec.rstrip(':'))}")
+    if location.endswith(".py"):
+        return "file", location, factory
+    if "/" in location or "\\" in location or not all(part.isidentifier() for part in location.split(".")):
+        raise ModelNotFoundError(
+            f"before the colon comes FILE.py, a dotted module, or one of {', '.join(_LIBRARIES)}; got {spec!r}; "
+            f"{_guess(location)}"
+        )
+    return "module", location, factory
+
+
+def _guess(text: str) -> str:
+    """Return what the user may have meant by a specification that has no known form."""
+    path = expanded(text)
+    if path.suffix == ".py" and is_file(path):
+        names = listed(callables_in_source(path)) or "none"
+        return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
+    if path.suffix.lower() in CHECKPOINT.endings:
+        return "a checkpoint holds weights only; name the model and give this file as its weights"
+    if is_folder(path):
+        return f"write hf:{text}" if is_file(path / "config.json") else "name a Python file in that directory"
+    if text in zoo.ZOO:
+        return f"write zoo:{text}"
+    return "check the spelling"
+
+
+def load_model(
+    spec: str,
+    weights: str | Path | None = None,
+    *,
+    seed: int = 0,
+    arguments: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> tuple[nn.Module, ModelOrigin]:
+    """Build a model from its specification and check that its weights are numbers.
+
+    Whatever is random depends on ``seed`` alone; global generators, ``sys.path`` and the working directory are as
+    before. Nothing is downloaded, and of the user's code only the module and its factory run.
+
+    Args:
+        spec: ``FILE.py:factory``, ``package.module:factory``, ``zoo:NAME``, ``hf:DIR``, ``timm:NAME`` or
+            ``torchvision:NAME``.
+        weights: a file with a state dict for it.
+        seed: of random weights.
+        arguments: of the factory, by name.
+        **kwargs: more of them.
+
+    Returns:
+        The model in the mode it was built in, and where it came from.
+
+    Raises:
+        ModelNotFoundError: if the specification names nothing.
+        FactoryError: if building it fails.
+        WeightsError: if the weights cannot be read safely, do not fit, are complex, or have no values.
+        InputError: if a path cannot be looked at, or the seed has more than 64 bits.
+        MissingDependencyError: if a library is needed.
+        NonFiniteError: if a weight is NaN or infinite.
+
+    >>> model, origin = load_model("zoo:relu10", width=8, in_features=64)
+    >>> origin.kind, origin.initialization
+    ('zoo', 'random')
+    """
+    model, origin, _ = load_at_home(spec, weights, {**(arguments or {}), **kwargs}, seed)
+    return model, origin
+
+
+def load_at_home(
+    spec: str, weights: str | Path | None, arguments: Mapping[str, Any], seed: int
+) -> tuple[nn.Module, ModelOrigin, Home]:
+    """Build a model as :func:`load_model` does, and return its home with it.
+
+    Code that imports its neighbours only when the model runs needs its home to be open by then.
+
+    Args:
+        spec: as of :func:`load_model`.
+        weights: a file with a state dict for it.
+        arguments: of the factory.
+        seed: of random weights.
+
+    Returns:
+        The model, where it came from, and where its code lives.
+
+    Raises:
+        NormscopeError: as :func:`load_model`.
+
+    >>> model, _, home = load_at_home("zoo:relu10", None, {"width": 8, "in_features": 64}, 0)
+    >>> with home.open():
+    ...     model.input_shape
+    (1, 8, 8)
+    """
+    kind, location, factory = parse_spec(spec)
+    origin = ModelOrigin(spec, kind, location, factory, seed=seed)
+    if kind in ("file", "module"):
+        home = home_of(kind, location)
+        model, origin = _from_user(origin, arguments, home)
+    else:
+        home = Home(None, spec, is_file=False)
+        model, origin = _from_library(origin, arguments)
+    with home.open():
+        if weights is not None:
+            notes = (*_without_random(origin), *load_weights(model, expanded(weights)))
+            origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=notes)
+        check_model(model)
+    return model, origin, home
+
+
+def _without_random(origin: ModelOrigin) -> tuple[str, ...]:
+    """Return the notes that stay true once every weight has been read from a file."""
+    return tuple(note for note in origin.notes if "random" not in note)
+
+
+def _from_user(origin: ModelOrigin, arguments: Mapping[str, Any], home: Home) -> tuple[nn.Module, ModelOrigin]:
+    with undisturbed(home, origin.seed):
+        module = home.module()
+        factory = find_factory(module, origin.factory, origin.location)
+        model = call_factory(factory, origin.spec, arguments, vars(module).get("__file__"))
+    return model, replace(origin, location=home.location, initialization="factory")
+
+
+def _from_library(origin: ModelOrigin, arguments: Mapping[str, Any]) -> tuple[nn.Module, ModelOrigin]:
+    if origin.kind == "zoo":
+        return zoo.build(origin.location, seed=origin.seed, arguments=arguments), origin
+    with seeded(origin.seed):
+        if origin.kind == "timm":
+            return timm_model(origin.location, arguments), origin
+        if origin.kind == "torchvision":
+            return torchvision_model(origin.location, arguments), origin
+        model, notes, from_files = transformers_model(origin.location, arguments)
+    initialization = "checkpoint" if from_files else "random"
+    return model, replace(origin, initialization=initialization, notes=tuple(notes))

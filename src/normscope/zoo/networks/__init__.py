@@ -1,0 +1,1 @@
+"""Networks of the zoo, one architecture a file, each with any normalizer."""

@@ -1,0 +1,90 @@
+"""ResNet-20 and its deeper siblings for 32x32 images, with shortcuts that have no parameters (option A)."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+
+class PadShortcut(nn.Module):
+    """Take every second pixel and add zero channels in equal parts before and after: a linear map of norm 1.
+
+    >>> PadShortcut(2, 4)(torch.ones(1, 2, 4, 4))[0, :, 0, 0]
+    tensor([0., 1., 1., 0.])
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.before = (outputs - inputs) // 2
+        self.after = outputs - inputs - self.before
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map (N, inputs, H, W) to (N, outputs, H/2, W/2)."""
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
+
+
+def _convolution(inputs: int, outputs: int, stride: int, norm: str) -> nn.Conv2d:
+    return weighted(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False), norm)
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions, each with its normalizer, around a shortcut: ``relu(x' + N(W relu(N(V x))))``."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = _convolution(inputs, outputs, stride, norm)
+        self.bn1 = normalizer(norm, outputs, 2)
+        self.conv2 = _convolution(outputs, outputs, 1, norm)
+        self.bn2 = normalizer(norm, outputs, 2)
+        self.shortcut = nn.Identity() if stride == 1 and inputs == outputs else PadShortcut(inputs, outputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+
+
+class CifarResNet(nn.Module):
+    """Stem of 16 channels, three stages of ``blocks`` blocks (16, 32, 64 channels), average pool, linear layer."""
+
+    def __init__(self, blocks: int, norm: str, classes: int, width: int) -> None:
+        super().__init__()
+        self.input_shape = (3, 32, 32)
+        self.conv1 = _convolution(3, width, 1, norm)
+        self.bn1 = normalizer(norm, width, 2)
+        self.layer1 = self._stage(width, width, blocks, 1, norm)
+        self.layer2 = self._stage(width, 2 * width, blocks, 2, norm)
+        self.layer3 = self._stage(2 * width, 4 * width, blocks, 2, norm)
+        self.linear = weighted(nn.Linear(4 * width, classes), norm)
+
+    @staticmethod
+    def _stage(inputs: int, outputs: int, blocks: int, stride: int, norm: str) -> nn.Sequential:
+        rest = [Block(outputs, outputs, 1, norm) for _ in range(blocks - 1)]
+        return nn.Sequential(Block(inputs, outputs, stride, norm), *rest)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, 32, 32) to logits (N, classes)."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.layer3(self.layer2(self.layer1(y)))
+        return self.linear(y.mean(dim=(2, 3)))
+
+
+def resnet20(norm: str = "bn", classes: int = 10, blocks: int = 3, width: int = 16) -> CifarResNet:
+    """Return a CIFAR ResNet of depth ``6 blocks + 2``; 20 by default, 269,722 parameters.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        blocks: blocks in each of the three stages.
+        width: channels of the first stage.
+
+    Returns:
+        The network.
+
+    >>> resnet20(width=2)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    return CifarResNet(blocks, norm, classes, width)

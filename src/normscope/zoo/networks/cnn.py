@@ -1,0 +1,66 @@
+"""A plain convolutional network, and the same with weight and with spectral normalization."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+
+class CNN(nn.Module):
+    """Three convolutions (3x3, then two of stride 2), each with normalizer and ReLU, average pool, linear layer."""
+
+    def __init__(self, norm: str, classes: int, channels: int, image_size: int, width: int) -> None:
+        super().__init__()
+        self.input_shape = (channels, image_size, image_size)
+        layers: list[nn.Module] = []
+        inputs = channels
+        for index in range(3):
+            outputs = width * 2**index
+            convolution = nn.Conv2d(inputs, outputs, 3, stride=1 if index == 0 else 2, padding=1)
+            layers += [weighted(convolution, norm), normalizer(norm, outputs, 2), nn.ReLU()]
+            inputs = outputs
+        self.features = nn.Sequential(*layers)
+        self.head = weighted(nn.Linear(inputs, classes), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, C, H, W) to logits (N, classes)."""
+        return self.head(self.features(x).mean(dim=(2, 3)))
+
+
+def cnn(norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
+    """Return a plain convolutional network.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        channels: channels of the image.
+        image_size: pixels of a side.
+        width: channels of the first convolution.
+
+    Returns:
+        The network.
+
+    >>> cnn(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 10])
+    """
+    return CNN(norm, classes, channels, image_size, width)
+
+
+def wn_cnn(classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
+    """Return :func:`cnn` with every weight in the form ``g v / |v|``.
+
+    >>> sorted(name for name, _ in wn_cnn().head.named_parameters())
+    ['bias', 'parametrizations.weight.original0', 'parametrizations.weight.original1']
+    """
+    return CNN("wn", classes, channels, image_size, width)
+
+
+def sn_cnn(classes: int = 10, channels: int = 3, image_size: int = 32, width: int = 32) -> CNN:
+    """Return :func:`cnn` with every weight divided by an estimate of its largest singular value.
+
+    >>> sorted(name for name, _ in sn_cnn().head.named_parameters())
+    ['bias', 'parametrizations.weight.original']
+    """
+    return CNN("sn", classes, channels, image_size, width)

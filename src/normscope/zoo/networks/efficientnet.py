@@ -1,0 +1,122 @@
+"""EfficientNet: inverted residual blocks with SiLU and squeeze-and-excitation."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.mobilenet import round_channels
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+#: Per stage of B0: expansion, channels, blocks, stride, kernel size.
+STAGES = (
+    (1, 16, 1, 1, 3),
+    (6, 24, 2, 2, 3),
+    (6, 40, 2, 2, 5),
+    (6, 80, 3, 2, 3),
+    (6, 112, 3, 1, 5),
+    (6, 192, 4, 2, 5),
+    (6, 320, 1, 1, 3),
+)
+
+
+class SqueezeExcitation(nn.Module):
+    r"""Scale each channel by a gate computed from all channel means: :math:`x \cdot s(V\,\mathrm{silu}(U \bar x))`."""
+
+    def __init__(self, channels: int, squeezed: int, norm: str) -> None:
+        super().__init__()
+        self.reduce = weighted(nn.Conv2d(channels, squeezed, 1), norm)
+        self.expand = weighted(nn.Conv2d(squeezed, channels, 1), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the gated channels."""
+        squeezed = nn.functional.silu(self.reduce(x.mean(dim=(2, 3), keepdim=True)))
+        return x * torch.sigmoid(self.expand(squeezed))
+
+
+def _unit(inputs: int, outputs: int, size: int, norm: str, stride: int = 1, groups: int = 1) -> list[nn.Module]:
+    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
+    return [weighted(convolution, norm), normalizer(norm, outputs, 2)]
+
+
+class MBConv(nn.Module):
+    """Widen, filter each channel, gate, project back without activation, add the input if it fits."""
+
+    def __init__(self, inputs: int, outputs: int, *, expansion: int, size: int, stride: int, norm: str) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        self.residual = stride == 1 and inputs == outputs
+        layers: list[nn.Module] = [] if expansion == 1 else [*_unit(inputs, hidden, 1, norm), nn.SiLU()]
+        layers += [*_unit(hidden, hidden, size, norm, stride, hidden), nn.SiLU()]
+        layers.append(SqueezeExcitation(hidden, max(1, inputs // 4), norm))
+        layers += _unit(hidden, outputs, 1, norm)
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return x + self.layers(x) if self.residual else self.layers(x)
+
+
+class EfficientNet(nn.Module):
+    """Stem, seven stages of gated blocks, 1x1 convolution, average pool, linear layer."""
+
+    def __init__(self, norm: str, classes: int, image_size: int, width: float, depth: float) -> None:
+        super().__init__()
+        self.input_shape = (3, image_size, image_size)
+        channels = round_channels(32 * width)
+        layers: list[nn.Module] = [*_unit(3, channels, 3, norm, 2), nn.SiLU()]
+        for expansion, base, blocks, first_stride, size in STAGES:
+            outputs = round_channels(base * width)
+            for position in range(math.ceil(blocks * depth)):
+                stride = first_stride if position == 0 else 1
+                block = MBConv(channels, outputs, expansion=expansion, size=size, stride=stride, norm=norm)
+                layers.append(block)
+                channels = outputs
+        last = round_channels(1280 * width)
+        self.features = nn.Sequential(*layers, *_unit(channels, last, 1, norm), nn.SiLU())
+        self.dropout = nn.Dropout(0.2)
+        self.classifier = weighted(nn.Linear(last, classes), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, H, W) to logits (N, classes)."""
+        return self.classifier(self.dropout(self.features(x).mean(dim=(2, 3))))
+
+
+def efficientnet_b0(
+    norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0, depth: float = 1.0
+) -> EfficientNet:
+    """Return EfficientNet-B0: 5,288,548 parameters with 1000 classes.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side.
+        width: factor on all channels.
+        depth: factor on the number of blocks, rounded up.
+
+    Returns:
+        The network.
+
+    >>> efficientnet_b0(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    return EfficientNet(norm, classes, image_size, width, depth)
+
+
+def efficientnet_b3(norm: str = "bn", classes: int = 1000, image_size: int = 300) -> EfficientNet:
+    """Return EfficientNet-B3 (width 1.2, depth 1.4): 12,233,232 parameters with 1000 classes.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side.
+
+    Returns:
+        The network.
+
+    >>> efficientnet_b3(classes=2).classifier.in_features
+    1536
+    """
+    return EfficientNet(norm, classes, image_size, 1.2, 1.4)

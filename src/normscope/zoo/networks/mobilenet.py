@@ -1,0 +1,92 @@
+"""MobileNetV2: inverted residual blocks with depthwise convolutions and linear bottlenecks."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+#: Per stage: expansion, channels, blocks, stride.
+STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+
+
+def round_channels(channels: float, divisor: int = 8) -> int:
+    """Return ``channels`` rounded to a multiple of ``divisor``, never more than a tenth below.
+
+    >>> [round_channels(32 * w) for w in (1.0, 0.35, 1.2)]
+    [32, 16, 40]
+    """
+    rounded = max(divisor, int(channels + divisor / 2) // divisor * divisor)
+    return rounded + divisor if rounded < 0.9 * channels else rounded
+
+
+def convolution_unit(
+    inputs: int, outputs: int, size: int, norm: str, *, stride: int = 1, groups: int = 1, activation: bool = True
+) -> nn.Sequential:
+    """Return convolution, normalizer and, if asked for, ReLU6."""
+    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
+    layers = [weighted(convolution, norm), normalizer(norm, outputs, 2)]
+    return nn.Sequential(*layers, *([nn.ReLU6()] if activation else []))
+
+
+class InvertedResidual(nn.Module):
+    """Widen by a 1x1 convolution, filter each channel, project back without activation, add the input if it fits."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, expansion: int, norm: str) -> None:
+        super().__init__()
+        hidden = inputs * expansion
+        self.residual = stride == 1 and inputs == outputs
+        layers = [] if expansion == 1 else [convolution_unit(inputs, hidden, 1, norm)]
+        layers.append(convolution_unit(hidden, hidden, 3, norm, stride=stride, groups=hidden))
+        layers.append(convolution_unit(hidden, outputs, 1, norm, activation=False))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        return x + self.layers(x) if self.residual else self.layers(x)
+
+
+class MobileNetV2(nn.Module):
+    """Stem, seven stages of inverted residual blocks, 1x1 convolution, average pool, linear layer."""
+
+    def __init__(self, norm: str, classes: int, image_size: int, width: float) -> None:
+        super().__init__()
+        small = image_size <= 64
+        self.input_shape = (3, image_size, image_size)
+        channels = round_channels(32 * width)
+        blocks: list[nn.Module] = [convolution_unit(3, channels, 3, norm, stride=1 if small else 2)]
+        for expansion, base, count, first_stride in STAGES:
+            outputs = round_channels(base * width)
+            for position in range(count):
+                # Small images keep their resolution in the first stage that would halve it.
+                stride = first_stride if position == 0 and not (small and base == 24) else 1
+                blocks.append(InvertedResidual(channels, outputs, stride, expansion, norm))
+                channels = outputs
+        last = round_channels(1280 * max(1.0, width))
+        blocks.append(convolution_unit(channels, last, 1, norm))
+        self.features = nn.Sequential(*blocks)
+        self.dropout = nn.Dropout(0.2)
+        self.classifier = weighted(nn.Linear(last, classes), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, H, W) to logits (N, classes)."""
+        return self.classifier(self.dropout(self.features(x).mean(dim=(2, 3))))
+
+
+def mobilenet_v2(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0) -> MobileNetV2:
+    """Return MobileNetV2: 3,504,872 parameters with 1000 classes.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; 64 or fewer keeps more resolution at the start.
+        width: factor on all channels.
+
+    Returns:
+        The network.
+
+    >>> mobilenet_v2(width=0.25, classes=10, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    return MobileNetV2(norm, classes, image_size, width)

@@ -1,0 +1,150 @@
+"""Recurrent networks over a sequence: the library's LSTM and GRU, and cells written out, with LayerNorm if wanted."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.normalizers import token_normalizer
+
+
+class LSTMCell(nn.Module):
+    r"""One step of an LSTM, written out.
+
+    .. math:: (i, f, g, o) = N(W x) + N(U h), \quad c' = s(f) c + s(i) \tanh g, \quad h' = s(o) \tanh c'
+
+    Args:
+        features: values of one element of the sequence.
+        hidden: size of the state.
+        norm: ``"ln"``, ``"rms"`` or ``"none"``, for the two products.
+    """
+
+    def __init__(self, features: int, hidden: int, norm: str) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.input = nn.Linear(features, 4 * hidden)
+        self.recurrent = nn.Linear(hidden, 4 * hidden)
+        self.input_norm = token_normalizer(norm, 4 * hidden)
+        self.recurrent_norm = token_normalizer(norm, 4 * hidden)
+
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Return the next (h, c)."""
+        h, c = state
+        gates = self.input_norm(self.input(x)) + self.recurrent_norm(self.recurrent(h))
+        i, f, g, o = gates.chunk(4, dim=1)
+        c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+        return torch.sigmoid(o) * torch.tanh(c), c
+
+
+class GRUCell(nn.Module):
+    r"""One step of a GRU, written out.
+
+    .. math:: r = s(a_r + b_r), \quad z = s(a_z + b_z), \quad n = \tanh(a_n + r\, b_n), \quad h' = (1 - z) n + z h
+
+    with :math:`a = N(W x)` and :math:`b = N(U h)`; the arguments are those of :class:`LSTMCell`.
+    """
+
+    def __init__(self, features: int, hidden: int, norm: str) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.input = nn.Linear(features, 3 * hidden)
+        self.recurrent = nn.Linear(hidden, 3 * hidden)
+        self.input_norm = token_normalizer(norm, 3 * hidden)
+        self.recurrent_norm = token_normalizer(norm, 3 * hidden)
+
+    def forward(self, x: torch.Tensor, state: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Return the next (h,)."""
+        (h,) = state
+        a_r, a_z, a_n = self.input_norm(self.input(x)).chunk(3, dim=1)
+        b_r, b_z, b_n = self.recurrent_norm(self.recurrent(h)).chunk(3, dim=1)
+        z = torch.sigmoid(a_z + b_z)
+        return ((1 - z) * torch.tanh(a_n + torch.sigmoid(a_r + b_r) * b_n) + z * h,)
+
+
+class Unrolled(nn.Module):
+    """A cell applied along the sequence, then a linear layer on the last h."""
+
+    def __init__(self, cell: LSTMCell | GRUCell, classes: int, length: int, features: int) -> None:
+        super().__init__()
+        self.input_shape = (length, features)
+        self.cell = cell
+        self.head = nn.Linear(cell.hidden, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map sequences (N, T, features) to logits (N, classes)."""
+        start = x.new_zeros(x.shape[0], self.cell.hidden)
+        state: tuple[torch.Tensor, ...] = (start, start) if isinstance(self.cell, LSTMCell) else (start,)
+        for element in x.unbind(dim=1):
+            state = self.cell(element, state)
+        return self.head(state[0])
+
+
+class Recurrent(nn.Module):
+    """``nn.LSTM`` or ``nn.GRU``, then a linear layer on the last h."""
+
+    def __init__(self, layer: nn.LSTM | nn.GRU, classes: int, length: int) -> None:
+        super().__init__()
+        self.input_shape = (length, layer.input_size)
+        self.recurrent = layer
+        self.head = nn.Linear(layer.hidden_size, classes)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map sequences (N, T, features) to logits (N, classes)."""
+        outputs, _ = self.recurrent(x)
+        return self.head(outputs[:, -1])
+
+
+def lstm(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10, layers: int = 1) -> Recurrent:
+    """Return a classifier built on ``nn.LSTM``; by default it reads the rows of an 8x8 digit.
+
+    Args:
+        features: values of one element of the sequence.
+        length: elements of a sequence.
+        hidden: size of the state.
+        classes: outputs.
+        layers: stacked layers.
+
+    Returns:
+        The network.
+
+    >>> lstm()(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return Recurrent(nn.LSTM(features, hidden, num_layers=layers, batch_first=True), classes, length)
+
+
+def gru(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10, layers: int = 1) -> Recurrent:
+    """Return a classifier built on ``nn.GRU``; the arguments are those of :func:`lstm`.
+
+    >>> gru()(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return Recurrent(nn.GRU(features, hidden, num_layers=layers, batch_first=True), classes, length)
+
+
+def lstm_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
+    """Return a classifier built on an LSTM cell written out.
+
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        features: values of one element of the sequence.
+        length: elements of a sequence.
+        hidden: size of the state.
+        classes: outputs.
+
+    Returns:
+        The network.
+
+    >>> lstm_cell(norm="ln")(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return Unrolled(LSTMCell(features, hidden, norm), classes, length, features)
+
+
+def gru_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10) -> Unrolled:
+    """Return a classifier built on a GRU cell written out; the arguments are those of :func:`lstm_cell`.
+
+    >>> gru_cell(norm="rms")(torch.zeros(2, 8, 8)).shape
+    torch.Size([2, 10])
+    """
+    return Unrolled(GRUCell(features, hidden, norm), classes, length, features)

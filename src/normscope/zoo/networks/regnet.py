@@ -1,0 +1,71 @@
+"""RegNet-style network: bottleneck blocks with grouped 3x3 convolutions and stages of regular widths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+from normscope.zoo.networks.resnet import Bottleneck, convolution
+
+
+class GroupedBlock(Bottleneck):
+    """1x1, grouped 3x3 and 1x1 convolutions of one width, with a shortcut around them."""
+
+    expansion = 1
+
+
+class RegNet(nn.Module):
+    """Stem, stages of grouped blocks that each halve the resolution, average pool, linear layer."""
+
+    def __init__(
+        self, widths: Sequence[int], blocks: Sequence[int], group: int, norm: str, classes: int, image_size: int
+    ) -> None:
+        super().__init__()
+        if any(width % group for width in widths):
+            raise ValueError(f"every width must be a multiple of group={group}; got widths={list(widths)}")
+        self.input_shape = (3, image_size, image_size)
+        channels = 32
+        layers: list[nn.Module] = [convolution(3, channels, 3, 1 if image_size <= 64 else 2, norm)]
+        layers += [normalizer(norm, channels, 2), nn.ReLU()]
+        for width, count in zip(widths, blocks, strict=True):
+            for position in range(count):
+                layers.append(GroupedBlock(channels, width, 2 if position == 0 else 1, norm, width // group))
+                channels = width
+        self.features = nn.Sequential(*layers)
+        self.head = weighted(nn.Linear(channels, classes), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, H, W) to logits (N, classes)."""
+        return self.head(self.features(x).mean(dim=(2, 3)))
+
+
+def regnet(
+    norm: str = "bn",
+    classes: int = 10,
+    image_size: int = 32,
+    widths: Sequence[int] = (24, 56, 152),
+    blocks: Sequence[int] = (1, 1, 4),
+    group: int = 8,
+) -> RegNet:
+    """Return a network of grouped convolutions, small by default.
+
+    Widths (24, 56, 152, 368), blocks (1, 1, 4, 7) and group 8 at 224 pixels are RegNetX-200MF.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; more than 64 halves the resolution in the stem.
+        widths: channels of each stage.
+        blocks: blocks of each stage.
+        group: channels of one group.
+
+    Returns:
+        The network.
+
+    >>> regnet(widths=(8,), blocks=(1,))(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    return RegNet(widths, blocks, group, norm, classes, image_size)

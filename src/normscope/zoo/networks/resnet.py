@@ -1,0 +1,152 @@
+"""Residual networks with projection shortcuts: ResNet-18, 34 and 50, for 224x224 and for 32x32 images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+
+def convolution(inputs: int, outputs: int, size: int, stride: int, norm: str, groups: int = 1) -> nn.Conv2d:
+    """Return a square convolution that keeps the resolution up to ``stride``, without bias.
+
+    >>> convolution(3, 8, 3, 2, "none")
+    Conv2d(3, 8, kernel_size=(3, 3), stride=(2, 2), padding=(1, 1), bias=False)
+    """
+    layer = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
+    return weighted(layer, norm)
+
+
+def projection(inputs: int, outputs: int, stride: int, norm: str) -> nn.Module | None:
+    """Return the shortcut that fits ``inputs`` to ``outputs`` channels, or None where the identity does."""
+    if stride == 1 and inputs == outputs:
+        return None
+    return nn.Sequential(convolution(inputs, outputs, 1, stride, norm), normalizer(norm, outputs, 2))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a shortcut around them."""
+
+    expansion = 1
+
+    def __init__(self, inputs: int, planes: int, stride: int, norm: str) -> None:
+        super().__init__()
+        self.conv1 = convolution(inputs, planes, 3, stride, norm)
+        self.bn1 = normalizer(norm, planes, 2)
+        self.conv2 = convolution(planes, planes, 3, 1, norm)
+        self.bn2 = normalizer(norm, planes, 2)
+        self.downsample = projection(inputs, planes, stride, norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions with a shortcut around them; stride and groups are in the 3x3."""
+
+    expansion = 4
+
+    def __init__(self, inputs: int, planes: int, stride: int, norm: str, groups: int = 1) -> None:
+        super().__init__()
+        outputs = planes * self.expansion
+        self.conv1 = convolution(inputs, planes, 1, 1, norm)
+        self.bn1 = normalizer(norm, planes, 2)
+        self.conv2 = convolution(planes, planes, 3, stride, norm, groups)
+        self.bn2 = normalizer(norm, planes, 2)
+        self.conv3 = convolution(planes, outputs, 1, 1, norm)
+        self.bn3 = normalizer(norm, outputs, 2)
+        self.downsample = projection(inputs, outputs, stride, norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the block's output."""
+        y = F.relu(self.bn1(self.conv1(x)))
+        y = F.relu(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(y))
+        return F.relu(y + (x if self.downsample is None else self.downsample(x)))
+
+
+class ResNet(nn.Module):
+    """Stem, four stages of residual blocks, average pool, linear layer.
+
+    The stem is a 7x7 convolution with stride 2 and a max pool; images of 64 pixels or fewer get a 3x3 convolution
+    with stride 1 and no pool. Parameter names are the usual ones, so that public checkpoints fit.
+    """
+
+    layer1: nn.Sequential
+    layer2: nn.Sequential
+    layer3: nn.Sequential
+    layer4: nn.Sequential
+
+    def __init__(
+        self,
+        block: type[BasicBlock] | type[Bottleneck],
+        blocks: Sequence[int],
+        norm: str,
+        classes: int,
+        image_size: int,
+        width: int,
+    ) -> None:
+        super().__init__()
+        small = image_size <= 64
+        self.input_shape = (3, image_size, image_size)
+        self.conv1 = convolution(3, width, 3 if small else 7, 1 if small else 2, norm)
+        self.bn1 = normalizer(norm, width, 2)
+        self.maxpool = nn.Identity() if small else nn.MaxPool2d(3, stride=2, padding=1)
+        channels = width
+        for index, count in enumerate(blocks):
+            planes = width * 2**index
+            stage: list[nn.Module] = []
+            for position in range(count):
+                stage.append(block(channels, planes, 2 if index > 0 and position == 0 else 1, norm))
+                channels = planes * block.expansion
+            self.add_module(f"layer{index + 1}", nn.Sequential(*stage))
+        self.fc = weighted(nn.Linear(channels, classes), norm)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, H, W) to logits (N, classes)."""
+        y = self.maxpool(F.relu(self.bn1(self.conv1(x))))
+        y = self.layer4(self.layer3(self.layer2(self.layer1(y))))
+        return self.fc(F.adaptive_avg_pool2d(y, 1).flatten(1))
+
+
+def resnet18(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
+    """Return ResNet-18: 20 normalizers, 11,689,512 parameters with 1000 classes.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; 64 or fewer selects the small stem.
+        width: channels of the first stage.
+
+    Returns:
+        The network.
+
+    >>> resnet18(width=4, classes=3, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 3])
+    """
+    return ResNet(BasicBlock, (2, 2, 2, 2), norm, classes, image_size, width)
+
+
+def resnet34(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
+    """Return ResNet-34; the arguments are those of :func:`resnet18`.
+
+    >>> resnet34(width=4, classes=3, image_size=32).fc.out_features
+    3
+    """
+    return ResNet(BasicBlock, (3, 4, 6, 3), norm, classes, image_size, width)
+
+
+def resnet50(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: int = 64) -> ResNet:
+    """Return ResNet-50; the arguments are those of :func:`resnet18`.
+
+    >>> resnet50(width=4, classes=3, image_size=32).fc.in_features
+    128
+    """
+    return ResNet(Bottleneck, (3, 4, 6, 3), norm, classes, image_size, width)

@@ -1,0 +1,74 @@
+"""VGG-11: plain 3x3 convolutions and max pools."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from normscope.zoo.networks.normalizers import normalizer, weighted
+
+#: Channels of the eight convolutions; 0 is a max pool.
+CHANNELS = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
+
+
+class VGG(nn.Module):
+    """Convolution, normalizer and ReLU eight times with max pools between, then the classifier.
+
+    The classifier has three layers of 4096 for large images, and one linear layer for images of 64 pixels or fewer.
+    """
+
+    def __init__(self, norm: str, classes: int, image_size: int, width: int) -> None:
+        super().__init__()
+        if image_size < 32:
+            raise ValueError(f"image_size must be 32 or more, five max pools halve it; got {image_size}")
+        self.input_shape = (3, image_size, image_size)
+        layers: list[nn.Module] = []
+        channels = 3
+        for relative in CHANNELS:
+            if relative == 0:
+                layers.append(nn.MaxPool2d(2))
+                continue
+            outputs = relative * width // 64
+            layers.append(weighted(nn.Conv2d(channels, outputs, 3, padding=1), norm))
+            if norm in ("none", "wn", "sn"):
+                layers.append(nn.ReLU())
+            else:
+                layers.extend((normalizer(norm, outputs, 2), nn.ReLU()))
+            channels = outputs
+        self.features = nn.Sequential(*layers)
+        if image_size <= 64:
+            self.avgpool = nn.AdaptiveAvgPool2d(1)
+            self.classifier = nn.Sequential(weighted(nn.Linear(channels, classes), norm))
+        else:
+            self.avgpool = nn.AdaptiveAvgPool2d(7)
+            self.classifier = nn.Sequential(
+                weighted(nn.Linear(49 * channels, 64 * width), norm),
+                nn.ReLU(),
+                nn.Dropout(),
+                weighted(nn.Linear(64 * width, 64 * width), norm),
+                nn.ReLU(),
+                nn.Dropout(),
+                weighted(nn.Linear(64 * width, classes), norm),
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Map images (N, 3, H, W) to logits (N, classes)."""
+        return self.classifier(self.avgpool(self.features(x)).flatten(1))
+
+
+def vgg11(norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 64) -> VGG:
+    """Return VGG-11; with 1000 classes and 224 pixels it has 132,863,336 parameters without normalizers.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; more than 64 selects the large classifier.
+        width: channels of the first convolution.
+
+    Returns:
+        The network.
+
+    >>> vgg11(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+    return VGG(norm, classes, image_size, width)

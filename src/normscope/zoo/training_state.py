@@ -1,0 +1,119 @@
+"""The state of a training run in a file: written whole or not at all, and enough to go on as if never stopped."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.core.files import replacing
+from normscope.graph.safe_load import PICKLED, FileKind, safe_load
+
+VERSION = 1
+KIND = FileKind("the state of a training run", InputError, PICKLED, "let a training run write it")
+
+
+@dataclass
+class Progress:
+    """How far a run has come, besides weights and optimizer.
+
+    Attributes:
+        losses: mean loss of each whole epoch so far.
+        steps: number of updates so far.
+        seconds: wall time spent so far.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    steps: int = 0
+    seconds: float = 0.0
+
+
+def save_state(
+    file: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    order: torch.Generator,
+    progress: Progress,
+    settings: dict[str, Any],
+) -> None:
+    """Write weights, optimizer, generators and progress; a reader sees the old file or the new one, never a part.
+
+    Args:
+        file: where to.
+        model: the network.
+        optimizer: its optimizer.
+        order: the generator of the order of examples.
+        progress: how far the run has come.
+        settings: what must be the same for the run to go on, e.g. step size and seed.
+    """
+    state = {
+        "version": VERSION,
+        "settings": settings,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "order": order.get_state(),
+        "random": torch.get_rng_state(),
+        "progress": asdict(progress),
+    }
+    with replacing(file, durable=True) as temporary:
+        torch.save(state, temporary)
+
+
+def restore_state(
+    file: str | os.PathLike[str],
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    order: torch.Generator,
+    settings: dict[str, Any],
+) -> Progress:
+    """Put a run back to where its file was written, the global generator included.
+
+    Args:
+        file: what :func:`save_state` wrote.
+        model: a network of the same kind; its weights are replaced.
+        optimizer: of the same kind.
+        order: the generator of the order of examples.
+        settings: what must be the same.
+
+    Returns:
+        How far the run had come.
+
+    Raises:
+        InputError: if the file is no such state, of other settings, or of another network.
+    """
+    state = safe_load(Path(file), KIND)
+    if not isinstance(state, dict) or state.get("version") != VERSION:
+        raise InputError(f"{file} must be the state of a training run, version {VERSION}; name another file")
+    differing = sorted(k for k in settings if state["settings"].get(k) != settings[k])
+    if differing:
+        was = ", ".join(f"{key}={state['settings'].get(key)} (now {settings[key]})" for key in differing)
+        raise InputError(f"a run goes on with the settings it began with; {file} has {was}; use those, or another file")
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError, KeyError) as error:
+        raise InputError(f"{file} must be of the same network; {str(error).splitlines()[0]}") from error
+    order.set_state(state["order"])
+    torch.set_rng_state(state["random"])
+    return Progress(**state["progress"])
+
+
+def steps_done(file: str | os.PathLike[str], *, epochs: bool = False) -> int:
+    """Return how many updates, or whole epochs, the run in a file has made; none if there is no file.
+
+    Args:
+        file: what :func:`save_state` wrote, or nothing.
+        epochs: count epochs instead.
+
+    >>> steps_done("nowhere.pt")
+    0
+    """
+    if not Path(file).exists():
+        return 0
+    progress = Progress(**safe_load(Path(file), KIND)["progress"])
+    return len(progress.losses) if epochs else progress.steps

@@ -1,0 +1,360 @@
+"""Import a user's file or module, find the factory in it and call it, leaving the interpreter as it was."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from operator import attrgetter
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from normscope.core.environment import flags, restore_flags
+from normscope.core.errors import FactoryError, ModelNotFoundError, listed
+from normscope.core.paths import expanded, is_file, is_folder, resolved, working_folder
+from normscope.zoo.randomness import seeded
+
+
+class Home:
+    """Where a user's code lives: while it is open its neighbours can be imported, afterwards nothing is left of it.
+
+    It may be opened again: the neighbours imported before are then there as they were, none is run twice.
+
+    Args:
+        folder: what the code imports from, or ``None`` if there is no such place.
+        location: the absolute path of a file, or the dotted name of a module. While the home is open it is all that
+            ``sys.argv`` holds: the options of another program are none of its business.
+        is_file: whether it is a file. Modules imported from its folder are then dropped from ``sys.modules`` when the
+            home is closed, so that the next model may have neighbours of the same names.
+    """
+
+    def __init__(self, folder: Path | None, location: str, *, is_file: bool) -> None:
+        self.location = location
+        self._folder, self._is_file = folder, is_file
+        self._neighbours: dict[str, ModuleType] = {}
+
+    def module(self) -> ModuleType:
+        """Run the file, or import the module; see :func:`import_file` and :func:`import_module`."""
+        return import_file(Path(self.location)) if self._is_file else import_module(self.location)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Let code import from the folder inside the block; no bytecode is written, and libraries stay imported."""
+        path, argv, bytecode = list(sys.path), sys.argv, sys.dont_write_bytecode
+        modules = dict(sys.modules)
+        sys.modules.update(self._neighbours)
+        if self._folder is not None:
+            sys.path.insert(0, str(self._folder))
+        sys.argv = [self.location]
+        sys.dont_write_bytecode = True
+        importlib.invalidate_caches()
+        try:
+            yield
+        finally:
+            sys.path[:] = path
+            sys.argv = argv
+            sys.dont_write_bytecode = bytecode
+            if self._is_file and self._folder is not None:
+                self._close(self._folder, modules)
+
+    def _close(self, folder: Path, before: Mapping[str, ModuleType]) -> None:
+        """Take the neighbours out of ``sys.modules``, and keep them for the next time."""
+        for name, module in list(sys.modules.items()):
+            if before.get(name) is not module and _is_neighbour(name, module, folder):
+                self._neighbours[name] = sys.modules.pop(name)
+                if name in before:
+                    sys.modules[name] = before[name]
+
+
+def home_of(kind: str, location: str) -> Home:
+    """Return where the code that a user named lives.
+
+    Args:
+        kind: ``"file"`` or ``"module"``.
+        location: the file, or the dotted name.
+
+    Returns:
+        Its home, not opened yet.
+
+    Raises:
+        ModelNotFoundError: if there is no such file.
+        InputError: if its path cannot be looked at.
+
+    >>> home_of("module", "torch.nn").module() is nn
+    True
+    """
+    if kind != "file":
+        return Home(working_folder(), location, is_file=False)
+    file = expanded(location)
+    if is_folder(file):
+        raise ModelNotFoundError(f"a Python file is named; {file} is a directory; name the .py file in it")
+    if not is_file(file):
+        here = working_folder() or "a directory that was deleted"
+        raise ModelNotFoundError(f"a Python file is named; there is no {file} (looked from {here}); check the path")
+    file = resolved(file)
+    return Home(file.parent, str(file), is_file=True)
+
+
+@contextmanager
+def undisturbed(home: Home, seed: int) -> Iterator[None]:
+    """Let code run at its home inside the block, and undo what it does to the interpreter.
+
+    Restored are ``sys.path``, ``sys.argv``, the working directory, the filters of warnings, numpy's way with errors,
+    torch's global settings and the random generators.
+
+    Args:
+        home: where the user's code lives.
+        seed: of the generators inside the block.
+
+    Yields:
+        Nothing.
+    """
+    folder, settings = working_folder(), flags()
+    try:
+        with home.open(), warnings.catch_warnings(), np.errstate(), seeded(seed):
+            yield
+    finally:
+        if folder is not None:
+            with suppress(OSError):  # the code may have deleted it
+                os.chdir(folder)
+        restore_flags(settings)
+
+
+def _is_neighbour(name: str, module: ModuleType, folder: Path) -> bool:
+    """Return whether the module was found by ``folder`` being on the path, and not by some library folder below it."""
+    attributes = getattr(module, "__dict__", {})  # asking the module itself may run code of its own
+    origin = attributes.get("__file__")
+    places = [origin] if origin else list(attributes.get("__path__", ()))
+    for place in places:
+        try:
+            inside = Path(place).resolve().relative_to(folder)
+        except (ValueError, TypeError, OSError):
+            continue
+        if inside.parts and inside.parts[0].partition(".")[0] == name.partition(".")[0]:
+            return True
+    return False
+
+
+def explained(error: BaseException, what: str, file: str | None) -> FactoryError:
+    """Return the error that shows a user's own exception: its type, message and line.
+
+    Args:
+        error: what their code raised.
+        what: the action that failed, e.g. ``"importing net.py"``.
+        file: their file, whose last line on the exception's way is shown; None for wherever it was raised, empty for
+            no line at all.
+
+    Returns:
+        The error to raise.
+
+    >>> str(explained(ValueError("no"), "calling f", None))
+    'calling f must work; it raised ValueError: no; run it in Python alone and mend it'
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if file is not None and frame.filename == file]
+    where = ""
+    if isinstance(error, SyntaxError) and error.lineno is not None:
+        where = f" at {error.filename}, line {error.lineno}"
+    elif own or (frames and file is None):
+        frame = (own or list(frames))[-1]
+        where = f" at {frame.filename}, line {frame.lineno}" + (f" ({frame.line})" if frame.line else "")
+    message = error.msg if isinstance(error, SyntaxError) else str(error)
+    hint = "run it in Python alone and mend it"
+    if isinstance(error, ImportError) and "relative import" in message:
+        hint = "name the model by its package instead: package.module:factory"
+    elif isinstance(error, ModuleNotFoundError):
+        hint = f"install {error.name} or put it beside the file"
+    raised = f"{type(error).__name__}: {message}".rstrip(": ")
+    return FactoryError(f"{what} must work; it raised {raised}{where}; {hint}")
+
+
+def callables_in_source(file: Path) -> list[str]:
+    r"""Return the public functions and classes at the top of a file, without running it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (Path(folder) / "net.py").write_text("def build(): ...\nclass Net: ...\ndef _hidden(): ...")
+    ...     callables_in_source(Path(folder) / "net.py")
+    ['build', 'Net']
+    """
+    try:
+        tree = ast.parse(file.read_bytes())
+    except (SyntaxError, ValueError, OSError, RecursionError):
+        return []
+    defined = (ast.FunctionDef, ast.ClassDef)
+    return [node.name for node in tree.body if isinstance(node, defined) and not node.name.startswith("_")]
+
+
+def callables_of(module: ModuleType) -> list[str]:
+    """Return the public functions, classes and models of a module, those it defines itself first."""
+    found = [
+        (getattr(value, "__module__", None) != module.__name__, name)
+        for name, value in vars(module).items()
+        if callable(value) and not name.startswith("_")
+    ]
+    return [name for _, name in sorted(found)]
+
+
+def import_file(file: Path) -> ModuleType:
+    """Run a Python file as a module of its own; the module stays in ``sys.modules`` for its classes.
+
+    Args:
+        file: an existing file, absolute.
+
+    Returns:
+        The module.
+
+    Raises:
+        FactoryError: if running it raises.
+    """
+    # Two files may have one name: the path makes the module's name unique. Neither need be text.
+    digest = hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
+    stem = re.sub(r"\W", "_", file.stem)
+    name = f"normscope_user_{stem}_{digest}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ModelNotFoundError(f"a model file must be Python; {file} is not; name a .py file")
+    module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(name)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        if before is None:
+            sys.modules.pop(name, None)
+        else:
+            sys.modules[name] = before
+        raise explained(error, f"importing {file.name}", str(file)) from error
+    return module
+
+
+def import_module(name: str) -> ModuleType:
+    """Import a module by its dotted name.
+
+    Args:
+        name: e.g. ``"package.module"``.
+
+    Returns:
+        The module.
+
+    Raises:
+        ModelNotFoundError: if there is no such module.
+        FactoryError: if importing it raises.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            raise ModelNotFoundError(
+                f"a model is named package.module:factory; there is no module {missing!r} on the path or in "
+                f"{working_folder() or 'the working directory'}; install it, or name a file: FILE.py:factory"
+            ) from error
+        raise explained(error, f"importing {name}", None) from error
+    except (Exception, SystemExit) as error:
+        raise explained(error, f"importing {name}", None) from error
+
+
+def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
+    """Return ``module.attribute``, a callable or a model.
+
+    Args:
+        module: where to look.
+        attribute: its name, dots allowed.
+        where: how messages call the module.
+
+    Returns:
+        The object.
+
+    Raises:
+        ModelNotFoundError: if there is none, with the callables there are, or if it cannot be called.
+        FactoryError: if looking it up raises.
+    """
+    choices = listed(callables_of(module)) or "none"
+    try:
+        found = attrgetter(attribute)(module)
+    except AttributeError:
+        raise ModelNotFoundError(
+            f"{where} has no {attribute!r}; callables there: {choices}; write {where}:NAME with one of them"
+        ) from None
+    except Exception as error:  # a module may answer for its names itself
+        raise explained(error, f"looking up {attribute} in {where}", None) from error
+    if not callable(found):
+        raise ModelNotFoundError(
+            f"{where}:{attribute} must be a function or class that returns the model; it is "
+            f"{type(found).__name__}; callables there: {choices}"
+        )
+    return found
+
+
+def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any], file: str | None) -> nn.Module:
+    """Call a factory and return its model; a model given in place of a factory is returned as it is.
+
+    Args:
+        factory: a callable, or a model.
+        name: how messages call it.
+        arguments: keyword arguments.
+        file: the user's file, for the line of an exception.
+
+    Returns:
+        The model.
+
+    Raises:
+        FactoryError: if it needs or refuses arguments, raises, or returns something else.
+
+    >>> call_factory(nn.Linear, "nn.Linear", {"in_features": 2, "out_features": 1}, None)
+    Linear(in_features=2, out_features=1, bias=True)
+    """
+    if isinstance(factory, nn.Module):
+        if arguments:
+            raise FactoryError(
+                f"{name} is a model already and takes no arguments; got {listed(sorted(arguments))}; leave them out"
+            )
+        return _constructed(factory, name)
+    try:
+        inspect.signature(factory).bind(**arguments)
+    except TypeError as error:
+        raise FactoryError(
+            f"{name} must be callable with {listed(sorted(arguments)) or 'no argument'}; {error}; "
+            "give its arguments defaults, or write a function without arguments that calls it"
+        ) from None
+    except ValueError:
+        pass  # no signature to check beforehand: the call itself will tell
+    try:
+        model = factory(**arguments)
+    except (Exception, SystemExit) as error:
+        raise explained(error, f"calling {name}", file) from error
+    if not isinstance(model, nn.Module):
+        raise FactoryError(f"{name} must return a torch.nn.Module; it returned {_described(model)}; return the network")
+    return _constructed(model, name)
+
+
+def _constructed(model: nn.Module, name: str) -> nn.Module:
+    """Return a model if the constructor of ``nn.Module`` ran for every part of it."""
+    try:
+        for _ in model.named_parameters():
+            pass
+    except AttributeError as error:
+        raise FactoryError(
+            f"every module of {name} must call super().__init__() first in its __init__; {error}; add the call"
+        ) from None
+    return model
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__} itself"
+    return "None" if value is None else f"{type(value).__name__}"

@@ -1,0 +1,65 @@
+"""Balanced pairs of layers."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from checking import initialized, noise
+from normscope.doctor.fixes import fix
+from normscope.doctor.fixes.balance import KIND, powers_of_two
+
+
+def _unbalanced(*layers: nn.Module, factor: float = 1000.0) -> nn.Module:
+    """Return layers with the first far larger than the last."""
+    model = initialized(nn.Sequential(*layers))
+    with torch.no_grad():
+        model[0].weight.mul_(factor)
+        model[0].bias.mul_(factor)
+        model[-1].weight.div_(factor)
+    return model
+
+
+CASES = {
+    "linear": (_unbalanced(nn.Linear(5, 6), nn.ReLU(), nn.Linear(6, 3)), (5,)),
+    "leaky": (_unbalanced(nn.Linear(5, 6), nn.LeakyReLU(0.25), nn.Linear(6, 3)), (5,)),
+    "convolutions": (_unbalanced(nn.Conv2d(3, 6, 3, padding=1), nn.ReLU(), nn.Conv2d(6, 2, 3)), (3, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_and_columns_get_about_one_length_and_not_a_bit_changes(name: str) -> None:
+    """Factors are powers of two: within a factor of two of balance, and exact."""
+    model, shape = CASES[name]
+    x = noise(8, *shape)
+    result = fix(model, x, only=[KIND])
+    other = copy.deepcopy(model)
+    other.load_state_dict(result.state)
+    other.requires_grad_(False)
+    assert torch.equal(other(x), model(x))
+    assert result.difference == 0.0
+    into = (other[0].weight.flatten(1).square().sum(1) + other[0].bias.square()).sqrt()
+    out = other[-1].weight.movedim(1, 0).flatten(1).norm(dim=1)
+    assert float((into / out).log2().abs().max()) <= 1.0 + 1e-6
+
+
+def test_other_activations_are_left_alone() -> None:
+    """GELU is not homogeneous."""
+    model = _unbalanced(nn.Linear(5, 6), nn.GELU(), nn.Linear(6, 3))
+    assert fix(model, noise(8, 5), only=[KIND]).changes == ()
+
+
+def test_balanced_pairs_are_left_alone() -> None:
+    """Twice is once."""
+    model, shape = CASES["linear"]
+    other = copy.deepcopy(model)
+    other.load_state_dict(fix(model, noise(8, *shape), only=[KIND]).state)
+    assert fix(other, noise(8, *shape), only=[KIND]).changes == ()
+
+
+def test_dead_units_are_left_alone() -> None:
+    """Zero in, or zero out."""
+    assert powers_of_two(torch.tensor([0.0, 1.0, 1e300]), torch.tensor([1.0, 0.0, 1e-300])).tolist()[:2] == [1.0, 1.0]

@@ -1,0 +1,54 @@
+"""Two sets of weights, one function?"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import nn
+
+from checking import noise
+from networks import Lambda
+from normscope.doctor.fixes.verify import difference, outputs_of
+from normscope.graph.inputs import ModelInputs
+from normscope.testing.state import fingerprint
+
+
+def test_the_difference_is_relative_and_the_model_is_left_alone() -> None:
+    """A thousandth more."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    after = before | {"1.weight": before["1.weight"] * 1.001}
+    mark = fingerprint(model)
+    off = difference(model, before, after, [ModelInputs((noise(4, 3),))])
+    assert abs(off.relative - 1e-3) < 1e-5
+    assert off.samples == 4
+    assert not off.is_rounding
+    assert fingerprint(model) == mark
+
+
+def test_what_is_not_a_number_is_not_the_same() -> None:
+    """NaN after the change."""
+    model = nn.Linear(2, 1)
+    state = dict(model.state_dict())
+    broken = state | {"bias": torch.tensor([float("nan")])}
+    assert difference(model, state, broken, [ModelInputs((noise(3, 2),))]).relative == math.inf
+    assert len(outputs_of(model, state, ModelInputs((noise(3, 2),)))) == 1
+
+
+def test_a_large_constant_hides_nothing() -> None:
+    """Twice the weight beside a bias of ten million: the outputs hardly change, how they vary doubles."""
+    model = nn.Linear(2, 1)
+    state = {"weight": torch.ones(1, 2), "bias": torch.tensor([1e7])}
+    off = difference(model, state, state | {"weight": torch.full((1, 2), 2.0)}, [ModelInputs((noise(3, 2),))])
+    assert off.relative < 1e-5
+    assert off.variation is not None
+    assert off.variation > 0.5
+    assert not off.is_rounding
+
+
+def test_a_model_of_one_precision_is_verified_in_it() -> None:
+    """Where float64 does not run."""
+    model = Lambda(lambda s, x: s.a(x) @ torch.ones(2, 2), a=nn.Linear(3, 2))
+    state = dict(model.state_dict())
+    assert difference(model, state, state, [ModelInputs((noise(3, 3),))]).variation is None

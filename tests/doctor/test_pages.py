@@ -1,0 +1,71 @@
+"""The pages of the rules: what a rule says is on its page, and the pages in the documentation are these."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.pages import FAMILIES, INDEX, WIDTH, index, page, write_pages
+from normscope.doctor.rule import NEEDS, Rule
+
+DOCS = Path(__file__).parents[2] / "docs" / "checks"
+ALL = list(RULES.values())
+
+
+def _words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
+def test_the_page_of_each_is_up_to_date(rule: Rule) -> None:
+    """Write them anew with normscope.doctor.pages.write_pages("docs/checks")."""
+    assert (DOCS / f"{rule.code}.md").read_text() == page(rule)
+
+
+def test_the_index_is_up_to_date_and_nothing_else_is_there() -> None:
+    """No page of a rule that is gone."""
+    assert (DOCS / INDEX).read_text() == index()
+    assert {p.name for p in DOCS.glob("*.md")} == {INDEX, *(f"{code}.md" for code in RULES)}
+
+
+@pytest.mark.parametrize("rule", ALL, ids=lambda r: r.code)
+def test_a_page_holds_all_that_its_rule_says(rule: Rule) -> None:
+    """Every text, what it needs, both examples as code; only code may be wider than a line."""
+    text = page(rule)
+    for said in (rule.title, rule.why, rule.fix[1:], f"`{rule.name}`", rule.severity.value, rule.certainty.value):
+        assert _words(said) in _words(text)
+    for need in rule.needs:
+        assert NEEDS[need] in _words(text)
+    for code in (rule.example, rule.good):
+        assert all(f"    {line}".rstrip() in text for line in code.splitlines())
+    assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith("    "))
+    assert text.count("\n## ") == 3 + bool(rule.statement)
+
+
+def test_a_rule_that_needs_nothing_and_states_nothing() -> None:
+    """Has no heading without content."""
+    bare = page(replace(RULES["NS101"], needs=(), statement=""))
+    assert "Needs: nothing but the model." in _words(bare)
+    assert "## Statement" not in bare
+
+
+def test_every_rule_is_in_the_index_once_under_its_family() -> None:
+    """In order, with a link to its page."""
+    parts = re.split(r"^## (NS\d)xx: .*$", index(), flags=re.MULTILINE)[1:]
+    families = dict(zip(parts[::2], parts[1::2], strict=True))
+    assert list(families) == list(FAMILIES)
+    found = [(family, code) for family, text in families.items() for code in re.findall(r"\[(NS\d+)\]\(\1\.md\)", text)]
+    assert sorted(code for _, code in found) == sorted(RULES)
+    assert all(code.startswith(family) for family, code in found)
+
+
+def test_pages_are_written_where_one_says(tmp_path: Path) -> None:
+    """All of them, and they say what the functions return."""
+    files = write_pages(tmp_path)
+    assert {f.name for f in files} == {p.name for p in tmp_path.iterdir()} == {INDEX, *(f"{c}.md" for c in RULES)}
+    assert (tmp_path / "NS101.md").read_text() == page(RULES["NS101"])
+    assert (tmp_path / INDEX).read_text() == index()

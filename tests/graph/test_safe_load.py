@@ -1,0 +1,255 @@
+"""The one reader of files that torch.save wrote: no code runs, every refusal says what holds, what came, what to do."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError, WeightsError
+from normscope.graph.safe_load import (
+    CHECKPOINT,
+    FileKind,
+    existing_file,
+    is_mappable,
+    refuse_unlike_numbers,
+    safe_load,
+    tensors_by_name,
+    unlike_numbers,
+)
+
+DATA = FileKind("data", InputError, (".pt",), "save plain tensors")
+
+
+class Evil:
+    """An object whose pickle creates a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_content_comes_back_bit_by_bit(tmp_path: Path, archive: bool) -> None:
+    """Tensors of any dtype in plain containers, in both formats torch has had; only the newer one is mapped."""
+    content = {"a": [torch.arange(3), torch.ones(2, dtype=torch.bfloat16)], "b": (1, "x", None), 3: torch.tensor(2.5)}
+    path = tmp_path / "m.pt"
+    torch.save(content, path, _use_new_zipfile_serialization=archive)
+    found = safe_load(path, CHECKPOINT)
+    assert is_mappable(path) is archive
+    assert found["b"] == content["b"]
+    assert torch.equal(found[3], content[3])
+    assert all(torch.equal(x, y) and x.dtype == y.dtype for x, y in zip(found["a"], content["a"], strict=True))
+
+
+def test_large_files_are_mapped(tmp_path: Path) -> None:
+    """A change of the mapped bytes on disk is seen by the tensor: nothing was copied to memory."""
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.full((1 << 16,), 7.0)}, path)
+    tensor = safe_load(path, CHECKPOINT)["w"]
+    raw = path.read_bytes()
+    offset = raw.index(torch.full((8,), 7.0).numpy().tobytes())
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(torch.tensor([9.0]).numpy().tobytes())
+    assert float(tensor[0]) == 9.0
+
+
+@pytest.mark.parametrize("archive", [True, False])
+@pytest.mark.parametrize("kind", [CHECKPOINT, DATA], ids=["weights", "data"])
+def test_code_is_refused_by_name_and_not_run(tmp_path: Path, kind: FileKind, archive: bool) -> None:
+    """The error is the kind's own, and says how to save the file instead."""
+    path = tmp_path / "m.pt"
+    torch.save({"w": torch.ones(1), "x": Evil(tmp_path / "ran")}, path, _use_new_zipfile_serialization=archive)
+    with pytest.raises(kind.error) as caught:
+        safe_load(path, kind)
+    text = str(caught.value)
+    assert f"{kind.name} must hold tensors and plain containers only" in text
+    assert "mkdir and was refused, because unpickling it could run code" in text
+    assert text.endswith(kind.save)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_no_message_advises_to_switch_the_protection_off(tmp_path: Path) -> None:
+    """Torch's own texts do; a pickle of another program, a module, plain text and a script archive get ours."""
+    (tmp_path / "plain.pt").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
+    (tmp_path / "text.pt").write_text("hello world, this is no checkpoint")
+    torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
+    with zipfile.ZipFile(tmp_path / "zip.pt", "w") as archive:
+        archive.writestr("readme.txt", "not written by torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "script.pt")
+    for name in ("plain", "text", "module", "zip", "script"):
+        with pytest.raises(WeightsError) as caught:
+            safe_load(tmp_path / f"{name}.pt", CHECKPOINT)
+        text = str(caught.value)
+        assert f"{name}.pt" in text
+        assert "\n" not in text
+        assert "save" in text
+        assert "weights_only" not in text
+        assert "add_safe_globals" not in text
+        assert ("TorchScript archive, which holds code" in text) is (name == "script")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("archive", [True, False])
+def test_cut_files_are_refused_wherever_the_copy_stopped(tmp_path: Path, archive: bool) -> None:
+    """At every so many bytes, and the whole file is read."""
+    path = tmp_path / "m.pt"
+    state = {"a": torch.randn(20, 20, generator=torch.Generator().manual_seed(0))}
+    torch.save(state, path, _use_new_zipfile_serialization=archive)
+    content = path.read_bytes()
+    lengths = range(
+        0, len(content), len(content) // 50 if archive else 7
+    )  # the older one names functions in plain text
+    for length in lengths:
+        path.write_bytes(content[:length])
+        with pytest.raises(WeightsError, match="cut short" if length else r"is empty \(0 bytes\)"):
+            safe_load(path, CHECKPOINT)
+    path.write_bytes(content)
+    assert torch.equal(safe_load(path, CHECKPOINT)["a"], state["a"])
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    """Directories, absent and empty files, other endings, pipes."""
+    (tmp_path / "m.h5").write_text("x")
+    (tmp_path / "empty.pt").touch()
+    (tmp_path / "folder.pt").mkdir()
+    os.mkfifo(tmp_path / "pipe.pt")
+    cases = {
+        "": r"must be a file; \S+ is a directory; name a file in it",
+        "folder.pt": "is a directory",
+        "none.pt": r"there is no \S*none\.pt; check the path",
+        "m.h5": r"must end in \.safetensors, \.pt.*; got m\.h5",
+        "empty.pt": r"is empty \(0 bytes\); copy it again",
+        "pipe.pt": "must be a regular file",
+    }
+    for name, message in cases.items():
+        with pytest.raises(WeightsError, match=message):
+            safe_load(tmp_path / name, CHECKPOINT)
+        with pytest.raises(WeightsError, match=message):
+            existing_file(tmp_path / name, CHECKPOINT)
+
+
+def test_a_file_that_may_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the reason of the system."""
+    torch.save({}, tmp_path / "m.pt")
+
+    def refuse(*args: object, **kwargs: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(WeightsError, match=r"must be readable; .*Permission denied; check its permissions"):
+        safe_load(tmp_path / "m.pt", CHECKPOINT)
+
+
+def test_tensors_are_found_at_the_top_or_under_a_wrapper() -> None:
+    """One level or several; what is no tensor is left out; what has none is described."""
+    inner = {"w": torch.ones(1), "version": 3}
+    for content in (inner, {"state_dict": inner, "loss": torch.ones(1)}, {"model": {"model_state_dict": inner}}):
+        assert list(tensors_by_name(content, "m.pt")) == ["w"]
+    cases = {"list": [torch.ones(1)], "nothing": {}, "epoch, lr": {"epoch": 3, "lr": 0.1}, "Tensor": torch.ones(2)}
+    for held, content in cases.items():
+        with pytest.raises(WeightsError, match=rf"must hold tensors by name.*; m\.pt holds {held}; save"):
+            tensors_by_name(content, "m.pt")
+
+
+def test_a_file_that_was_compressed_again_is_read_as_a_whole(tmp_path: Path) -> None:
+    """Its bytes on disk are not the tensors: mapped, they would come back as other numbers."""
+    weight = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
+    torch.save({"w": weight}, tmp_path / "m.pt")
+    again = tmp_path / "again.pt"
+    for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED):
+        with zipfile.ZipFile(tmp_path / "m.pt") as old, zipfile.ZipFile(again, "w", method) as new:
+            for name in old.namelist():
+                new.writestr(name, old.read(name))
+        assert is_mappable(again) is (method == zipfile.ZIP_STORED)
+        assert torch.equal(safe_load(again, CHECKPOINT)["w"], weight)
+
+
+SD = {"fc.weight": torch.eye(2), "fc.bias": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"net": SD, "best_acc": torch.tensor(0.9)},
+        {"net": SD, "rng": torch.zeros(9, dtype=torch.uint8), "epoch": 3},
+        {"net": {"state_dict": SD}, "metrics": {"loss": torch.tensor(0.1)}},
+        {"net": SD, "optimizer": {"state": {0: {"exp_avg": torch.ones(2)}}, "param_groups": []}},
+        {"model": {"depth": 3}, "net": SD},
+        {"net": SD, "model": SD, "ema": dict(SD)},
+        {**SD, "fc._extra_state": {"scale": torch.ones(2)}},
+        {**SD, "metrics": {"loss": torch.tensor(0.1)}},
+    ],
+)
+def test_the_only_state_dict_is_found_under_any_key(content: dict[str, Any]) -> None:
+    """Scores, counters, states of generators and of optimizers are no weights."""
+    assert tensors_by_name(content, "m.pt") == SD
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"generator": SD, "discriminator": dict(SD), "step": torch.tensor(5)}, "holds the state dicts generator, dis"),
+        ({"net": {"a": SD, "b": dict(SD)}}, r"net/a, net/b; save one .*torch\.load\(FILE\)\['net'\]\['a'\]"),
+        ({"net": SD, "curve": torch.ones(9)}, "holds curve beside the state dicts net"),
+    ],
+)
+def test_several_state_dicts_are_named(content: dict[str, Any], message: str) -> None:
+    """None is taken by chance, and loose tensors are not taken instead."""
+    with pytest.raises(WeightsError, match=message):
+        tensors_by_name(content, "m.pt")
+
+
+def test_a_mapping_inside_itself_is_walked_once(tmp_path: Path) -> None:
+    """Directly and around a corner."""
+    direct: dict[str, Any] = dict(SD)
+    direct["model"] = direct
+    torch.save(direct, tmp_path / "m.pt")
+    assert list(tensors_by_name(safe_load(tmp_path / "m.pt", CHECKPOINT), "m.pt")) == list(SD)
+    outer: dict[str, Any] = {}
+    outer["model"] = {**SD, "model": outer}
+    assert list(tensors_by_name(outer, "m.pt")) == list(SD)
+    empty: dict[str, Any] = {}
+    empty["state_dict"] = empty
+    with pytest.raises(WeightsError, match="holds state_dict"):
+        tensors_by_name(empty, "m.pt")
+
+
+def test_integers_alone_are_a_state_dict_too() -> None:
+    """Of quantized weights, say; under a wrapper or not."""
+    packed = {"w": torch.ones(2, dtype=torch.int8)}
+    assert tensors_by_name(packed, "m.pt") == tensors_by_name({"model": packed}, "m.pt") == packed
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
+def test_tensors_that_are_not_plain_numbers_are_named_with_their_mend() -> None:
+    """Each by what it is."""
+    cases = {
+        "qint8": (torch.quantize_per_tensor(torch.ones(2), 0.1, 0, torch.qint8), "x.dequantize()"),
+        "sparse_coo": (torch.eye(2).to_sparse(), "x.to_dense()"),
+        "nested": (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), "torch.nested.to_padded_tensor(x, 0.0)"),
+        "on the meta device, where there are no values": (torch.ones(2, device="meta"), "the tensor with its values"),
+    }
+    for kind, (tensor, mend) in cases.items():
+        assert unlike_numbers(tensor) == (kind, mend)
+        with pytest.raises(WeightsError) as caught:
+            refuse_unlike_numbers({"a": torch.ones(1), "b": tensor}, "m.pt")
+        assert str(caught.value) == f"weights must be dense numbers; b in m.pt is {kind}; save {mend}"
+
+
+def test_names_too_long_for_a_file_are_no_file(tmp_path: Path) -> None:
+    """The system refuses even to look."""
+    with pytest.raises(WeightsError, match="there is no"):
+        existing_file(tmp_path / ("a" * 400 + ".pt"), CHECKPOINT)

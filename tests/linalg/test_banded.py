@@ -1,0 +1,160 @@
+"""The Gram matrix of a convolution slab by slab, against the dense one; its certificate against singular values."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from normscope.linalg.banded import (
+    banded_certificate,
+    banded_cost,
+    coupling,
+    is_definite,
+    slab_gram,
+    slab_shape,
+    slow_axis,
+)
+from normscope.linalg.convolution_block import Block
+from normscope.linalg.convolution_geometry import Axis, convolution_axes
+
+#: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
+CASES = [
+    ([9], [3], [1], [1], [1], 2, 3),
+    ([10], [4], [1], [0], [1], 3, 2),
+    ([11], [3], [2], [1], [1], 2, 2),
+    ([13], [3], [1], [2], [2], 2, 2),
+    ([12], [3], [3], [4], [2], 1, 2),
+    ([6], [1], [1], [0], [1], 2, 3),
+    ([4], [7], [1], [3], [1], 2, 2),
+    ([5, 8], [3, 3], [1, 1], [1, 1], [1, 1], 2, 2),
+    ([8, 5], [3, 2], [2, 1], [1, 0], [1, 1], 3, 2),
+    ([7, 7], [3, 3], [2, 2], [1, 1], [1, 1], 2, 4),
+    ([9, 6], [3, 1], [1, 1], [2, 0], [2, 1], 2, 2),
+    ([4, 5, 6], [3, 2, 3], [1, 1, 1], [1, 0, 1], [1, 1, 1], 2, 1),
+    ([6, 4, 5], [2, 3, 1], [2, 1, 1], [0, 1, 0], [1, 1, 1], 1, 2),
+]
+SIDES = pytest.mark.parametrize("of_outputs", [False, True], ids=["inputs", "outputs"])
+EVERY = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c[0]}k{c[1]}s{c[2]}p{c[3]}d{c[4]}")
+
+
+def kernel_of(case: tuple, seed: int = 0) -> tuple[Tensor, tuple[Axis, ...]]:
+    """Return a random kernel and its geometry."""
+    size, kernel, stride, padding, dilation, inputs, outputs = case
+    weight = torch.randn(outputs, inputs, *kernel, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return weight, convolution_axes(size, kernel, stride, padding, dilation)
+
+
+def dense_matrix(weight: Tensor, case: tuple) -> Tensor:
+    """Return the matrix of the convolution: torch's own, applied to unit vectors."""
+    size, _, stride, padding, dilation, inputs, _ = case
+    convolution = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}[len(size)]
+    count = inputs * math.prod(size)
+    units = torch.eye(count, dtype=torch.float64).reshape(count, inputs, *size)
+    return convolution(units, weight, None, stride, padding, dilation).flatten(1).T
+
+
+def assembled(diagonal: Tensor, below: Tensor) -> Tensor:
+    """Return the symmetric matrix the blocks stand for."""
+    whole = torch.block_diag(*diagonal)
+    side = diagonal.shape[-1]
+    for k, block in enumerate(below):
+        rows, columns = slice((k + 1) * side, (k + 2) * side), slice(k * side, (k + 1) * side)
+        whole[rows, columns] = block
+        whole[columns, rows] = block.T
+    return whole
+
+
+@EVERY
+@SIDES
+def test_blocks_are_the_dense_gram_matrix(case: tuple, of_outputs: bool) -> None:
+    """Entry by entry, places ordered by slab and channels last; the last slab is filled up with zeros."""
+    weight, axes = kernel_of(case)
+    A = dense_matrix(weight, case)
+    gram = A @ A.T if of_outputs else A.T @ A
+    sizes, reach = coupling(axes, of_outputs=of_outputs)
+    channels = weight.shape[0 if of_outputs else 1]
+    slow = slow_axis(sizes, reach)
+    places = torch.arange(len(gram)).reshape(channels, *sizes)
+    order = places.permute(1 + slow, *(1 + a for a in range(len(sizes)) if a != slow), 0).flatten()
+    whole = assembled(*slab_gram(weight, axes, of_outputs=of_outputs))
+    count, side = slab_shape(sizes, reach, channels)
+    assert whole.shape == (count * side, count * side)
+    torch.testing.assert_close(whole[: len(gram), : len(gram)], gram[order][:, order], rtol=0.0, atol=1e-12)
+    assert not bool(whole[len(gram) :].any())
+
+
+@EVERY
+@SIDES
+def test_the_factorisation_succeeds_just_above_the_norm_and_fails_just_below(case: tuple, of_outputs: bool) -> None:
+    """Shifted by a part in a billion either way."""
+    weight, axes = kernel_of(case, seed=1)
+    square = float(torch.linalg.matrix_norm(dense_matrix(weight, case), 2)) ** 2
+    diagonal, below = slab_gram(weight, axes, of_outputs=of_outputs)
+    assert is_definite(diagonal, below, square * (1 + 1e-9))
+    assert not is_definite(diagonal, below, square * (1 - 1e-9))
+
+
+@EVERY
+@SIDES
+def test_certificates_are_above_the_norm_and_close(case: tuple, of_outputs: bool) -> None:
+    """From an attained value a little too low, with the error of the Gram matrix that the caller gives."""
+    weight, axes = kernel_of(case, seed=2)
+    truth = float(torch.linalg.matrix_norm(dense_matrix(weight, case), 2))
+    block = Block(weight, axes, "zeros")
+    error = 2 * block.apply_error * block.absolute_norm + block.apply_error**2
+    for lower in (truth, truth * (1 - 1e-7)):
+        upper = banded_certificate(weight, axes, lower, of_outputs=of_outputs, gram_error=error, widest=1e-3)
+        assert truth <= upper <= truth * (1 + 1e-5)
+
+
+@SIDES
+def test_errors_of_the_gram_matrix_are_added(of_outputs: bool) -> None:
+    """The bound on the square grows by what the matrix may be wrong by."""
+    weight, axes = kernel_of(CASES[7])
+    truth = float(torch.linalg.matrix_norm(dense_matrix(weight, CASES[7]), 2))
+    sharp, blurred = (
+        banded_certificate(weight, axes, truth, of_outputs=of_outputs, gram_error=error, widest=1e-3)
+        for error in (0.0, 0.5)
+    )
+    assert blurred**2 - sharp**2 == pytest.approx(0.5, rel=1e-9)
+
+
+@SIDES
+def test_a_value_far_too_low_is_refused(of_outputs: bool) -> None:
+    """No certificate is invented: nothing within reach of half the norm can be factorised."""
+    weight, axes = kernel_of(CASES[9])
+    truth = float(torch.linalg.matrix_norm(dense_matrix(weight, CASES[9]), 2))
+    for lower in (truth / 2, truth * (1 - 2e-3), 0.0):
+        upper = banded_certificate(weight, axes, lower, of_outputs=of_outputs, gram_error=1e-12, widest=1e-3)
+        assert upper == math.inf
+
+
+def test_many_slabs_carry_what_came_before() -> None:
+    """The closed form of tridiag(1, 2, 1): 2 + 2 cos(pi / (n + 1)), approached only by the chain of all slabs."""
+    n = 400
+    box = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
+    axes = convolution_axes([n], [3], [1], [1], [1])
+    exact = 2 + 2 * math.cos(math.pi / (n + 1))
+    diagonal, below = slab_gram(box, axes, of_outputs=False)
+    assert len(diagonal) == n // 2
+    assert is_definite(diagonal, below, exact**2 * (1 + 1e-11))
+    assert not is_definite(diagonal, below, exact**2 * (1 - 1e-11))
+    # Every slab on its own stays definite far below: only together they prove the norm.
+    assert is_definite(diagonal, torch.zeros_like(below), 0.9 * exact**2)
+    upper = banded_certificate(box, axes, exact, of_outputs=False, gram_error=1e-12, widest=1e-3)
+    assert exact <= upper <= exact * (1 + 1e-6)
+
+
+@EVERY
+@SIDES
+def test_cost_counts_the_slabs_that_are_made(case: tuple, of_outputs: bool) -> None:
+    """Seven sixths of a cube each."""
+    weight, axes = kernel_of(case)
+    diagonal, _ = slab_gram(weight, axes, of_outputs=of_outputs)
+    channels = weight.shape[0 if of_outputs else 1]
+    cost = banded_cost(axes, channels, of_outputs=of_outputs)
+    assert cost == pytest.approx(len(diagonal) * diagonal.shape[-1] ** 3 * 7 / 6)

@@ -1,0 +1,266 @@
+"""The server, asked through plain sockets: who is let in, what is served, and how a stream goes on."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from monitor.live.runs import begin, written
+from normscope.core.errors import InputError
+from normscope.monitor.live.feed import Feed
+from normscope.monitor.live.server import WatchServer
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[WatchServer]:
+    """Serve a run of five points, read often."""
+    feed = Feed([written(tmp_path / "run", {s: {"norm/a": float(s)} for s in range(5)})])
+    feed.poll()
+    server = WatchServer(feed)
+    server.feed.start, original = lambda: original(0.02), server.feed.start  # type: ignore[method-assign]
+    server.start()
+    yield server
+    server.close()
+
+
+def ask(
+    server: WatchServer, target: str, *, method: str = "GET", host: str | None = "127.0.0.1", more: str = ""
+) -> str:
+    """Send a request as it stands and return the whole answer."""
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as connection:
+        name = "" if host is None else f"Host: {host}\r\n"
+        connection.sendall(f"{method} {target} HTTP/1.1\r\n{name}Connection: close\r\n{more}\r\n".encode())
+        answer = b""
+        while part := connection.recv(65536):
+            answer += part
+    return answer.decode()
+
+
+def code(answer: str) -> int:
+    """Return the status of an answer."""
+    return int(answer.split(" ", 2)[1])
+
+
+def test_the_page(server: WatchServer) -> None:
+    """Under its address; strict about what it may load, kept nowhere, never in a frame."""
+    address = urlsplit(server.url)
+    answer = ask(server, f"{address.path}?{address.query}")
+    head, _, body = answer.partition("\r\n\r\n")
+    assert code(answer) == 200
+    assert "Spectral norm of each layer" in body
+    assert server.token not in body
+    for line in (
+        "Cache-Control: no-store",
+        "X-Content-Type-Options: nosniff",
+        "Referrer-Policy: no-referrer",
+        "default-src 'none'",
+        "connect-src 'self'",
+        "frame-ancestors 'none'",
+        "Server: normscope",
+    ):
+        assert line in head
+    assert "Python" not in head
+    assert "unsafe" not in head
+    assert "Access-Control" not in head
+
+
+@pytest.mark.parametrize("path", ["/", "/events", "/series?name=norm", "/favicon.ico", "/../etc/passwd"])
+def test_without_the_token_nothing_is_said(server: WatchServer, path: str) -> None:
+    """Missing, wrong, cut, twice or in other clothes: 403, whatever is asked for."""
+    sign = "&" if "?" in path else "?"
+    wrong = ["", f"{sign}token=", f"{sign}token={server.token[:-1]}", f"{sign}token={server.token}&token=x",
+             f"{sign}TOKEN={server.token}", f"{sign}token=%ff%fe"]  # fmt: skip
+    for query in wrong:
+        answer = ask(server, path + query)
+        assert code(answer) == 403
+        assert answer.endswith("\r\n\r\n403 Forbidden\n")
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "10.1.2.3", "", None])
+def test_other_names_are_refused_even_with_the_token(server: WatchServer, host: str | None) -> None:
+    """A site whose name points here does not get in; neither does a request that says no name."""
+    assert code(ask(server, f"/?token={server.token}", host=host)) == 403
+
+
+def test_two_names_are_refused(server: WatchServer) -> None:
+    """No one can tell which of them counts."""
+    assert code(ask(server, f"/?token={server.token}", more="Host: localhost\r\n")) == 403
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
+def test_it_is_read_only(server: WatchServer, method: str) -> None:
+    """Anything but GET and HEAD is 405."""
+    answer = ask(server, f"/?token={server.token}", method=method)
+    assert code(answer) == 405
+    assert "Allow: GET, HEAD" in answer
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/run/config.json", "/config.json",
+        "/metrics.jsonl", "/page/watch.js", "/.", "/events/", "/series/..", "/\\..\\x",
+    ],
+)  # fmt: skip
+def test_no_file_of_the_disk_is_served(server: WatchServer, path: str) -> None:
+    """There are three addresses and no others."""
+    answer = ask(server, f"{path}?token={server.token}")
+    assert code(answer) == 404
+    assert "root:" not in answer
+
+
+def test_an_address_that_is_none(server: WatchServer) -> None:
+    """It gets an answer too."""
+    assert code(ask(server, f"http://[x?token={server.token}")) == 400
+    assert code(ask(server, "x" * 70_000)) == 414
+
+
+def test_head_has_no_body_and_a_body_is_refused(server: WatchServer) -> None:
+    """A body would be taken for the next request."""
+    answer = ask(server, f"/?token={server.token}", method="HEAD")
+    assert code(answer) == 200
+    assert answer.endswith("\r\n\r\n")
+    assert int(answer.split("Content-Length: ")[1].split("\r\n")[0]) > 10_000
+    assert code(ask(server, f"/?token={server.token}", more="Content-Length: 5\r\n")) == 400
+    assert code(ask(server, f"/?token={server.token}", more="Transfer-Encoding: chunked\r\n")) == 400
+
+
+def test_lines(server: WatchServer) -> None:
+    """The lines of a chart, of all steps or of some; mistakes are told apart."""
+    answer = ask(server, f"/series?token={server.token}&name=norm&from=2&to=3")
+    found = json.loads(answer.partition("\r\n\r\n")[2])
+    assert found["runs"][0]["x"] == [1, 2, 3, 4]
+    assert code(ask(server, f"/series?token={server.token}&name=none")) == 404
+    assert code(ask(server, f"/series?token={server.token}")) == 404
+    for number in ("nan", "x", ""):
+        assert code(ask(server, f"/series?token={server.token}&name=norm&from={number or 'e'}")) == 400
+
+
+class Stream:
+    """A stream of events."""
+
+    def __init__(self, server: WatchServer, query: str = "", more: str = "") -> None:
+        self.connection = socket.create_connection(("127.0.0.1", server.server_port), timeout=10)
+        request = f"GET /events?token={server.token}{query} HTTP/1.1\r\nHost: localhost\r\n{more}\r\n"
+        self.connection.sendall(request.encode())
+        self.file = self.connection.makefile()
+        self.head = ""
+        while (line := self.file.readline()) != "\n":
+            self.head += line
+
+    def next(self, wanted: str) -> tuple[str, dict]:
+        """Return the position and the data of the next event of a name."""
+        fields: dict[str, str] = {}
+        while line := self.file.readline():
+            if line == "\n":
+                if fields.get("event") == wanted:
+                    return fields.get("id", ""), json.loads(fields["data"])
+                fields = {}
+            else:
+                name, _, rest = line.rstrip("\n").partition(": ")
+                fields[name] = rest
+        raise EOFError
+
+    def close(self) -> None:
+        """Go away."""
+        self.file.close()
+        self.connection.close()
+
+
+def test_events_come_as_the_run_grows_and_go_on_where_they_stopped(server: WatchServer, tmp_path: Path) -> None:
+    """A browser that comes back says what it has; nothing is sent twice and nothing is lost."""
+    stream = Stream(server, "&after=0.5")
+    assert "text/event-stream" in stream.head
+    run = begin(tmp_path / "run")
+    run.log({"norm/a": 7.0}, step=5)
+    _, event = stream.next("points")
+    assert event == {"run": 0, "generation": 0, "first": 5, "points": [[5, {"norm/a": 7.0}]]}
+    position, status = stream.next("status")
+    assert position == "0.6"
+    assert status["runs"][0]["step"] == 5
+    stream.close()
+    run.log({"norm/a": 8.0}, step=6)
+    run.log({"norm/a": 9.0}, step=7)
+    while server.feed.position() != "0.8":
+        time.sleep(0.01)
+    again = Stream(server, "&after=0.5", f"Last-Event-ID: {position}\r\n")
+    _, event = again.next("points")
+    assert (event["first"], [p[0] for p in event["points"]]) == (6, [6, 7])
+    again.close()
+
+
+def test_a_resumed_run_resets_the_stream(server: WatchServer, tmp_path: Path) -> None:
+    """The points sent before are no longer those of the run."""
+    stream = Stream(server, "&after=0.5")
+    stream.next("status")
+    begin(tmp_path / "run", step=2)
+    assert stream.next("reset")[1] == {"run": 0, "generation": 1, "count": 3}
+    assert stream.next("shape")[1]["shape"] == server.feed.shape()
+    assert stream.next("status")[0] == "1.3"
+    stream.close()
+
+
+def test_a_position_of_nonsense_begins_anew(server: WatchServer) -> None:
+    """Whatever a client says it has."""
+    stream = Stream(server, "&after=%0d%0aevil")
+    assert stream.next("reset")[1]["count"] == 5
+    stream.close()
+
+
+def test_streams_are_counted(server: WatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No one can take all threads; who goes makes room; a question for the headers alone does not stay."""
+    monkeypatch.setattr(server, "streams", threading.BoundedSemaphore(1))
+    assert "text/event-stream" in ask(server, f"/events?token={server.token}", method="HEAD")
+    first = Stream(server, "&after=0.5")
+    first.next("status")
+    assert code(ask(server, f"/events?token={server.token}")) == 503
+    first.close()
+    begin(Path(server.feed.runs[0].path)).log({"norm/a": 1.0}, step=9)  # the next write finds out that it went
+    begun = time.monotonic()
+    while not server.streams.acquire(blocking=False):
+        assert time.monotonic() - begun < 20
+        time.sleep(0.02)
+
+
+def test_closing_ends_streams_and_frees_the_port(tmp_path: Path) -> None:
+    """At once, and for the next one."""
+    feed = Feed([written(tmp_path / "run", {1: {"norm/a": 1.0}})])
+    feed.poll()
+    first = WatchServer(feed)
+    first.start()
+    stream = Stream(first, "&after=0.1")
+    stream.next("status")
+    begun = time.monotonic()
+    first.close()
+    assert time.monotonic() - begun < 5
+    with pytest.raises((EOFError, ConnectionError)):
+        stream.next("never")
+    stream.close()
+    second = WatchServer(Feed([tmp_path / "run"]), port=first.server_port)
+    with pytest.raises(InputError, match="already in use"):
+        WatchServer(Feed([tmp_path / "run"]), port=first.server_port)
+    assert second.token != first.token
+    second.close()
+
+
+def test_where_it_listens(tmp_path: Path) -> None:
+    """This machine alone unless told; an address that is not ours is a mistake."""
+    feed = Feed([written(tmp_path / "run", {1: {}})])
+    server = WatchServer(feed)
+    assert server.is_private
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+    server.close()
+    for host, port in (("203.0.113.7", 0), ("no-such-name.invalid", 0)):
+        with pytest.raises(InputError, match="name another"):
+            WatchServer(feed, host, port)
+    wide = WatchServer(feed, "0.0.0.0")
+    assert not wide.is_private
+    assert "0.0.0.0" not in wide.url
+    wide.close()

@@ -1,0 +1,189 @@
+"""One pass over data: floors, moments and ranges against brute force on the activations themselves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from networks import Lambda, captured_of, points, seeded
+from normscope import analyze
+from normscope.core.errors import NonFiniteError
+from normscope.graph.capture import Captured
+from normscope.operators.program import Program, build_program
+from normscope.operators.survey import Survey, activation_inputs, group_floor, survey
+
+
+def _walked(model: nn.Module, x: Tensor) -> tuple[Captured, Program]:
+    captured = captured_of(model, x)
+    return captured, build_program(captured.graph, captured.tensors, captured.at_batch(1))
+
+
+def _survey(model: nn.Module, x: Tensor, sizes: list[int]) -> Survey:
+    captured, program = _walked(model, x)
+    return survey(captured, program, ([p] for p in x.split(sizes)), activations=activation_inputs(captured, program))
+
+
+def _groups(x: Tensor, groups: int) -> Tensor:
+    """Return the biased standard deviation of each channel group of each sample."""
+    return x.reshape(x.shape[0], groups, -1).var(-1, unbiased=False).sqrt()
+
+
+#: Normalizer and its floor by brute force from what it reads: one number, or one per channel group.
+FLOORS: dict[str, tuple[Callable[[], nn.Module], Callable[[Tensor], Tensor]]] = {
+    "layer norm": (lambda: nn.LayerNorm([4, 3, 3]), lambda x: _groups(x, 1).amin()),
+    "group norm": (lambda: nn.GroupNorm(2, 4), lambda x: _groups(x, 2).amin(0)),
+    "instance norm": (lambda: nn.InstanceNorm2d(4), lambda x: _groups(x, 4).amin(0)),
+    "rms norm": (lambda: nn.RMSNorm([4, 3, 3]), lambda x: x.flatten(1).square().mean(1).sqrt().amin()),
+    "layer norm of rows": (lambda: nn.LayerNorm(3), lambda x: x.var(-1, unbiased=False).sqrt().amin()),
+}
+
+
+@pytest.mark.parametrize("name", FLOORS)
+def test_floors_are_the_least_spread_of_each_group(name: str) -> None:
+    """Over all samples and tokens; channel groups keep their own."""
+    build, brute = FLOORS[name]
+    model = seeded(nn.Sequential(nn.Conv2d(2, 4, 3), build()))
+    x = points(11, 2, 5, 5)
+    found = _survey(model, x, [4, 4, 3])
+    (seen,) = found.before_normalizers.values()
+    assert seen.floor is not None
+    expected = brute(model[0](x)).detach()
+    assert torch.allclose(seen.floor.flatten(), expected.flatten(), rtol=1e-10)
+    (floor,) = found.floors().values()
+    assert bool((floor <= seen.floor).all())
+    assert torch.allclose(floor, seen.floor, rtol=1e-11)
+
+
+@pytest.mark.parametrize("sizes", [[11], [1] * 11, [5, 5, 1], [10, 1]])
+def test_the_batches_do_not_matter(sizes: list[int]) -> None:
+    """However the data is cut, the survey is the same."""
+    model = seeded(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6), nn.ReLU(), nn.Linear(6, 3), nn.BatchNorm1d(3)))
+    x = points(11, 4)
+    whole, cut = _survey(model, x, [11]), _survey(model, x, sizes)
+    assert whole.samples == cut.samples == 11
+    assert whole.inputs == cut.inputs
+    for kind in ("before_normalizers", "before_activations"):
+        one, other = getattr(whole, kind), getattr(cut, kind)
+        assert one.keys() == other.keys()
+        for key, seen in one.items():
+            assert torch.allclose(seen.moments.variance, other[key].moments.variance, rtol=1e-10)
+            assert torch.allclose(seen.moments.mean, other[key].moments.mean, rtol=1e-10, atol=1e-12)
+            assert seen.largest_norm == pytest.approx(other[key].largest_norm, rel=1e-12)
+            assert (seen.floor is None) == (other[key].floor is None)
+            if seen.floor is not None:
+                assert torch.allclose(seen.floor, other[key].floor, rtol=1e-10)
+
+
+def test_moments_and_norms_before_normalizers_and_activations() -> None:
+    """Per channel, and the largest norm of one sample, against the activations themselves."""
+    model = seeded(nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()))
+    x = points(7, 2, 5, 5)
+    found = _survey(model, x, [3, 4])
+    (norm,), (relu,) = found.before_normalizers.values(), found.before_activations.values()
+    for seen, values in ((norm, model[0](x)), (relu, model[:2](x))):
+        values = values.detach()
+        assert torch.allclose(seen.moments.mean, values.mean((0, 2, 3)), rtol=1e-10)
+        assert torch.allclose(seen.moments.variance, values.var((0, 2, 3), unbiased=False), rtol=1e-10)
+        assert seen.largest_norm == pytest.approx(float(values.flatten(1).norm(dim=1).max()), rel=1e-12)
+    assert norm.floor is None  # fixed statistics have no floor
+    assert found.floors() == {}
+
+
+def test_the_range_of_the_input() -> None:
+    """Least and largest entry, largest row, largest norm of one sample."""
+    x = points(9, 3, 4)
+    (inside,) = _survey(seeded(nn.Linear(4, 2)), x, [4, 5]).inputs
+    assert (inside.low, inside.high) == (float(x.min()), float(x.max()))
+    assert inside.row == pytest.approx(float(x.norm(dim=-1).max()), rel=1e-12)
+    assert inside.norm == pytest.approx(float(x.flatten(1).norm(dim=1).max()), rel=1e-12)
+
+
+def test_the_range_of_a_stacked_batch() -> None:
+    """A program that takes four samples at a time speaks of their joint norm."""
+    model, x = seeded(Lambda(lambda s, x: s.a(x) - s.a(x).mean(0), a=nn.Linear(3, 2))), points(8, 3)
+    captured = captured_of(model, x)
+    program = build_program(captured.graph, captured.tensors, [x[:4]])
+    (inside,) = survey(captured, program, [[x]], activations={}).inputs
+    assert inside.norm == pytest.approx(max(float(x[:4].norm()), float(x[4:].norm())), rel=1e-12)
+    (uneven,) = survey(captured, program, [[x[:6]]], activations={}).inputs
+    assert uneven.norm == pytest.approx(float(x[:6].norm()), rel=1e-12)
+
+
+def test_tokens_are_seen_after_their_embedding() -> None:
+    """The block of a token model is the output of its embedding."""
+    model = seeded(nn.Sequential(nn.Embedding(7, 4), nn.LayerNorm(4)))
+    tokens = torch.tensor([[0, 3, 6], [1, 1, 2]])
+    found = _survey(model, tokens, [2])
+    embedded = model[0](tokens).detach()
+    assert found.inputs[0].high == float(embedded.max())
+    (seen,) = found.before_normalizers.values()
+    assert seen.floor is not None
+    assert float(seen.floor) == pytest.approx(float(embedded.var(-1, unbiased=False).sqrt().min()), rel=1e-10)
+
+
+def test_another_precision() -> None:
+    """In float64 a bfloat16 network has the spreads it would have in exact arithmetic."""
+    model = seeded(nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6))).bfloat16()
+    x = points(5, 4).bfloat16()
+    captured, program = _walked(model, x)
+    found = survey(captured, program, [[x]], activations={}, dtype=torch.float64)
+    (seen,) = found.before_normalizers.values()
+    before = x.double() @ model[0].weight.detach().double().T + model[0].bias.detach().double()
+    exact = before.var(-1, unbiased=False).sqrt().min()
+    assert seen.floor is not None
+    assert float(seen.floor) == pytest.approx(float(exact), rel=1e-12)
+    rounded = survey(captured, program, [[x]], activations={})
+    rounded.include(found)
+    (merged,) = rounded.before_normalizers.values()
+    assert merged.floor is not None
+    assert float(merged.floor) <= float(seen.floor)
+
+
+def test_values_that_are_no_numbers_are_refused() -> None:
+    """NaN before a normalizer or in the output, on any sample."""
+    x = points(4, 3).abs()
+    before = Lambda(lambda s, x: s.n(x.log()), n=nn.LayerNorm(3)).double()
+    captured, program = _walked(before, x)
+    with pytest.raises(NonFiniteError, match="before"):
+        survey(captured, program, [[x], [-x]], activations={})
+    after = Lambda(lambda s, x: x.log(), p=nn.Parameter(torch.ones(1))).double()
+    captured, program = _walked(after, x)
+    with pytest.raises(NonFiniteError, match="NaN"):
+        survey(captured, program, [[x], [-x]], activations={})
+
+
+def test_progress_counts_samples() -> None:
+    """Called after each batch."""
+    captured, program = _walked(seeded(nn.Linear(3, 2)), points(4, 3))
+    counts: list[int] = []
+    survey(captured, program, [[points(3, 3)], [points(2, 3)]], activations={}, progress=counts.append)
+    assert counts == [3, 5]
+
+
+def test_group_floor_of_one_sample_at_a_time() -> None:
+    """Groups of a batch twice the reference: one floor per channel group, over all samples."""
+    _, program = _walked(seeded(nn.GroupNorm(2, 4)), points(2, 4, 3))
+    (site,) = program.sites
+    assert site.spread is not None
+    x = points(2, 4, 3, seed=5)
+    floor = group_floor(x, site.spread, 2.0)
+    assert torch.allclose(floor.flatten(), _groups(x, 2).amin(0), rtol=1e-12)
+
+
+def test_drift_from_the_running_statistics() -> None:
+    """How far the data's mean and variance are from those a BatchNorm froze."""
+    model = nn.BatchNorm1d(3).double()
+    x = points(50, 3)
+    x = (x - x.mean(0)) / x.var(0, unbiased=False).sqrt() * torch.tensor([1.0, 2.0, 1.0]) + torch.tensor(
+        [0.0, 0.0, 3.0]
+    )
+    details = analyze(model, x).normalizers[0].details
+    spread = math.sqrt(1 + 1e-5)
+    assert details["drift_mean"] == pytest.approx(3.0 / spread, rel=1e-9)
+    assert details["drift_log_variance"] == pytest.approx(math.log((4 + 1e-5) / (1 + 1e-5)), rel=1e-9)
+    assert details["seen_variance_max"] == pytest.approx(4.0, rel=1e-9)
+    assert details["seen_high"] == float(x.max())

@@ -1,0 +1,55 @@
+"""Section 5.1: the numbers behind the verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from normscope.papers.akbar2025.claims import dynamics
+from normscope.papers.akbar2025.claims.dynamics import CLAIMS
+from normscope.papers.run import checked
+
+VERDICTS = {
+    "003-L51": "holds", "003-L51d": "false", "003-L51n": "false", "003-L51L": "false", "003-L51W": "holds",
+    "003-L51W'": "false", "003-WD": "false", "003-51c": "holds", "003-51r": "holds", "003-E51": "false",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
+def test_verdicts(id: str, verdict: str) -> None:
+    entry = checked(CLAIMS[id])
+    assert (entry.error, entry.verdict) == ("", verdict)
+
+
+def test_every_claim_is_listed() -> None:
+    assert set(CLAIMS) == set(VERDICTS)
+
+
+def test_weight_decay_has_the_factor_two_and_an_equilibrium() -> None:
+    found = CLAIMS["003-WD"].check().measured
+    assert found["||w||^2 after/before, lambda = 0.05, t = 20"] == pytest.approx(math.exp(-2), abs=5e-6)
+    assert found["||w||^4 in equilibrium"] == pytest.approx(20.01, abs=5e-5)
+
+
+def test_a_step_grows_the_norm_by_the_square_of_the_move() -> None:
+    found = CLAIMS["003-L51d"].check().measured
+    assert found["growth of ||w||^2"] == pytest.approx(found["eta^2 ||grad||^2"], rel=1e-9)
+    assert float(found["||w|| after 40 steps/before"]) > 1
+
+
+def test_weights_and_bias_exchange_norm_under_layer_norm() -> None:
+    found = CLAIMS["003-L51L"].check().measured
+    assert found["<W, grad_W>"] == pytest.approx(-float(found["<b, grad_b>"]), rel=1e-9)
+    assert abs(float(found["<W, grad_W>"])) > 1e-3
+
+
+def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the flow did not keep the norm the lemma would be false; if steps did, their law would be wrong."""
+    flow = dynamics.gradient_flow
+    monkeypatch.setattr(
+        dynamics, "gradient_flow", lambda *a, **k: {name: 2 * value for name, value in flow(*a, **k).items()}
+    )
+    assert checked(CLAIMS["003-L51"]).verdict == "false"
+    monkeypatch.setattr(dynamics, "square_after_step", lambda square, *rest: square)
+    assert checked(CLAIMS["003-L51d"]).error.startswith("CorrectionError")

@@ -1,0 +1,55 @@
+"""The network of the checks: its normalizers are torch's, its training is torch's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from normscope.papers.akbar2025.claims.laboratory import (
+    change,
+    descended,
+    hidden_layer,
+    inner,
+    largest,
+    neuron,
+    normalized,
+    output,
+    square_loss,
+    step,
+)
+from normscope.papers.measure import gaussian
+
+
+def test_normalizers_are_those_of_torch() -> None:
+    z = gaussian(1, 5, 6)
+    assert torch.allclose(normalized("batch", z, 0.1), F.batch_norm(z, None, None, training=True, eps=0.1))
+    assert torch.allclose(normalized("layer", z, 0.1), F.layer_norm(z, (6,), eps=0.1))
+    assert torch.allclose(normalized("group", z, 0.1, 2), F.group_norm(z, 2, eps=0.1))
+    assert torch.allclose(normalized("rms", z, 0.1), F.rms_norm(z, (6,), eps=0.1))
+    assert normalized("none", z) is z
+
+
+def test_descent_is_that_of_torch() -> None:
+    x, target = gaussian(2, 8, 3), gaussian(3, 8, 2)
+    start = hidden_layer(4)
+    loss = square_loss(x, target, "batch", eps=0.1)
+    leaves = {name: value.clone().requires_grad_() for name, value in start.items()}
+    optimizer = torch.optim.SGD(list(leaves.values()), lr=0.3)
+    for _ in range(3):
+        optimizer.zero_grad()
+        loss(leaves).backward()
+        optimizer.step()
+    end = descended(loss, start, 0.3, 3)
+    for name, value in end.items():
+        assert torch.allclose(value, leaves[name].detach(), atol=1e-12)
+
+
+def test_losses_and_inner_products() -> None:
+    point, x = hidden_layer(5), gaussian(6, 8, 3)
+    assert float(square_loss(x, output(point, x, "rms") + 1.0, "rms")(point)) == pytest.approx(1.0)
+    assert inner(point, point, "W", "b") == pytest.approx(float((point["W"] ** 2).sum() + (point["b"] ** 2).sum()))
+    assert largest(step(point, point, 1.0)["W"]) == 0.0
+    assert change(point, point | {"c": point["c"] + 2.0}, "layer") == pytest.approx(2.0)
+    loss, start, _ = neuron()
+    assert float(loss({**start, "w": 3 * start["w"]})) == pytest.approx(float(loss(start)), rel=1e-12)

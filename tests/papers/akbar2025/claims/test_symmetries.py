@@ -1,0 +1,57 @@
+"""Section 4: the numbers behind the verdicts."""
+
+from __future__ import annotations
+
+import pytest
+
+from normscope.papers.akbar2025.claims import symmetries
+from normscope.papers.akbar2025.claims.symmetries import CLAIMS
+from normscope.papers.run import checked
+
+VERDICTS = {
+    "003-P4.1a": "false", "003-P4.1b": "needs an assumption", "003-C411": "holds", "003-met": "holds",
+    "003-sph": "holds", "003-nat": "holds", "003-ex41": "holds", "003-ex41b": "holds",
+    "003-P4.2": "needs an assumption", "003-LNr": "holds", "003-LNs": "false", "003-P4.3": "false", "003-P43g": "false",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
+def test_verdicts(id: str, verdict: str) -> None:
+    entry = checked(CLAIMS[id])
+    assert (entry.error, entry.verdict) == ("", verdict)
+
+
+def test_every_claim_is_listed() -> None:
+    assert set(CLAIMS) == set(VERDICTS)
+
+
+def test_the_printed_symmetry_of_weight_norm_changes_the_weight() -> None:
+    """w(2.5 v, 1.7/2.5) is not w(v, 1.7): they are 1.7 (1 - 1/2.5) apart; <v, grad_v> = 0."""
+    found = CLAIMS["003-P4.3"].check().measured
+    assert found["||w' - w|| with g/alpha"] == pytest.approx(1.02, rel=1e-12)
+    assert float(found["||w' - w|| with g fixed"]) < 1e-12
+    found = CLAIMS["003-P43g"].check().measured
+    assert abs(float(found["<v, grad_v L>"])) < 1e-12
+    assert abs(float(found["g dL/dg"])) > 1e-3
+
+
+def test_eps_and_stale_statistics_break_the_invariance() -> None:
+    found = list(CLAIMS["003-P4.1b"].check().measured.values())
+    assert float(found[0]) < 1e-12
+    assert 1e-6 < float(found[1]) < 1e-3
+    assert float(found[2]) > 0.1
+
+
+def test_without_normalization_the_weight_norm_claim_is_not_what_we_correct(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If w were g v, the printed symmetry would be one, and our correction would fail."""
+    monkeypatch.setattr(symmetries, "weight_norm_effective", lambda v, g: g[:, None] * v)
+    assert checked(CLAIMS["003-P4.3"]).error.startswith("CorrectionError")
+
+
+def test_a_verdict_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A LayerNorm that did not centre would make the common row no symmetry."""
+    original = symmetries.change
+    monkeypatch.setattr(symmetries, "change", lambda a, b, kind, **k: original(a, b, kind.replace("layer", "rms"), **k))
+    assert checked(CLAIMS["003-LNs"]).verdict == "error"
+    monkeypatch.setattr(symmetries, "change", lambda *a, **k: 0.0)
+    assert checked(CLAIMS["003-P4.1a"]).verdict == "holds"

@@ -1,0 +1,46 @@
+"""Claims and outcomes."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from normscope.papers.claim import Claim, Claims, Outcome, Verdict, close
+
+
+def _nothing() -> Outcome:
+    return Outcome(Verdict.HOLDS)
+
+
+def test_an_id_is_taken_once() -> None:
+    claims = Claims("than2025")
+    claims.add("001-A", "Lemma 0", says="")(_nothing)
+    with pytest.raises(KeyError, match="001-A is there already"):
+        claims.add("001-A", "Lemma 0", says="")
+
+
+def test_a_claim_is_of_a_known_paper() -> None:
+    with pytest.raises(KeyError, match="unknown paper 'nobody'"):
+        Claim("001-A", "nobody", "", "", "", _nothing)
+
+
+def test_infinities_are_words_in_json() -> None:
+    found = Outcome(Verdict.LOOSE, {"a": math.inf, "b": True, "c": 2, "d": "x"}, "so", math.inf).to_dict()
+    assert found == {
+        "verdict": "loose",
+        "measured": {"a": "inf", "b": True, "c": 2, "d": "x"},
+        "because": "so",
+        "factor": "inf",
+    }
+
+
+def test_a_number_that_is_none_is_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        Outcome(Verdict.HOLDS, {"a": math.nan}).to_dict()
+
+
+def test_closeness_is_relative_above_one() -> None:
+    assert close(1e12, 1e12 + 1)
+    assert not close(1e12, 1.001e12)
+    assert not close(1e-3, 1.1e-3)

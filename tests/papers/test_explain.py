@@ -1,0 +1,115 @@
+"""Explanations: what is asked for is found, what is not there is said with what is near."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+import normscope
+from normscope import explain
+from normscope.core.errors import InputError
+from normscope.lipschitz.printed import lemma_5
+from normscope.papers import explain as explain_module
+from normscope.papers.explain import Explanation, Topic, located
+
+ROOT = Path(normscope.__file__).parents[1]
+
+
+@pytest.mark.parametrize("text", ["001-T13(8)", "001-t13(8)", "  001-T13(8) "])
+def test_a_claim_by_its_id(text: str) -> None:
+    (part,) = explain(text).parts
+    assert (part.kind, part.name, part.verdict) == ("claim", "001-T13(8)", "false")
+    assert part.measured["true"] == pytest.approx(5.0)
+    assert part.code
+    assert part.corrected
+
+
+@pytest.mark.parametrize("text", ["Theorem 13", "theorem 13", "than2025 Theorem 13", "001 theorem 13"])
+def test_a_theorem_gives_its_claims_and_its_functions(text: str) -> None:
+    parts = explain(text).parts
+    assert [p.name for p in parts if p.kind == "claim"] == ["001-T13(8)", "001-T13(9)"]
+    assert {p.name for p in parts if p.kind == "statement"} == {"than2025 Theorem 13"}
+
+
+def test_a_number_is_not_a_beginning() -> None:
+    """Theorem 1 is that of the slides, not Theorems 12, 13 and 15 of the paper."""
+    assert [p.name for p in explain("Theorem 1").parts if p.kind == "claim"] == ["002-T1"]
+
+
+def test_a_statement_of_ours() -> None:
+    parts = explain("Proposition LN-1").parts
+    assert [p.name for p in parts] == ["normscope Proposition LN-1"]
+    assert parts[0].code[0].name == "normscope.operators.normalizers.layer_norm.centered_scale_norm"
+    assert parts == explain("normscope Proposition LN-1").parts
+
+
+def test_the_place_of_code_is_where_it_stands() -> None:
+    place = located("normscope.lipschitz.printed.lemma_5")
+    lines = (ROOT / place.file).read_text().splitlines()
+    assert any("def lemma_5" in line for line in lines[place.line - 1 : place.line + 2])
+    assert place.line == inspect.getsourcelines(lemma_5)[1]
+
+
+def test_the_place_of_a_method() -> None:
+    assert located("normscope.core.value.Value.on").file == "normscope/core/value.py"
+
+
+@pytest.mark.parametrize("name", ["normscope.nothing", "normscope.core.value.nothing", "nowhere.at.all"])
+def test_code_that_is_not_there(name: str) -> None:
+    with pytest.raises(LookupError, match=name):
+        located(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("001-L99", "near it: "),
+        ("Theorem 133", "Theorem 13"),
+        ("than2025 Lemma 99", "Lemma"),
+        ("%%%%", "normscope audit lists"),
+        ("", "nothing is named ''"),
+    ],
+)
+def test_what_is_not_there_is_said(text: str, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        explain(text)
+    assert said in str(caught.value)
+
+
+def test_what_is_in_several_papers_is_asked_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def more() -> Iterable[Topic]:
+        yield Topic(("Lemma 1",), lambda: Explanation("claim", "other"), "akbar2025")
+
+    monkeypatch.setattr(explain_module, "TOPICS", [*explain_module.TOPICS, more])
+    with pytest.raises(InputError, match=r"say which: than2025 Lemma 1, akbar2025 Lemma 1"):
+        explain("Lemma 1")
+    assert [p.name for p in explain("akbar2025 Lemma 1").parts] == ["other"]
+    assert "001-L1" in [p.name for p in explain("than2025 Lemma 1").parts]
+
+
+def test_new_topics_are_found_when_their_source_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The place to add rules of other parts."""
+
+    def rules() -> Iterable[Topic]:
+        yield Topic(("ZZ001",), lambda: Explanation("rule", "ZZ001", says="what", corrected="do this"))
+
+    monkeypatch.setattr(explain_module, "TOPICS", [*explain_module.TOPICS, rules])
+    (part,) = explain("zz001").parts
+    assert (part.kind, part.corrected) == ("rule", "do this")
+
+
+def test_the_json_form_is_strict() -> None:
+    data = json.loads(explain("Lemma 2").to_json(), parse_constant=pytest.fail)
+    assert {part["name"] for part in data["parts"]} >= {"001-L2a", "001-L2b", "than2025 Lemma 2"}
+    assert all(place["line"] > 0 for part in data["parts"] for place in part["code"])
+
+
+def test_every_claim_and_statement_is_found_by_its_own_name() -> None:
+    topics = [topic for source in explain_module.TOPICS for topic in source()]
+    for topic in topics:
+        name = f"{topic.paper} {topic.names[0]}" if topic.paper else topic.names[0]
+        assert topic.names in {t.names for t in explain_module._found(name, topics)}, name

@@ -1,0 +1,138 @@
+"""CIFAR-10 in both layouts, from small files of the same form."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from normscope.core.errors import InputError
+from normscope.zoo.data.cifar10 import BinaryCifar10, PythonCifar10, cifar10
+from normscope.zoo.data.load import load_data
+
+FILES = ("data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5", "test_batch")
+
+
+def content(seed: int, count: int = 7) -> tuple[np.ndarray, np.ndarray]:
+    """Return images of bytes in rows, and labels."""
+    generator = np.random.default_rng(seed)
+    return generator.integers(0, 256, (count, 3072), dtype=np.uint8), generator.integers(0, 10, count, dtype=np.uint8)
+
+
+def write(folder: Path, layout: str) -> Path:
+    """Write the six files of a layout."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed, name in enumerate(FILES):
+        images, labels = content(seed)
+        if layout == "binary":
+            np.concatenate([labels[:, None], images], axis=1).tofile(folder / f"{name}.bin")
+        else:
+            # Keys and strings of the original are bytes: Python 2 wrote it.
+            fields = {b"data": images, b"labels": [int(label) for label in labels], b"batch_label": b"one of six"}
+            (folder / name).write_bytes(pickle.dumps(fields, protocol=2))
+    return folder
+
+
+@pytest.mark.parametrize("layout", ["binary", "python"])
+@pytest.mark.parametrize("inner", ["", "usual"])
+def test_layouts_give_the_same_images(tmp_path: Path, layout: str, inner: str) -> None:
+    """Planes of red, green and blue, rows of 32, labels beside; in the folder itself or in the usual one."""
+    usual = "cifar-10-batches-bin" if layout == "binary" else "cifar-10-batches-py"
+    write(tmp_path / usual if inner else tmp_path, layout)
+    records = cifar10(tmp_path)
+    assert isinstance(records, BinaryCifar10 if layout == "binary" else PythonCifar10)
+    assert (records.count, records.shape) == (7, (3, 32, 32))
+    images, labels = content(5)
+    parts = list(records.blocks(3))
+    assert [len(x) for x, _ in parts] == [3, 3, 1]
+    read = torch.cat([x for x, _ in parts]).numpy()
+    for n, channel, row, column in ((0, 0, 0, 0), (6, 2, 31, 31), (3, 1, 4, 17)):
+        assert read[n, channel, row, column] == images[n, 1024 * channel + 32 * row + column]
+    assert torch.cat([y for _, y in parts]).tolist() == labels.tolist()
+
+
+@pytest.mark.parametrize("layout", ["binary", "python"])
+def test_training_images_come_file_after_file(tmp_path: Path, layout: str) -> None:
+    """Batches run across the ends of files."""
+    write(tmp_path, layout)
+    data = load_data("cifar10", root=tmp_path, split="train", batch_size=10)
+    assert len(data) == 35
+    assert [len(batch.inputs) for batch in data] == [10, 10, 10, 5]
+    expected = np.concatenate([content(seed)[0] for seed in range(5)]).reshape(-1, 3, 32, 32) / np.float32(255)
+    np.testing.assert_allclose(data.tensors().inputs.numpy(), expected, rtol=1e-6)
+
+
+def test_imagenet_preset_by_name(tmp_path: Path) -> None:
+    """The normalization public CIFAR ResNets were trained with."""
+    write(tmp_path, "binary")
+    named, given = load_data("cifar10:imagenet", tmp_path), load_data("cifar10", tmp_path, normalize="imagenet")
+    assert torch.equal(named.tensors().inputs, given.tensors().inputs)
+    pixel = content(5)[0][0, 0] / 255
+    assert named.tensors().inputs[0, 0, 0, 0].item() == pytest.approx((pixel - 0.485) / 0.229, rel=1e-5)
+
+
+def test_absent_data_say_where_and_how(tmp_path: Path) -> None:
+    """Each place that was tried, and the address."""
+    with pytest.raises(InputError) as caught:
+        cifar10(tmp_path)
+    text = str(caught.value)
+    places = (tmp_path, tmp_path / "cifar-10-batches-bin", tmp_path / "cifar-10-batches-py")
+    assert f"looked in {', '.join(map(str, places))}; download https://www.cs.toronto.edu/~kriz/cifar" in text
+    write(tmp_path, "binary")
+    (tmp_path / "data_batch_4.bin").unlink()
+    with pytest.raises(InputError, match=r"lacks data_batch_4\.bin"):
+        cifar10(tmp_path, "train")
+    assert cifar10(tmp_path, "test").count == 7
+    with pytest.raises(InputError, match="split must be one of train, test"):
+        cifar10(tmp_path, "valid")
+
+
+def test_damaged_binaries_are_refused(tmp_path: Path) -> None:
+    """Cut short, empty, or with labels that do not exist."""
+    file = write(tmp_path, "binary") / "test_batch.bin"
+    whole = file.read_bytes()
+    for damaged in (whole[:-1], b""):
+        file.write_bytes(damaged)
+        with pytest.raises(InputError, match="must be a multiple of 3073 bytes"):
+            cifar10(tmp_path)
+    file.write_bytes(b"\x0b" + whole[1:])
+    with pytest.raises(InputError, match=r"0 to 9; .* has 11"):
+        list(cifar10(tmp_path).blocks(3))
+
+
+class Evil:
+    """An object whose pickle creates a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_pickles_cannot_run_code(tmp_path: Path) -> None:
+    """Nor smuggle in other shapes, types or labels."""
+    file = write(tmp_path, "python") / "test_batch"
+    images, labels = content(0)
+    good = {b"data": images, b"labels": labels.tolist()}
+    file.write_bytes(pickle.dumps(good | {b"extra": Evil(tmp_path / "ran")}))
+    with pytest.raises(InputError, match="could run code"):
+        list(cifar10(tmp_path).blocks(3))
+    assert not (tmp_path / "ran").exists()
+    wrong = (
+        [1, 2], {b"data": images}, good | {b"data": images.astype(np.float32)}, good | {b"data": images[:, :5]},
+        good | {b"labels": [0.5] * 7}, good | {b"labels": labels.tolist()[:3]}, good | {b"labels": [-1] * 7},
+        good | {b"labels": [10] * 7},
+    )  # fmt: skip
+    for fields in wrong:
+        file.write_bytes(pickle.dumps(fields))
+        with pytest.raises(InputError, match=r"must hold bytes 'data'|labels of CIFAR-10 are 0 to 9"):
+            list(cifar10(tmp_path).blocks(3))
+    file.write_bytes(pickle.dumps(good))
+    shutil.copy(file, tmp_path / "copy")
+    assert len(list(cifar10(tmp_path).blocks(3))) == 3

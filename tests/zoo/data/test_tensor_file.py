@@ -1,0 +1,207 @@
+"""Tensor files of every kind: streamed, with labels, and refused by name."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from normscope.core.errors import InputError
+from normscope.zoo.data.tensor_file import tensor_file
+
+X = torch.randn(10, 3, 4, generator=torch.Generator().manual_seed(0))
+Y = torch.arange(10)
+
+
+def save(path: Path, kind: str, inputs: torch.Tensor = X, labels: torch.Tensor = Y) -> Path:
+    """Write inputs and labels in one of the forms a file may have."""
+    if kind == "npy":
+        np.save(path.with_suffix(".npy"), inputs.numpy())
+        return path.with_suffix(".npy")
+    if kind.startswith("npz"):
+        write = np.savez_compressed if kind == "npz compressed" else np.savez
+        write(path.with_suffix(".npz"), X=inputs.numpy(), Y=labels.numpy())
+        return path.with_suffix(".npz")
+    if kind == "safetensors":
+        save_file({"images": inputs.contiguous(), "labels": labels}, path.with_suffix(".safetensors"))
+        return path.with_suffix(".safetensors")
+    contents = {"pt": inputs, "pt pair": (inputs, labels), "pt dictionary": {"data": inputs, "targets": labels}}
+    torch.save(contents[kind.removesuffix(" old")], path.with_suffix(".pt"),
+               _use_new_zipfile_serialization=not kind.endswith("old"))  # fmt: skip
+    return path.with_suffix(".pt")
+
+
+KINDS = ["npy", "npz", "npz compressed", "safetensors", "pt", "pt pair", "pt dictionary", "pt pair old"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kinds_give_the_same_examples(tmp_path: Path, kind: str) -> None:
+    """In blocks, as often as wanted, with labels if there are any."""
+    records = tensor_file(save(tmp_path / "x", kind))
+    assert (records.count, records.shape, records.labelled) == (10, (3, 4), kind not in ("npy", "pt"))
+    for _ in range(2):
+        blocks = list(records.blocks(4))
+        assert [len(x) for x, _ in blocks] == [4, 4, 2]
+        assert torch.equal(torch.cat([x for x, _ in blocks]), X)
+        if records.labelled:
+            assert torch.equal(torch.cat([y for _, y in blocks]), Y)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int64, torch.float16, torch.float64, torch.bfloat16])
+def test_dtypes_are_kept(tmp_path: Path, dtype: torch.dtype) -> None:
+    """bfloat16 too, where the format knows it."""
+    kinds = ["safetensors", "pt"] if dtype == torch.bfloat16 else KINDS
+    for kind in kinds:
+        records = tensor_file(save(tmp_path / "x", kind, X.to(dtype)))
+        assert records.examples.dtype == dtype
+        assert torch.equal(next(records.blocks(10))[0], X.to(dtype))
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz compressed"])
+def test_other_byte_orders_are_read(tmp_path: Path, kind: str) -> None:
+    """Big-endian files of other machines."""
+    swapped = X.numpy().astype(">f4")
+    path = tmp_path / ("x.npy" if kind == "npy" else "x.npz")
+    np.save(path, swapped) if kind == "npy" else np.savez_compressed(path, x=swapped)
+    assert torch.equal(next(tensor_file(path).blocks(10))[0], X)
+
+
+def test_parameters_come_without_gradients(tmp_path: Path) -> None:
+    """A saved parameter is data like any other."""
+    torch.save(torch.nn.Parameter(X), tmp_path / "x.pt")
+    assert not next(tensor_file(tmp_path / "x.pt").blocks(3))[0].requires_grad
+
+
+def test_an_only_tensor_may_have_any_name(tmp_path: Path) -> None:
+    """Several must be recognizable."""
+    save_file({"whatever": X}, tmp_path / "x.safetensors")
+    assert tensor_file(tmp_path / "x.safetensors").count == 10
+    torch.save({"first": X, "second": X}, tmp_path / "x.pt")
+    with pytest.raises(InputError, match=r"must name its inputs inputs, images, .*it holds first, second"):
+        tensor_file(tmp_path / "x.pt")
+
+
+@pytest.mark.parametrize("kind", ["npz", "npz compressed"])
+def test_archives_are_not_read_whole(tmp_path: Path, kind: str) -> None:
+    """Peak memory of numpy stays near a block, far below the file's 16 MB."""
+    path = save(tmp_path / "x", kind, torch.zeros(1000, 4000), torch.arange(1000))
+    records = tensor_file(path)
+    tracemalloc.start()
+    assert sum(len(x) for x, _ in records.blocks(10)) == 1000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_000_000
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.95])
+def test_cut_files_are_refused(tmp_path: Path, kind: str, keep: float) -> None:
+    """When opened or, for a stream, when the end is missing."""
+    path = save(tmp_path / "x", kind, X.repeat(20, 1, 1), Y.repeat(20))
+    content = path.read_bytes()
+    path.write_bytes(content[: int(keep * len(content))])
+    with pytest.raises(InputError, match=r"cut short|empty|could run code"):
+        list(tensor_file(path).blocks(50))
+
+
+class Evil:
+    """An object whose pickle creates a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+def test_code_in_files_is_not_run(tmp_path: Path) -> None:
+    """Pickles and arrays of objects are refused."""
+    target = tmp_path / "made"
+    objects = np.array([Evil(target)] * 3, dtype=object)
+    torch.save(Evil(target), tmp_path / "a.pt")
+    (tmp_path / "b.pt").write_bytes(pickle.dumps(Evil(target)))
+    np.save(tmp_path / "c.npy", objects, allow_pickle=True)
+    np.savez(tmp_path / "d.npz", x=objects)
+    for name in ("a.pt", "b.pt", "c.npy", "d.npz"):
+        with pytest.raises(InputError):
+            list(tensor_file(tmp_path / name).blocks(2))
+    assert not target.exists()
+
+
+def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
+    """Scalars, empty sets, text, complex numbers, other objects, other numbers of labels."""
+    cases = {
+        "scalar.pt": (torch.tensor(3.0), r"first axis must count examples"),
+        "empty.pt": (torch.ones(0, 3), r"first axis must count examples"),
+        "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
+        "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo; save x\.to_dense\(\)"),
+        "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
+        "ragged.pt": (
+            ([X[0], X[1, :2]], Y[:2]),
+            r"inputs in .* list of tensors \(2, 4\) float32, \(3, 4\) float32",
+        ),
+        "mixed.pt": ({"x": [X[0], X[1].double()]}, r"x in .* is a list of tensors \(3, 4\) float32, \(3, 4\) float64"),
+        "words.pt": ({"images": ["a", "b"], "labels": Y}, "images in .* holds list of str; save a tensor"),
+        "only labels.pt": ({"labels": Y}, "must name its inputs .*; it holds labels; rename"),
+        "two.pt": ({"a": X, "b": X, "c": "d"}, "must name its inputs .*; it holds a, b, c; rename"),
+        "number.pt": (3, "it holds int"),
+        "labels.pt": ((X, Y[:4]), r"10 examples and labels of shape \(4,\)"),
+        "nothing.pt": ({}, "it holds nothing"),
+        "count.pt": ({"x": 3}, "x in .* holds int; save a tensor"),
+    }
+    for name, (content, message) in cases.items():
+        torch.save(content, tmp_path / name)
+        with pytest.raises(InputError, match=message):
+            tensor_file(tmp_path / name)
+    np.save(tmp_path / "text.npy", np.array(["a", "b"]))
+    np.savez(tmp_path / "fortran.npz", x=np.asfortranarray(X[:, 0].numpy()))
+    for name, message in (("text.npy", "data must be numbers"), ("fortran.npz", "x in .* is in Fortran order")):
+        with pytest.raises(InputError, match=message):
+            tensor_file(tmp_path / name)
+    with pytest.raises(InputError, match="there is no"):
+        tensor_file(tmp_path / "none.pt")
+    with pytest.raises(InputError, match="is a directory"):
+        tensor_file(tmp_path)
+    (tmp_path / "x.csv").write_text("1,2")
+    with pytest.raises(InputError, match=r"must end in \.npy"):
+        tensor_file(tmp_path / "x.csv")
+
+
+@pytest.mark.parametrize("marks", [Y, Y.tolist(), list(Y)])
+def test_lists_of_tensors_are_examples(tmp_path: Path, marks: object) -> None:
+    """In a pair and in a dictionary; their labels are not taken for them."""
+    for content in ((list(X), marks), {"images": list(X), "labels": marks}):
+        torch.save(content, tmp_path / "x.pt")
+        records = tensor_file(tmp_path / "x.pt")
+        assert (records.count, records.shape, records.labelled) == (10, (3, 4), True)
+        blocks = list(records.blocks(4))
+        assert torch.equal(torch.cat([x for x, _ in blocks]), X)
+        assert torch.equal(torch.cat([y for _, y in blocks]), Y)
+
+
+def test_members_that_are_not_needed_may_hold_anything(tmp_path: Path) -> None:
+    """Words, objects, other orders of memory, sparse tensors: the numbers are used."""
+    odd = {"names": np.array(["cat", "dog"]), "meta": np.array({"a": 1}, dtype=object), "f": np.asfortranarray(X[0])}
+    np.savez(tmp_path / "named.npz", x=X.numpy(), y=Y.numpy(), **odd)
+    np.savez(tmp_path / "only.npz", whatever=X.numpy(), **odd)
+    torch.save({"x": X, "y": Y, "s": X.to_sparse(), "m": X.to("meta"), "t": "text"}, tmp_path / "named.pt")
+    torch.save({"whatever": X, "s": X.to_sparse(), "t": "text", "ids": [1, 2]}, tmp_path / "only.pt")
+    for name in ("named.npz", "only.npz", "named.pt", "only.pt"):
+        records = tensor_file(tmp_path / name)
+        assert torch.equal(next(records.blocks(10))[0], X)
+        assert records.labelled is name.startswith("named")
+
+
+def test_labels_that_are_no_numbers_are_left_out(tmp_path: Path) -> None:
+    """Nothing is computed from them."""
+    np.savez(tmp_path / "x.npz", x=X.numpy(), y=np.array(["cat"] * 10))
+    torch.save((X, ["cat"] * 10), tmp_path / "x.pt")
+    for name in ("x.npz", "x.pt"):
+        records = tensor_file(tmp_path / name)
+        assert (records.count, records.labelled) == (10, False)
