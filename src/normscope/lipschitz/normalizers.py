@@ -3,41 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from normscope.core.value import Kind, Value
-from normscope.operators.normalization import Spread, division_constant
+from normscope.operators.normalization import Spread
+from normscope.operators.normalizer import Constants, normalizers
 from normscope.operators.normalizers.batch_norm import batch_norm_printed, batch_norm_running, batch_norm_slides
 from normscope.operators.normalizers.group_norm import group_norm_printed
-from normscope.operators.normalizers.layer_norm import centered_scale_norm, layer_norm_printed
+from normscope.operators.normalizers.layer_norm import layer_norm_printed
 from normscope.operators.normalizers.response_norm import response_norm_global
 from normscope.operators.site import Site
+from normscope.operators.spread_constants import scaled_constant
 
 #: Normalizers that act on weights: they change the effective weight and have no constant of their own in the input.
 OF_WEIGHTS = ("weight_norm", "spectral_norm", "weight_standardization")
-
-
-@dataclass(frozen=True)
-class Constants:
-    """The constants of one normalizer.
-
-    Attributes:
-        proved: on all inputs.
-        on_floor: where the spread before it stays above the floor, if there is one.
-        printed: what the paper prints for the same situation.
-        printed_is_bound: whether the printed number is at least the proved one there.
-        slides: what the slides print, scale included.
-    """
-
-    proved: Value
-    on_floor: Value | None
-    printed: Value | None
-    printed_is_bound: bool | None
-    slides: Value | None = None
 
 
 def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
@@ -48,6 +30,8 @@ def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
         floor: least spread of each group seen before it, if data was given.
         mode: what BatchNorm does: ``running``, ``batch`` or ``frozen-batch``.
     """
+    if site.kind in normalizers():
+        return normalizers()[site.kind].constants(site, floor, mode)
     if site.kind in OF_WEIGHTS:
         one = Value(0.0, Kind.CERTIFIED, statement="acts on the weight: see the effective weight of its layer")
         return Constants(one, None, None, None)
@@ -84,18 +68,20 @@ def _fixed(site: Site, mode: str) -> Constants:
 def _spread(site: Site, spread: Spread, floor: Tensor | None, mode: str) -> Constants:
     """Statistics of the input itself (F2-F6): ``||Gamma P|| / sqrt(s^2 + eps)`` with s = 0 on all inputs."""
     batch = mode if site.kind == "batch_norm" else None
-    statement = {"rms_norm": "normscope F6", "group_norm": "normscope F4", "instance_norm": "normscope F5"}.get(
+    statement = {"rms_norm": "normscope F6", "instance_norm": "normscope F5"}.get(
         site.kind, "normscope F2" if site.kind == "batch_norm" else "normscope F3"
     )
     shape = [1 if i != spread.channel_axis else n for i, n in enumerate(spread.view)]
     zero = torch.zeros(shape, dtype=torch.float64)
-    proved = Value.of(_scaled(site, spread, zero), Kind.CERTIFIED, mode=batch, statement=statement)
+    proved = Value.of(scaled_constant(site, spread, zero), Kind.CERTIFIED, mode=batch, statement=statement)
     on_floor = None
     if floor is not None:
         name = f"std before it >= {float(floor.min()):.6g}"
         if float(floor.max()) > float(floor.min()):
             name = f"stds before it above those seen, each channel's its own (the least is {float(floor.min()):.6g})"
-        on_floor = Value.of(_scaled(site, spread, floor), Kind.CERTIFIED, domain=name, mode=batch, statement=statement)
+        on_floor = Value.of(
+            scaled_constant(site, spread, floor), Kind.CERTIFIED, domain=name, mode=batch, statement=statement
+        )
     printed = _printed(site, zero if floor is None else floor, batch)
     against = proved if on_floor is None else on_floor
     bound = None if printed is None else printed.log >= against.log - 1e-12
@@ -106,52 +92,13 @@ def _printed(site: Site, floor: Tensor, mode: str | None) -> Value | None:
     """Return Lemma 2 (one group) or Lemma 3 (several) at the least spreads; there is none for RMSNorm and l2."""
     if site.kind == "layer_norm":
         number, where = layer_norm_printed(float(floor.min()), site.eps), "Lemma 2"
-    elif site.kind in ("group_norm", "instance_norm"):
+    elif site.kind == "instance_norm":
         number, where = group_norm_printed(floor.flatten(), site.eps), "Lemma 3"
     elif site.kind == "batch_norm":
         number, where = batch_norm_printed(floor.flatten().square(), site.eps), "Lemma 1"
     else:
         return None
     return Value.of(number, Kind.PRINTED, mode=mode, statement=f"than2025 {where}")
-
-
-def _scaled(site: Site, spread: Spread, floor: Tensor) -> float:
-    """Return the constant of division and scale together, at the least spreads of the groups."""
-    constants = division_constant(spread, floor).flatten()
-    if bool(torch.isinf(constants).any()):
-        return math.inf
-    gamma = None if site.gamma is None else site.gamma.detach().double()
-    if gamma is None or gamma.numel() == 1:
-        scale = 1.0 if gamma is None else float(gamma.abs().max())
-        return float(constants.max()) * scale * (1 + 1e-14)
-    if spread.channel_axis is None:
-        scale = centered_scale_norm(gamma.flatten()) if _centres_over(gamma, spread) else float(gamma.abs().max())
-        return float(constants.max()) * scale * (1 + 1e-14)
-    groups = spread.view[spread.channel_axis]
-    per_group = gamma.flatten().reshape(groups, -1)
-    positions = spread.size // per_group.shape[1] if site.kind == "group_norm" else spread.size
-    repeated = per_group.repeat_interleave(min(positions, 3), dim=1) if site.kind == "group_norm" else None
-    norms = []
-    for g in range(groups):
-        if repeated is None:
-            norms.append(float(per_group[g].abs().max()))
-        else:
-            norms.append(centered_scale_norm(repeated[g]) if spread.size > 1 else 0.0)
-    weights = torch.tensor(norms, dtype=torch.float64) * constants.expand(groups)
-    return float(weights.max()) * (1 + 1e-14)
-
-
-def _centres_over(gamma: Tensor, spread: Spread) -> bool:
-    """Tell whether the scale has one entry per element of a centred group, so that the mean it removes is known.
-
-    Its last axes are those that are averaged, and no other: as many entries along other axes are another thing.
-    """
-    rank = len(spread.view)
-    lead = (1,) * (rank - gamma.ndim)
-    shape = (*lead, *gamma.shape)
-    varies = {axis for axis, length in enumerate(shape) if length > 1}
-    covered = {axis % rank for axis in spread.axes if spread.view[axis] > 1}
-    return spread.centered and gamma.ndim <= rank and varies == covered and gamma.numel() == spread.size
 
 
 def describe(site: Site) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from normscope.monitor.view import (
 )
 from normscope.operators.linear_map import LinearMap
 from normscope.operators.normalization import Spread
+from normscope.operators.normalizer import normalizers
 from normscope.operators.normalizers.rms_norm import rms_norm_eps
 from normscope.operators.site import Site
 from normscope.operators.survey import _channel_axis as channel_axis
@@ -185,8 +186,8 @@ def _site(name: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
         axes = tuple(range(rank - len(norm.normalized_shape), rank))
         kind, spread = "layer_norm" if centered else "rms_norm", Spread(shape, axes, float(eps), centered)
     elif isinstance(module, nn.GroupNorm):
-        view = (shape[0], norm.num_groups, -(-_count(shape[1:]) // norm.num_groups))
-        kind, eps, spread = "group_norm", norm.eps, Spread(view, (2,), norm.eps, True, channel_axis=1)
+        group_norm = normalizers()["group_norm"]
+        kind, eps, spread = group_norm.kind, norm.eps, group_norm.module_spread(module, shape)  # type: ignore[misc]
     else:
         kind = "batch_norm" if isinstance(module, BATCH_NORMS) else "instance_norm"
         eps = norm.eps
@@ -196,11 +197,6 @@ def _site(name: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
             running = (norm.running_mean.detach(), norm.running_var.detach())
             return Site(name, name, name, kind, None, gamma, None, running, float(eps), shape)
     return Site(name, name, name, kind, spread, gamma, None, None, float(eps), shape)
-
-
-def _count(sizes: tuple[int, ...]) -> int:
-    """Return the number of entries of a shape."""
-    return int(torch.Size(sizes).numel())
 
 
 def weight_of(module: nn.Module) -> Tensor | None:

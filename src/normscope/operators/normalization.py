@@ -201,13 +201,23 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
     return out if beta is None else add_terms(call, [out], beta.detach())
 
 
+def normalized(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Any:
+    """Return :func:`normalizer`, followed by statistics nobody may rely on if the operation gives them."""
+    return with_statistics(call, normalizer(call, x, spread, kind, gamma, beta))
+
+
+def with_statistics(call: Call, result: Expr) -> Any:
+    """Return a result, followed by statistics nobody may rely on if the operation gives them."""
+    return call.with_rest(result, "statistics of a normalizer used outside it", known=False)
+
+
 def _as_groups(gamma: Tensor, spread: Spread) -> Tensor:
     """Return a scale per channel in the shape the groups of a view have."""
     shape = [n if i == spread.channel_axis else 1 for i, n in enumerate(spread.view)]
     return gamma.detach().to(torch.float64).flatten().reshape(shape)
 
 
-def _per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:
+def per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:
     """Return a per-channel parameter with axes for the trailing spatial ones."""
     return None if parameter is None else parameter.detach().reshape(-1, *(1,) * (rank - 2))
 
@@ -218,7 +228,7 @@ def layer_norm(call: Call) -> Any:
     x = call["input"]
     count = len(call["normalized_shape"])
     spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(call["eps"]), True)
-    return _first_of(call, normalizer(call, x, spread, "layer_norm", call["weight"], call["bias"]))
+    return normalized(call, x, spread, "layer_norm", call["weight"], call["bias"])
 
 
 @rule("rms_norm", "_fused_rms_norm")
@@ -229,25 +239,14 @@ def rms_norm(call: Call) -> Any:
     value = call.value[0] if isinstance(call.value, tuple | list) else call.value
     eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)
     spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(eps), False)
-    return _first_of(call, normalizer(call, x, spread, "rms_norm", call["weight"]))
-
-
-@rule("group_norm", "native_group_norm")
-def group_norm(call: Call) -> Any:
-    """GroupNorm: groups of channels of one sample."""
-    x = call["input"]
-    groups = int(call.get("num_groups", call.get("group")))
-    view = (x.shape[0], groups, math.prod(x.shape[1:]) // groups)
-    spread = Spread(view, (2,), float(call["eps"]), True, channel_axis=1)
-    gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
-    return _first_of(call, normalizer(call, x, spread, "group_norm", gamma, beta))
+    return normalized(call, x, spread, "rms_norm", call["weight"])
 
 
 @rule("instance_norm")
 def instance_norm(call: Call) -> Any:
     """InstanceNorm: one channel of one sample; with running statistics it is a fixed affine map."""
     x = call["input"]
-    gamma, beta = (_per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
+    gamma, beta = (per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
     if not call["use_input_stats"]:
         return _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
     spread = Spread(x.shape, tuple(range(2, len(x.shape))), float(call["eps"]), True, channel_axis=1)
@@ -259,16 +258,16 @@ def instance_norm(call: Call) -> Any:
 def batch_norm(call: Call) -> Any:
     """BatchNorm: an affine map with running statistics, otherwise a normalizer of the stacked batch."""
     x = call.get("input", call.get("self"))
-    gamma, beta = (_per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
+    gamma, beta = (per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
     uses_batch = bool(call.get("training", "with_update" in call.node.op)) or call.arguments.get("running_mean") is None
     if "no_training" in call.node.op or "no_update" in call.node.op:
         uses_batch = False
     if uses_batch:
         axes = (0, *range(2, len(x.shape)))
         spread = Spread(x.shape, axes, float(call["eps"]), True, channel_axis=1)
-        return _first_of(call, normalizer(call, x, spread, "batch_norm", gamma, beta))
+        return normalized(call, x, spread, "batch_norm", gamma, beta)
     out = _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
-    return _first_of(call, out)
+    return with_statistics(call, out)
 
 
 def _fixed(
@@ -284,8 +283,3 @@ def _fixed(
     if beta is not None:
         bias = bias + beta.to(torch.float64)
     return scaled(call, x, scale, bias)
-
-
-def _first_of(call: Call, result: Expr) -> Any:
-    """Return the result, followed by statistics nobody may rely on if the operation gives them."""
-    return call.with_rest(result, "statistics of a normalizer used outside it", known=False)

@@ -19,6 +19,7 @@ from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.global_response import global_response
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.normalization import Spread, normalizer
+from normscope.operators.normalizer import kinds_by_op
 from normscope.operators.registry import Call, bind, expressions, find_rule
 from normscope.operators.replay import divides_by_spread, replay, responds
 from normscope.operators.rotation import paired
@@ -206,7 +207,7 @@ class Walk:
         """Note normalizers that act on weights."""
         name = name_of(node)
         kind = ""
-        if name in NORMALIZERS and self._is_weight(node.inputs()[0]):
+        if name in (NORMALIZERS | kinds_by_op()) and self._is_weight(node.inputs()[0]):
             kind = "weight_standardization"
         elif name in ("_weight_norm", "_weight_norm_interface"):
             kind = "weight_norm"
@@ -253,7 +254,7 @@ class Walk:
             found = self._written_out(call, match)
             if found is not None:
                 return found
-        kind = NORMALIZERS.get(name_of(node))
+        kind = kinds_by_op().get(name_of(node)) or NORMALIZERS.get(name_of(node))
         if kind and find_rule(node.op):
             return self._normalizer(call, kind)
         rule = find_rule(node.op)

@@ -130,8 +130,9 @@ def rule(*ops: str) -> Callable[[Rule], Rule]:
 
 @functools.cache
 def _load_rules() -> None:
-    """Import every operation of this folder, which registers its rules; once, at the first question."""
+    """Import every operation of this folder and every normalizer, which register their rules; once."""
     modules_in("normscope.operators")
+    modules_in("normscope.operators.normalizers")
 
 
 def register_rule(op: str, function: Rule) -> None:

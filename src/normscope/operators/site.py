@@ -16,8 +16,6 @@ NORMALIZERS = {
     "native_layer_norm": "layer_norm",
     "rms_norm": "rms_norm",
     "_fused_rms_norm": "rms_norm",
-    "group_norm": "group_norm",
-    "native_group_norm": "group_norm",
     "instance_norm": "instance_norm",
     "batch_norm": "batch_norm",
     "native_batch_norm": "batch_norm",

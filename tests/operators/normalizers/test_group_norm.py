@@ -22,7 +22,8 @@ from normscope.operators.normalizers.group_norm import (
     group_norm_slides,
     group_scale_norms,
 )
-from normscope.operators.normalizers.layer_norm import centered_scale_norm, printed_is_bound
+from normscope.operators.normalizers.layer_norm import printed_is_bound
+from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, stabilizers, vectors
 
 #: Samples, channels, positions, groups.

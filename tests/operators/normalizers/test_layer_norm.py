@@ -15,7 +15,6 @@ from normscope.core.statement import statements
 from normscope.operators.normalizers import batch_norm as batch
 from normscope.operators.normalizers import group_norm as group
 from normscope.operators.normalizers.layer_norm import (
-    centered_scale_norm,
     layer_norm_at,
     layer_norm_each,
     layer_norm_global,
@@ -27,6 +26,7 @@ from normscope.operators.normalizers.layer_norm import (
     layer_norm_slides,
     printed_is_bound,
 )
+from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from operators.normalizers.truth import (
     KINDS,
     digits,

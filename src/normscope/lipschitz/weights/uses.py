@@ -16,6 +16,7 @@ from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.linalg.dense import matrix_norm
 from normscope.operators.expression import Expr
+from normscope.operators.normalizer import kinds_by_op
 from normscope.operators.program import Program, Walk
 from normscope.operators.registry import bind, expressions
 
@@ -37,14 +38,14 @@ CONVOLUTIONS = frozenset({
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 })  # fmt: skip
 _NORMALIZERS = (
-    "layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm", "group_norm", "native_group_norm",
+    "layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm",
     "instance_norm", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
     "_native_batch_norm_legit_no_training",
 )  # fmt: skip
 #: Operations whose outputs each depend on one entry of the argument, affinely: arguments by operation, ``*`` for any.
 DIAGONAL: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("add", "sub", "rsub", "mul", "cat", "concat", "stack", "where"), frozenset({"*"})),
-    **dict.fromkeys(_NORMALIZERS, frozenset({"weight", "bias"})),
+    **dict.fromkeys((*_NORMALIZERS, *kinds_by_op()), frozenset({"weight", "bias"})),
     **dict.fromkeys(("linear", *CONVOLUTIONS), frozenset({"bias"})),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "div"), frozenset({"self"})),
     **dict.fromkeys(("prelu", "_prelu_kernel", "embedding"), frozenset({"weight"})),

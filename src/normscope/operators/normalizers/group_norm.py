@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
 from normscope.core.statement import statement
+from normscope.operators.normalization import Spread, normalized, per_channel
+from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import floors_like
-from normscope.operators.normalizers.layer_norm import (
-    OutputRange,
-    centered_scale_norm,
-    largest_at,
-    rows_at,
-    rows_on_ball,
-)
+from normscope.operators.normalizers.layer_norm import OutputRange, largest_at, rows_at, rows_on_ball
+from normscope.operators.normalizers.secular_equation import centered_scale_norm
+from normscope.operators.registry import Call, rule
+from normscope.operators.spread_constants import spread_constants
 
 
 @statement("normscope", "Proposition GN-1")
@@ -219,3 +219,34 @@ def _rows(x: Tensor, groups: int, gamma: Tensor | None) -> tuple[Tensor, Tensor]
     positions = points.numel() // (samples * channels)
     scale = weights[:, None].expand(channels, positions).reshape(groups, -1)
     return points, scale.repeat(samples, 1)
+
+
+def group_spread(shape: tuple[int, ...], groups: int, eps: float) -> Spread:
+    """Return how an input of a shape (samples, channels, *positions) is divided."""
+    return Spread((shape[0], groups, math.prod(shape[1:]) // groups), (2,), eps, True, channel_axis=1)
+
+
+@rule("group_norm", "native_group_norm")
+def group_norm(call: Call) -> Any:
+    """GroupNorm: groups of channels of one sample."""
+    x = call["input"]
+    spread = group_spread(x.shape, int(call.get("num_groups", call.get("group"))), float(call["eps"]))
+    gamma, beta = (per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
+    return normalized(call, x, spread, "group_norm", gamma, beta)
+
+
+def _module_spread(module: nn.GroupNorm, shape: tuple[int, ...]) -> Spread:
+    return group_spread(shape, module.num_groups, module.eps)
+
+
+NORMALIZER = Normalizer(
+    kind="group_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of a group of channels of one sample",
+    constants=spread_constants(
+        "normscope F4", (lambda floor, eps: group_norm_printed(floor.flatten(), eps), "than2025 Lemma 3")
+    ),
+    ops=("group_norm", "native_group_norm"),
+    modules=(nn.GroupNorm,),
+    module_spread=_module_spread,
+    symmetry=Symmetry("group", row=True, shift=True),
+)

@@ -19,7 +19,7 @@ from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
 from normscope.operators.normalizers.moments import inverse_scale, standard_deviation
-from normscope.operators.normalizers.secular_equation import shrunk_scale_norm
+from normscope.operators.normalizers.secular_equation import centered_scale_norm, shrunk_scale_norm
 
 #: Replaces the norm of a zero row, whose direction is then zero as it should be.
 TINY = 1e-300
@@ -38,34 +38,6 @@ class OutputRange:
     radius: float
     low: Tensor
     high: Tensor
-
-
-@statement("normscope", "Proposition LN-1")
-def centered_scale_norm(gamma: Tensor) -> float:
-    """Return ``||diag(gamma) P||_2`` with ``P = I - 11^T/n``: what a scale can do to centred vectors.
-
-    Its square is the largest root of ``sum_i 1/(gamma_i^2 - lam) = 0``, which lies between the second largest and the
-    largest ``gamma_i^2``; it is ``max gamma_i^2`` when the largest is attained twice, and zero for ``n = 1``.
-
-    Args:
-        gamma: the scale, any shape, ``n`` elements.
-
-    Returns:
-        The norm, rounded up.
-
-    Raises:
-        NonFiniteError: if ``gamma`` holds NaN or infinity.
-
-    >>> round(centered_scale_norm(torch.tensor([3.0, 2.0, 1.0, 0.5])), 6)
-    2.707666
-    >>> centered_scale_norm(torch.tensor([7.0]))
-    0.0
-    """
-    scale = as_float64(gamma, "gamma").reshape(1, -1)
-    n = scale.shape[1]
-    if n == 1:
-        return 0.0
-    return float(shrunk_scale_norm(scale, (torch.full_like(scale, 1.0 / math.sqrt(n)),))[0])
 
 
 @statement("than2025", "Lemma 23", holds="eps > 0 or sigma(x) > 0; gamma multiplies from the left")

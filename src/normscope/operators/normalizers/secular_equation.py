@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
-from normscope.core.rounding import UNIT, sum_units, tree_sum
+from normscope.core.rounding import UNIT, as_float64, sum_units, tree_sum
+from normscope.core.statement import statement
 
 #: Bits of the bracket to resolve; it is at most one wide and float64 resolves 2^-53 of it.
 _BITS = 56
@@ -59,6 +62,34 @@ def shrunk_scale_norm(scale: Tensor, directions: tuple[Tensor, ...], error: Tens
         drop[todo] = _largest_drop(gap[todo], u, near[todo], index[todo], limit[todo])
     eigenvalue = ((1.0 - drop) + 16.0 * UNIT + error).clamp(max=1.0)
     return top * eigenvalue.sqrt() * (1.0 + 8.0 * UNIT)
+
+
+@statement("normscope", "Proposition LN-1")
+def centered_scale_norm(gamma: Tensor) -> float:
+    """Return ``||diag(gamma) P||_2`` with ``P = I - 11^T/n``: what a scale can do to centred vectors.
+
+    Its square is the largest root of ``sum_i 1/(gamma_i^2 - lam) = 0``, which lies between the second largest and the
+    largest ``gamma_i^2``; it is ``max gamma_i^2`` when the largest is attained twice, and zero for ``n = 1``.
+
+    Args:
+        gamma: the scale, any shape, ``n`` elements.
+
+    Returns:
+        The norm, rounded up.
+
+    Raises:
+        NonFiniteError: if ``gamma`` holds NaN or infinity.
+
+    >>> round(centered_scale_norm(torch.tensor([3.0, 2.0, 1.0, 0.5])), 6)
+    2.707666
+    >>> centered_scale_norm(torch.tensor([7.0]))
+    0.0
+    """
+    scale = as_float64(gamma, "gamma").reshape(1, -1)
+    n = scale.shape[1]
+    if n == 1:
+        return 0.0
+    return float(shrunk_scale_norm(scale, (torch.full_like(scale, 1.0 / math.sqrt(n)),))[0])
 
 
 def _largest_drop(gap: Tensor, u: Tensor, near: Tensor, index: Tensor, limit: Tensor) -> Tensor:

@@ -1,0 +1,119 @@
+"""What a normalizer is to the rest of Normscope, and the registry that finds them: one file each in ``normalizers/``.
+
+A module of ``operators/normalizers`` that defines ``NORMALIZER`` is a normalizer, under the module's name. Its rules
+for operations register themselves with ``@rule``; everything else is asked of the :class:`Normalizer`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+
+from normscope.core.discovery import modules_in
+from normscope.core.value import Kind, Value
+from normscope.operators.normalization import Spread
+from normscope.operators.site import Site
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The constants of one normalizer at its place.
+
+    Attributes:
+        proved: on all inputs.
+        on_floor: where the spread before it stays above the floor, if there is one.
+        printed: what the paper prints for the same situation.
+        printed_is_bound: whether the printed number is at least the proved one there.
+        slides: what the slides print, scale included.
+    """
+
+    proved: Value
+    on_floor: Value | None = None
+    printed: Value | None = None
+    printed_is_bound: bool | None = None
+    slides: Value | None = None
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Changes of the weights ``W x + b`` before a normalizer that it undoes, ``eps`` aside.
+
+    Attributes:
+        per: what has a positive factor of its own: every ``neuron``, every ``group`` of them, or the ``layer``.
+        row: one row may be added to all rows of such a unit, ``W + 1 v^T``.
+        shift: one number may be added to all biases of such a unit.
+
+    >>> Symmetry("layer", row=True, shift=True).dimension(neurons=4, inputs=3)
+    5
+    """
+
+    per: Literal["neuron", "group", "layer"]
+    row: bool = False
+    shift: bool = False
+
+    def dimension(self, neurons: int, inputs: int, groups: int = 1) -> int:
+        """Return the number of directions of ``(W, b)`` that the normalizer undoes."""
+        units = {"neuron": neurons, "group": groups, "layer": 1}[self.per]
+        return units * (1 + inputs * self.row + self.shift)
+
+
+@dataclass(frozen=True)
+class Normalizer:
+    """One kind of normalizer.
+
+    Attributes:
+        kind: its name, which is that of its file.
+        formula: what it computes, in one line.
+        constants: given a site, the least spreads seen before it (or ``None``) and what BatchNorm does, its constants.
+        ops: the operations of torch that are this normalizer.
+        modules: the module classes of torch that are.
+        module_spread: given such a module and the shape of its input, how it divides.
+        symmetry: what it undoes of the weights before it; of the weight itself, for one of weights.
+        across_batch: its statistics are those of a batch while training, so that samples meet.
+        of_weights: it acts on weights: it changes the effective weight, and has no constant of its own in the input.
+    """
+
+    kind: str
+    formula: str
+    constants: Callable[[Site, Tensor | None, str], Constants]
+    ops: tuple[str, ...] = ()
+    modules: tuple[type[nn.Module], ...] = ()
+    module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
+    symmetry: Symmetry | None = None
+    across_batch: bool = False
+    of_weights: bool = False
+
+
+@functools.cache
+def normalizers() -> dict[str, Normalizer]:
+    """Return every normalizer by its kind, in alphabetical order.
+
+    >>> normalizers()["group_norm"].ops
+    ('group_norm', 'native_group_norm')
+    """
+    found = [module.NORMALIZER for module in modules_in("normscope.operators.normalizers") if _is_one(module)]
+    return {normalizer.kind: normalizer for normalizer in found}
+
+
+def _is_one(module: Any) -> bool:
+    return isinstance(getattr(module, "NORMALIZER", None), Normalizer)
+
+
+@functools.cache
+def kinds_by_op() -> dict[str, str]:
+    """Return the kind of normalizer that each operation of torch is.
+
+    >>> kinds_by_op()["native_group_norm"]
+    'group_norm'
+    """
+    return {op: kind for kind, normalizer in normalizers().items() for op in normalizer.ops}
+
+
+def no_bound(statement: str = "") -> Constants:
+    """Return the constants of a normalizer for which nothing is proved on all inputs."""
+    return Constants(Value(math.inf, Kind.CERTIFIED, statement=statement))
