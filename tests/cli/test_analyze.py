@@ -404,7 +404,6 @@ def test_a_folder_with_brackets(run: Run, files: Path) -> None:
 def test_what_the_home_folder_holds_is_found(run: Run, files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By model, weights, data and places to write to alike."""
     monkeypatch.setenv("HOME", str(files))
-    monkeypatch.setenv("NORMSCOPE_CACHE", "")
     paths = ["~/net.py:good", "--weights", "~/good.pt", "--data", "~/good.npy", "--out", "~/o", "--report", "~/r.html"]
     result = run("analyze", *paths, "--quiet")
     assert result.exit_code == 0, result.stderr

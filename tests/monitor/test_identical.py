@@ -243,7 +243,7 @@ def test_two_processes_train_alike(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     paths = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "NORMSCOPE_CACHE": ""}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     running = [
         subprocess.Popen(
             [sys.executable, "-c", WORKER, str(rank), address, str(tmp_path / "rank")],

@@ -14,7 +14,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.names import numbered
-from normscope.graph.cache import cached, folder
 from normscope.graph.dispatch import record_graph
 from normscope.graph.export import export_graph
 from normscope.graph.guard import untouched
@@ -148,30 +147,12 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
         if any(o.layout is not torch.strided for o in outputs):
             raise CaptureError("the model returns a sparse tensor: return it dense, with .to_dense()")
         fresh.require_function(example)
-        graph, tensors, example = _kept_or_fresh(inputs, fresh, example)
+        graph, tensors, example = _first_that_works(fresh, example)
+        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(fresh.flat.names)))
+        tensors = {_strip(name): tensor for name, tensor in tensors.items()}
         _require_finite_buffers(graph, tensors)
         tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
     return Captured(_with_input_names(graph, names), tensors, example, names)
-
-
-def _kept_or_fresh(
-    inputs: ModelInputs, fresh: Fresh, example: list[Tensor]
-) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
-    """Return the graph from the cache if it still reproduces the model, otherwise capture it and keep it."""
-
-    def anew() -> tuple[Graph, dict[str, Tensor]]:
-        graph, tensors = _first_that_works(fresh, example)
-        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(fresh.flat.names)))
-        return graph, {_strip(k): v for k, v in tensors.items()}
-
-    graph, tensors = cached(fresh.model, (inputs.args, inputs.kwargs), anew) if folder() is not None else anew()
-    given = (_doubled(example) or example) if graph.batch == "dynamic" else example
-    try:
-        _verify(fresh, graph, tensors, given, dynamic=graph.batch == "dynamic")
-    except Exception:  # whatever was kept is not this model: only a fresh capture counts
-        graph, tensors = anew()
-        given = (_doubled(example) or example) if graph.batch == "dynamic" else example
-    return graph, tensors, given
 
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
@@ -193,7 +174,7 @@ def _eager(fresh: Fresh, example: list[Tensor]) -> tuple[Tensor, ...]:
         ) from error
 
 
-def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor]]:
+def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
     """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
 
     Tables that a model makes on its first call export cannot make: it is run on one sample before.
@@ -221,7 +202,7 @@ def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[
         except Exception as error:  # any failure of a front end means: try the next one
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
-        return graph, tensors
+        return graph, tensors, given
     fresh.refuse_difference(example)
     raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
 
