@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import normscope
+from normscope.cli.main import app
 from normscope.core.lazy import lazy_names
 
 PACKAGES = ["normscope", "normscope.zoo", "normscope.zoo.data"]
@@ -48,8 +51,35 @@ def test_nothing_is_loaded_before_it_is_used(name: str) -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_a_missing_module_is_an_error_of_the_table() -> None:
+def test_a_missing_module_is_an_error_of_the_stub(tmp_path: Path) -> None:
     """A name that leads nowhere says which module is missing, not that the name is unknown."""
-    load, _, _ = lazy_names("normscope", {"gone": "core.nowhere"})
+    (tmp_path / "__init__.pyi").write_text("from normscope.core.nowhere import gone as gone\n")
+    load, _, _ = lazy_names("normscope", str(tmp_path / "__init__.py"))
     with pytest.raises(ModuleNotFoundError, match="nowhere"):
         load("gone")
+
+
+def test_a_name_may_have_another_name_inside(tmp_path: Path) -> None:
+    (tmp_path / "__init__.pyi").write_text("from math import sqrt as sqrt\n\nVERSION: str\nroot = sqrt\n")
+    load, names, public = lazy_names("normscope", str(tmp_path / "__init__.py"))
+    assert load("root") is math.sqrt
+    assert names() == sorted(public) == ["VERSION", "root", "sqrt"]
+
+
+def test_type_checkers_see_what_is_there(tmp_path: Path) -> None:
+    """Behind lazy names stand types, not ``Any``."""
+    program = tmp_path / "program.py"
+    program.write_text("import normscope\nreveal_type(normscope.analyze)\nreveal_type(normscope.load_model)\n")
+    command = [sys.executable, "-m", "mypy", "--no-incremental", "--follow-imports=silent", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert "normscope.core.result.Result" in done.stdout, done.stdout
+    assert "-> torch.nn.modules.module.Module" in done.stdout, done.stdout
+
+
+VERBS = [str(command.name) for command in app.registered_commands]
+
+
+def test_every_verb_has_its_function() -> None:
+    """On the command line and in Python, by the same name; the rest only shows, writes or sets up."""
+    shown = {"demo", "report", "version"}
+    assert set(VERBS) - shown <= set(normscope.__all__)

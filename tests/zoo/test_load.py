@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +21,12 @@ from normscope.core.errors import (
 )
 from normscope.zoo.catalogue import build
 from normscope.zoo.load import load_at_home, load_model, parse_spec
+
+
+def _with_origin(spec: str, weights: Any = None, *, seed: int = 0, arguments: Any = None, **rest: Any) -> Any:
+    """Return a model and where it came from."""
+    return load_at_home(spec, weights, {**(arguments or {}), **rest}, seed)[:2]
+
 
 NET = """
 import os, sys
@@ -93,7 +100,7 @@ def test_forms(spec: str, parts: tuple[str, str, str]) -> None:
 def test_a_file_with_neighbours_leaves_no_trace(net: Path) -> None:
     """Its own module stays for its classes; directory, path, neighbours and generators are as before."""
     path, cwd, state, modules = list(sys.path), Path.cwd(), torch.get_rng_state(), set(sys.modules)
-    model, origin = load_model(f"{net}:build")
+    model, origin = _with_origin(f"{net}:build")
     assert origin.kind == "file"
     assert origin.location == str(net.resolve())
     assert origin.initialization == "factory"
@@ -108,19 +115,19 @@ def test_a_file_with_neighbours_leaves_no_trace(net: Path) -> None:
 
 def test_random_weights_depend_on_the_seed(net: Path) -> None:
     """Loaded twice, the same network; with arguments, another."""
-    first, second = (load_model(f"{net}:Net")[0].linear.weight for _ in range(2))
-    other = load_model(f"{net}:Net", seed=1)[0].linear.weight
+    first, second = (load_model(f"{net}:Net").linear.weight for _ in range(2))
+    other = load_model(f"{net}:Net", seed=1).linear.weight
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
-    assert load_model(f"{net}:Net", width=9)[0].linear.out_features == 9
-    assert load_model(f"{net}:model")[0].linear.out_features == 2
+    assert load_model(f"{net}:Net", width=9).linear.out_features == 9
+    assert load_model(f"{net}:model").linear.out_features == 2
 
 
 def test_relative_paths_are_seen_from_the_working_directory(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files and modules alike."""
     monkeypatch.chdir(net.parent)
-    assert load_model("net.py:Net")[1].location == str(net.resolve())
-    model, origin = load_model("net:Net")
+    assert _with_origin("net.py:Net")[1].location == str(net.resolve())
+    model, origin = _with_origin("net:Net")
     assert origin.kind == "module"
     assert type(model).__module__ == "net"
     assert sys.path[0] != str(net.parent)
@@ -130,10 +137,10 @@ def test_relative_paths_are_seen_from_the_working_directory(net: Path, monkeypat
 
 def test_weights_are_put_in_and_named(net: Path, tmp_path: Path) -> None:
     """Also into a model that was built without memory."""
-    source, _ = load_model(f"{net}:Net", seed=5)
+    source = load_model(f"{net}:Net", seed=5)
     torch.save({"state_dict": source.state_dict()}, tmp_path / "w.pt")
     for factory in ("Net", "on_meta"):
-        model, origin = load_model(f"{net}:{factory}", tmp_path / "w.pt")
+        model, origin = _with_origin(f"{net}:{factory}", tmp_path / "w.pt")
         assert torch.equal(model.linear.weight, source.linear.weight)
         assert (origin.initialization, origin.weights) == ("checkpoint", str(tmp_path / "w.pt"))
 
@@ -143,10 +150,10 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
     source = build("resnet20", seed=3)
     state = {key: value for key, value in source.state_dict().items() if "num_batches" not in key}
     torch.save(state, tmp_path / "w.pth")
-    model, origin = load_model("zoo:resnet20", tmp_path / "w.pth")
+    model, origin = _with_origin("zoo:resnet20", tmp_path / "w.pth")
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
     assert origin.initialization == "checkpoint"
-    model, origin = load_model("zoo:relu10", norm="bn", width=8)
+    model, origin = _with_origin("zoo:relu10", norm="bn", width=8)
     assert isinstance(model.hidden[0][1], nn.BatchNorm1d)
     assert origin.initialization == "random"
 
@@ -219,7 +226,7 @@ def test_arguments_of_a_factory_may_have_any_name(net: Path) -> None:
         "    return nn.Linear(seed + weights, spec + name + arguments)\n"
     )
     names = {"seed": 10, "weights": 20, "spec": 30, "name": 40, "arguments": 50}
-    model, origin = load_model(f"{net}:build", seed=7, arguments=names)
+    model, origin = _with_origin(f"{net}:build", seed=7, arguments=names)
     assert (model.in_features, model.out_features, origin.seed) == (30, 120, 7)
     with pytest.raises(FactoryError, match=r"relu10 takes norm.*got name"):
         load_model("zoo:relu10", arguments={"name": "x"})
@@ -252,7 +259,7 @@ def test_neighbours_imported_late_are_found_while_the_home_is_open(net: Path) ->
 def test_weights_are_found_at_home(net: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``~`` is expanded, as it is for the model."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    torch.save(load_model(f"{net}:Net", seed=5)[0].state_dict(), tmp_path / "w.pt")
-    assert load_model("~/net.py:Net", "~/w.pt")[1].weights == "~/w.pt"
+    torch.save(load_model(f"{net}:Net", seed=5).state_dict(), tmp_path / "w.pt")
+    assert _with_origin("~/net.py:Net", "~/w.pt")[1].weights == "~/w.pt"
     with pytest.raises(InputError, match="home folder"):
         load_model(f"{net}:Net", "~no such user/w.pt")

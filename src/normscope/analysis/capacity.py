@@ -17,6 +17,7 @@ from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.core.result import Result
+from normscope.core.rows import Rows
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.fold import fold
 from normscope.graph.guard import untouched
@@ -144,8 +145,8 @@ def _analyze(
         model=model_facts(captured, model, name, options),
         input=input_facts(work, data is not None),
         coverage=coverage(program, captured),
-        normalizers=tuple(sites),
-        layers=tuple(rows),
+        normalizers=Rows(sites),
+        layers=Rows(rows),
         end_to_end=constants,
         statistics=statistics(work),
         effect=effect(sites, rows, constants),

@@ -43,8 +43,9 @@ def complexity(
     normalizer k after layer k, as the corollaries have it, and for a model once of its real graph.
     """
     from normscope.lipschitz.loss import loss_constant
-    from normscope.papers.than2025.complexity import Setting, of_result, of_weights
-    from normscope.report.complexity import Iterations, complexity_document, complexity_sections
+    from normscope.papers.than2025.complexity.iterations import iterations_of
+    from normscope.papers.than2025.complexity.layers import Setting
+    from normscope.report.complexity import complexity_document, complexity_sections
 
     setting = Setting(alpha, delta, gap, radius, signal)
     loss_constant(loss, 1)  # a name that is none is said before any work
@@ -53,11 +54,7 @@ def complexity(
         result = _read(expanded(model))
     else:
         result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
-    outputs = result.layers[-1].shape[0] if result.layers else 1
-    constant = loss_constant(loss, outputs)
-    rows = of_result(result, constant, setting)
-    weights = () if found is None else of_weights(found, constant, setting)
-    iterations = Iterations(result, loss, constant, setting, rows, weights)
+    iterations = iterations_of(result, found, loss, setting)
     if json:
         print(json_module.dumps(complexity_document(iterations), indent=1, allow_nan=False))
         return
@@ -88,9 +85,9 @@ def _analyzed(
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.weight_lipschitz import weight_lipschitz
     from normscope.core.errors import InputError
+    from normscope.papers.than2025.complexity.iterations import QUICK
 
-    options = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, "without_normalizers": False}
-    request = Request(model, None, data, root, "test", limit, None, shape, None, options)
+    request = Request(model, None, data, root, "test", limit, None, shape, None, QUICK)
     if is_checkpoint(model):
         raise InputError(f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model")
     with aside(), Stages(quiet=quiet) as stages:

@@ -7,7 +7,7 @@ import json as json_module
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,9 +15,6 @@ from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import LARGEST_SEED, Quiet
 from normscope.cli.specification import checked_folder, writing
 from normscope.cli.streams import aside
-
-if TYPE_CHECKING:
-    from normscope.papers.than2025.figures.evidence import Evidence
 
 
 @guarded
@@ -40,15 +37,21 @@ def reproduce(
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
     with aside(), _resumable(), progress as stages:
-        body, evidence, written = run(figure, scale, folder, stages, root=data_root, seed=seed, certify=not no_certify)
+        stages("loading torch")
+        from normscope.report.figures import reproduce as reproduced
+
+        with writing(folder):
+            done = reproduced(
+                figure, scale, out=folder, data_root=data_root, seed=seed, certify=not no_certify, progress=stages
+            )
     if json:
-        print(json_module.dumps(body, indent=1, allow_nan=False))
+        print(json_module.dumps(done.facts, indent=1, allow_nan=False))
     elif not quiet:
         from normscope.report.evidence import evidence_section
 
-        show([evidence_section(figure, scale, evidence)])
+        show([evidence_section(figure, scale, done.evidence)])
         print("\nopen:")
-        for path in written:
+        for path in done.files:
             print(f"  {path}")
 
 
@@ -60,46 +63,3 @@ def _resumable() -> Iterator[None]:
     except KeyboardInterrupt:
         print("normscope: whole epochs are kept; the same command goes on from there", file=sys.stderr)
         raise
-
-
-def run(
-    figure: str, scale: str, folder: Path, stages: Stages, *, root: Path | None, seed: int, certify: bool
-) -> tuple[dict[str, Any], list[Evidence], list[Path]]:
-    """Train what is missing, draw and collect the evidence.
-
-    Args:
-        figure: which.
-        scale: how large.
-        folder: for runs and figures.
-        stages: called with a line of text at each step.
-        root: where the data lie.
-        seed: of everything random.
-        certify: bound the networks at start and end.
-
-    Returns:
-        The JSON form, the evidence, and the files written.
-    """
-    stages("loading torch")
-    from normscope.core.files import write_text
-    from normscope.papers.than2025.figures.record import record
-    from normscope.papers.than2025.figures.reproduction import evidence_of, facts
-    from normscope.papers.than2025.figures.setting import settings_of
-    from normscope.report.plot import figure_class
-
-    settings = settings_of(figure, scale, seed)
-    figure_class()  # a missing matplotlib is told before half an hour of training
-    from normscope.report.figures import draw
-
-    place = folder / f"{scale}-{seed}"
-    runs = {s.name: record(s, place / s.name, root=root, progress=stages, certify=certify) for s in settings}
-    evidence = evidence_of(figure, runs, place)
-    body = facts(figure, scale, settings, evidence, certify=certify, located=root is not None)
-    stages("drawing")
-    drawn = draw(figure, runs)
-    pictures = [place / f"{figure}.{ending}" for ending in ("png", "svg")]
-    facts_file = place / f"{figure}.json"
-    with writing(place):
-        for file in pictures:
-            drawn.savefig(file, dpi=150)
-        write_text(facts_file, json_module.dumps(body, indent=1, allow_nan=False) + "\n")
-    return body, evidence, [*pictures, facts_file]

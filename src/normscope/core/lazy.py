@@ -2,39 +2,49 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 
-def lazy_names(
-    package: str, where: Mapping[str, str], also: tuple[str, ...] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return what a package needs to offer names it has not imported yet.
+
+    The names stand in one place, the stub ``__init__.pyi`` beside the package, as ``from MODULE import NAME as NAME``
+    or ``OTHER = NAME``: type checkers and editors read it, and so does this function.
 
     Args:
         package: the package's own ``__name__``.
-        where: the module below the package that defines each name, e.g. ``{"load_model": "models.load"}``.
-        also: names the package defines itself.
+        file: the package's own ``__file__``.
 
     Returns:
         Its ``__getattr__``, ``__dir__`` and ``__all__``.
 
-    >>> load, names, public = lazy_names("xml", {"parse": "etree.ElementTree"})
-    >>> load("parse").__module__, names(), public
-    ('xml.etree.ElementTree', ['parse'], ['parse'])
-    >>> load("unparse")
+    >>> import normscope
+    >>> load, names, public = lazy_names("normscope", normscope.__file__)
+    >>> load("Value").__name__, "Value" in names()
+    ('Value', True)
+    >>> load("nonsense")
     Traceback (most recent call last):
         ...
-    AttributeError: module 'xml' has no attribute 'unparse'
+    AttributeError: module 'normscope' has no attribute 'nonsense'
     """
-    public = [*also, *where]
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    where = {alias.name: (str(node.module), alias.name) for node in imports for alias in node.names}
+    for node in (node for node in stub.body if isinstance(node, ast.Assign)):
+        where[ast.unparse(node.targets[0])] = where[ast.unparse(node.value)]
+    own = [ast.unparse(node.target) for node in stub.body if isinstance(node, ast.AnnAssign)]
+    public = [*own, *where]
 
     def load(name: str) -> Any:
         """Import a public name when it is first asked for."""
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(f"{package}.{where[name]}"), name)
+        module, attribute = where[name]
+        return getattr(importlib.import_module(module), attribute)
 
     return load, lambda: sorted(public), public
 

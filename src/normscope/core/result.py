@@ -11,6 +11,7 @@ from typing import Any
 from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
 from normscope.core.lazy import late
+from normscope.core.rows import Rows
 from normscope.core.value import Value, json_number
 
 SCHEMA_VERSION = 1
@@ -104,8 +105,8 @@ class Result:
         model: name, front end, batch, notes.
         input: blocks of the network input and what is held fixed.
         coverage: how much was understood.
-        normalizers: every normalizer, in order.
-        layers: every linear layer, in order.
+        normalizers: every normalizer, in order; also by name, ``result.normalizers["bn1"]``.
+        layers: every linear layer, in order; also by name, ``result.layers["conv1"]``.
         end_to_end: ``printed``, ``global``, ``variance_floor``, ``without_normalizers``, ``lower``, and more.
         statistics: what the data showed, or nothing without data.
         effect: what the normalizers change.
@@ -117,14 +118,24 @@ class Result:
     model: dict[str, Any]
     input: dict[str, Any]
     coverage: Coverage
-    normalizers: tuple[NormalizerResult, ...]
-    layers: tuple[LayerResult, ...]
+    normalizers: Rows[NormalizerResult]
+    layers: Rows[LayerResult]
     end_to_end: dict[str, Value | None]
     statistics: dict[str, Any] = field(default_factory=dict)
     effect: dict[str, Any] = field(default_factory=dict)
     messages: tuple[str, ...] = ()
     blocks: tuple[dict[str, Any], ...] = ()
     depth: Depth = field(default_factory=Depth)
+
+    @property
+    def upper(self) -> Value | None:
+        """Return the proved Lipschitz constant on all inputs, ``end_to_end["global"]``."""
+        return self.end_to_end.get("global")
+
+    @property
+    def lower(self) -> Value | None:
+        """Return the largest attained value, ``end_to_end["lower"]``."""
+        return self.end_to_end.get("lower")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
@@ -161,8 +172,8 @@ class Result:
             model=data["model"],
             input=data["input"],
             coverage=Coverage(**coverage),
-            normalizers=tuple(NormalizerResult(**from_plain(n)) for n in data["normalizers"]),
-            layers=tuple(LayerResult(**{**from_plain(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
+            normalizers=Rows(NormalizerResult(**from_plain(n)) for n in data["normalizers"]),
+            layers=Rows(LayerResult(**{**from_plain(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
             end_to_end=from_plain(data["end_to_end"]),
             statistics=data["statistics"],
             effect=data["effect"],

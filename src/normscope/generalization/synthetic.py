@@ -94,6 +94,25 @@ def training_loss(problem: Problem, x: Tensor, y: Tensor) -> Quadratic:
     return Quadratic(phi.T @ phi / len(x), phi.T @ y / len(x), float(y @ y) / len(x))
 
 
+def decompose_synthetic(
+    features: int = 6, *, samples: int = 30, steps: int = 100, noise: float = 0.1, radius: float = 2.0, seed: int = 0
+) -> Run:
+    """Split the error of a model of ``sin(pi x)`` on [-1, 1] into its parts, every term computed exactly.
+
+    Args:
+        features: polynomials in the family.
+        samples: for training.
+        steps: of gradient descent.
+        noise: standard deviation of the noise.
+        radius: bound on the norm of the weights.
+        seed: of the data.
+
+    >>> decompose_synthetic(4).decomposition.adds_up()
+    True
+    """
+    return train_synthetic(Problem(features, radius=radius, noise=noise), samples, steps, seed)
+
+
 @statement("than2025slides", "Errors of a trained model", holds="a family of bounded linear models, square loss")
 def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -> Run:
     """Draw data, train by projected gradient descent from zero, and split the error of what comes out.

@@ -7,14 +7,4 @@ from __future__ import annotations
 
 from normscope.core.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Monitor": "monitor",
-        "Run": "run",
-        "RunFolder": "sinks.folder",
-        "TensorBoard": "sinks.tensorboard",
-        "LightningMonitor": "adapters.lightning",
-        "HuggingFaceMonitor": "adapters.huggingface",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
-from normscope.core.result import Result
-from normscope.core.value import Value
-from normscope.papers.than2025.complexity.layers import Counts, LayerComplexity, Setting, seen_as_chain
-from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity
+from normscope.papers.than2025.complexity.iterations import Iterations
+from normscope.papers.than2025.complexity.layers import Counts, seen_as_chain
 from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 
 NO_CHAIN = (
     "NOT a plain chain: its proved constant exceeds the product of its layers, so the chain's numbers are not about it"
 )
-
-
-@dataclass(frozen=True)
-class Iterations:
-    """Everything that is said about the iterations a network needs.
-
-    Attributes:
-        result: what ``analyze`` found.
-        loss: name of the loss.
-        constant: of the loss, in the outputs.
-        setting: what counts depend on besides the network.
-        layers: counts of the network taken as a chain.
-        weights: counts on its real graph; none where only a result was read.
-    """
-
-    result: Result
-    loss: str
-    constant: Value
-    setting: Setting
-    layers: Sequence[LayerComplexity]
-    weights: Sequence[WeightComplexity] = ()
 
 
 def complexity_sections(found: Iterations) -> list[Section]:

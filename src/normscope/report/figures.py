@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from normscope.core.errors import InputError
+from normscope.core.files import write_text
 from normscope.monitor.run import Run
-from normscope.papers.than2025.figures.evidence import product_of_variances, variances
+from normscope.papers.than2025.figures.evidence import Evidence, product_of_variances, variances
+from normscope.papers.than2025.figures.record import record
+from normscope.papers.than2025.figures.reproduction import evidence_of, facts
+from normscope.papers.than2025.figures.setting import settings_of
 from normscope.report.plot import figure_class
 
 if TYPE_CHECKING:
@@ -17,6 +24,61 @@ if TYPE_CHECKING:
 #: Panels side by side.
 COLUMNS = 3
 TITLES = {"relu10": "ReLU network, 10 layers", "resnet18": "ResNet-18", "efficientnet_b3": "EfficientNet-B3"}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure of the paper, trained and drawn again.
+
+    Attributes:
+        facts: the claims and measurements, as JSON has them.
+        evidence: each claim beside what was measured.
+        files: the pictures and the JSON file that were written.
+    """
+
+    facts: dict[str, Any]
+    evidence: list[Evidence]
+    files: tuple[Path, ...]
+
+
+def reproduce(
+    figure: str,
+    scale: str = "laptop",
+    *,
+    out: str | Path = "normscope-reproduce",
+    data_root: str | Path | None = None,
+    seed: int = 0,
+    certify: bool = True,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Reproduction:
+    """Train the networks of a figure as far as they are not trained yet, draw it, and compare it with the paper.
+
+    Args:
+        figure: ``fig1``, ``fig2`` or ``fig3`` of Than 2025.
+        scale: ``smoke`` (a minute), ``laptop`` (half an hour) or ``paper`` (100 epochs).
+        out: folder for runs and figures; the same call goes on where an earlier one stopped.
+        data_root: folder of CIFAR-10.
+        seed: of everything random.
+        certify: bound the networks at start and end.
+        progress: called with a line of text at each step.
+
+    Raises:
+        InputError: if the figure or the scale is unknown, or the data are not found.
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    settings = settings_of(figure, scale, seed)
+    figure_class()  # a missing matplotlib is told before half an hour of training
+    place, root = Path(out) / f"{scale}-{seed}", None if data_root is None else Path(data_root)
+    runs = {s.name: record(s, place / s.name, root=root, progress=progress, certify=certify) for s in settings}
+    evidence = evidence_of(figure, runs, place)
+    found = facts(figure, scale, settings, evidence, certify=certify, located=root is not None)
+    progress("drawing")
+    drawn = draw(figure, runs)
+    pictures = [place / f"{figure}.{ending}" for ending in ("png", "svg")]
+    for file in pictures:
+        drawn.savefig(file, dpi=150)
+    text = json.dumps(found, indent=1, allow_nan=False) + "\n"
+    return Reproduction(found, evidence, (*pictures, write_text(place / f"{figure}.json", text)))
 
 
 def draw(figure: str, runs: Mapping[str, Run]) -> Figure:

@@ -7,16 +7,4 @@ from __future__ import annotations
 
 from normscope.core.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "ZOO": "catalogue",
-        "ZooEntry": "catalogue",
-        "build": "catalogue",
-        "example_input": "catalogue",
-        "ModelOrigin": "load",
-        "load_model": "load",
-        "read_state_dict": "state_dict",
-        "load_weights": "state_dict",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

@@ -7,15 +7,18 @@ import json
 import math
 import socket
 import threading
+import webbrowser
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from normscope.core.errors import InputError
 from normscope.core.lazy import late
+from normscope.core.paths import expanded
 from normscope.monitor.live.access import host_allowed, is_loopback, new_token, token_fits
-from normscope.monitor.live.feed import Feed
+from normscope.monitor.live.feed import Feed, run_folders
 
 #: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
 HEARTBEAT, RETRY = 5.0, 1500
@@ -95,6 +98,33 @@ class WatchServer(ThreadingHTTPServer):
             self.shutdown()
             self._thread.join()
         self.server_close()
+
+
+def watch(
+    *runs: str | Path, host: str = "127.0.0.1", port: int = 0, wait: bool = False, open_browser: bool = False
+) -> WatchServer:
+    """Serve the live page of some runs beside the program; ``close()`` ends it.
+
+    Args:
+        *runs: folders that monitors write to, or folders of such folders.
+        host: the address to listen on.
+        port: 0 for any that is free.
+        wait: accept runs that have not begun.
+        open_browser: open the page in a browser.
+
+    Returns:
+        The server; ``server.url`` is the address of the page.
+
+    Raises:
+        InputError: if there is no run in a folder, and it is not waited for, or the port is taken.
+    """
+    feed = Feed(run_folders([expanded(run) for run in runs], wait=wait))
+    feed.poll()
+    server = WatchServer(feed, host, port)
+    server.start()
+    if open_browser:
+        webbrowser.open(server.url)
+    return server
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -7,15 +7,4 @@ from __future__ import annotations
 
 from normscope.core.lazy import lazy_names
 
-__getattr__, __dir__, __all__ = lazy_names(
-    __name__,
-    {
-        "Batch": "source",
-        "Data": "source",
-        "Records": "source",
-        "Normalization": "normalization",
-        "PRESETS": "normalization",
-        "DATASETS": "load",
-        "load_data": "load",
-    },
-)
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

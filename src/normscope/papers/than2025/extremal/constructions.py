@@ -169,6 +169,24 @@ CONSTRUCTIONS: dict[str, Callable[[Settings], Shown]] = {
 }
 
 
+def extremal(construction: str, settings: Settings | None = None) -> Shown:
+    """Build a network with a prescribed constant and return what it shows.
+
+    Args:
+        construction: one of :data:`CONSTRUCTIONS`.
+        settings: widths, scale, layer, input; by default 20 layers of width 8.
+
+    Raises:
+        InputError: if there is no such construction.
+
+    >>> extremal("theorem-6").title
+    'Theorem 6: W = a I, ReLU, 20 layers'
+    """
+    if construction not in CONSTRUCTIONS:
+        raise InputError(f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.")
+    return CONSTRUCTIONS[construction](settings or Settings((8,) * 21))
+
+
 def _both(scale: float) -> dict[str, float]:
     """Return a scale and its inverse, by name.
 

@@ -1,0 +1,16 @@
+from normscope.papers.than2025.complexity.convex import convex_lower as convex_lower
+from normscope.papers.than2025.complexity.convex import convex_upper as convex_upper
+from normscope.papers.than2025.complexity.convex import strongly_convex_lower as strongly_convex_lower
+from normscope.papers.than2025.complexity.convex import strongly_convex_upper as strongly_convex_upper
+from normscope.papers.than2025.complexity.layers import LayerComplexity as LayerComplexity
+from normscope.papers.than2025.complexity.layers import Setting as Setting
+from normscope.papers.than2025.complexity.layers import layer_complexities as layer_complexities
+from normscope.papers.than2025.complexity.layers import of_result as of_result
+from normscope.papers.than2025.complexity.layers import seen_as_chain as seen_as_chain
+from normscope.papers.than2025.complexity.nonconvex import goldstein as goldstein
+from normscope.papers.than2025.complexity.printed import corollary_18 as corollary_18
+from normscope.papers.than2025.complexity.printed import corollary_19 as corollary_19
+from normscope.papers.than2025.complexity.printed import printed_lower_bounds as printed_lower_bounds
+from normscope.papers.than2025.complexity.printed import slides_rates as slides_rates
+from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity as WeightComplexity
+from normscope.papers.than2025.complexity.weight_complexity import of_weights as of_weights
