@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 from networks import points, program_of, seeded
-from normscope.operators.normalizer import Symmetry, kinds_by_op, normalizers
+from normscope.operators.normalizer import Symmetry, kinds_by_op, module_kind, normalizers
 from normscope.operators.registry import find_rule
 
 
@@ -32,6 +33,10 @@ def test_every_operation_of_a_normalizer_is_one_of_torch_and_has_a_rule() -> Non
 
 MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "group_norm": (nn.GroupNorm(2, 4, eps=1e-2), (4, 3, 3)),
+    "layer_norm": (nn.LayerNorm((3, 4), eps=1e-2), (2, 3, 4)),
+    "rms_norm": (nn.RMSNorm(4), (3, 4)),
+    "instance_norm": (nn.InstanceNorm2d(3, eps=1e-2, affine=True), (3, 4, 4)),
+    "batch_norm": (nn.BatchNorm2d(3, eps=1e-2, track_running_stats=False), (3, 4, 4)),
 }
 
 
@@ -39,12 +44,12 @@ MODULES: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
 def test_a_module_divides_as_its_operation_does(kind: str) -> None:
     """What is said of the module class is what the graph of the module says."""
     module, shape = MODULES[kind]
-    (site,) = program_of(seeded(module), points(2, *shape)).sites
+    (site,) = program_of(seeded(module), points(2, *shape), batch=2).sites
     normalizer = normalizers()[kind]
     assert site.kind == kind
-    assert isinstance(module, normalizer.modules)
+    assert module_kind(module) == kind
     assert normalizer.module_spread is not None
-    assert normalizer.module_spread(module, (1, *shape)) == site.spread
+    assert normalizer.module_spread(module, (2, *shape)) == site.spread
 
 
 def test_what_a_normalizer_undoes_has_a_dimension() -> None:
@@ -52,3 +57,10 @@ def test_what_a_normalizer_undoes_has_a_dimension() -> None:
     assert Symmetry("neuron", shift=True).dimension(4, 3) == 8
     assert Symmetry("group", row=True, shift=True).dimension(4, 3, groups=2) == 10
     assert Symmetry("layer").dimension(4, 3) == 1
+
+
+def test_every_normalizer_has_its_line_in_the_documentation() -> None:
+    """And no line speaks of one that does not exist."""
+    page = Path(__file__).parents[2] / "docs" / "normalizers.md"
+    lines = [line.split("`")[1] for line in page.read_text().splitlines() if line.startswith("| `")]
+    assert lines == list(normalizers())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from networks import Lambda, points, program_of, seeded
-from normscope.operators.site import NORMALIZERS, Site, kind_by_axes
+from normscope.operators.site import Site
 
 #: A module, the shape of one sample of its input, and what it is.
 SPREADING: dict[str, tuple[nn.Module, tuple[int, ...], str]] = {
@@ -100,25 +100,6 @@ def test_the_default_eps_of_rms_norm_is_the_one_torch_takes() -> None:
     assert site.eps == torch.finfo(torch.float64).eps
 
 
-@pytest.mark.parametrize(
-    ("axes", "rank", "kind"),
-    [
-        ((-1 % 2,), 2, "layer_norm"),
-        ((0,), 2, "batch_norm"),
-        ((0,), 1, "layer_norm"),
-        ((0, 2), 3, "batch_norm"),
-        ((0, 2, 3), 4, "batch_norm"),
-        ((2, 3), 4, "instance_norm"),
-        ((2,), 3, "layer_norm"),
-        ((1, 2, 3), 4, "layer_norm"),
-    ],
-)
-def test_axes_name_a_centred_normalizer(axes: tuple[int, ...], rank: int, kind: str) -> None:
-    """Over the batch, over the places of one channel, or over anything else."""
-    assert kind_by_axes("layer_norm", axes, rank) == kind
-    assert kind_by_axes("rms_norm", axes, rank) == "rms_norm"
-
-
 def test_written_out_normalizers_are_named_by_their_axes() -> None:
     """The same formula along other axes is another normalizer."""
 
@@ -128,8 +109,3 @@ def test_written_out_normalizers_are_named_by_their_axes() -> None:
     for axes, kind in (((2, 3), "instance_norm"), ((1, 2, 3), "layer_norm")):
         site = _site(Lambda(lambda s, x, axes=axes: normalized(x, axes)), (2, 3, 3))
         assert (site.kind, site.eps, site.written_out) == (kind, 1e-3, True)
-
-
-def test_every_name_is_an_operation_of_torch() -> None:
-    """Of this torch; a name that is none would hide a normalizer."""
-    assert {name for name in NORMALIZERS if not hasattr(torch.ops.aten, name)} == set()

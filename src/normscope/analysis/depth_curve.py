@@ -27,8 +27,8 @@ from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import LARGE, forward_cost
 from normscope.lipschitz.lower import EndToEnd, attained_in_parts, jacobian_norm
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.operators.expression import Expr
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 
 #: Upper curves, by the name of the end-to-end constant at which each ends.
@@ -102,7 +102,7 @@ def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequenc
     ]
     reached = {a.id for a in program.atoms}
     for site, row in zip(program.sites, normalizers, strict=True):
-        expr = None if site.kind in OF_WEIGHTS else _after(program, site.node)
+        expr = None if acts_on_weights(site.kind) else _after(program, site.node)
         if expr is not None and expr.atoms and expr.atoms <= reached:
             found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
     return sorted(found, key=lambda place: place.expr.id)

@@ -16,10 +16,10 @@ from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Search, search
 from normscope.operators.nonlinear import Opaque
+from normscope.operators.normalizer import acts_on_weights, couples_samples
 from normscope.operators.program import build_program
 from normscope.operators.survey import survey
 
@@ -35,7 +35,7 @@ def end_to_end(
     work: Work, layers: list[LayerResult], normalizers: list[NormalizerResult], model: nn.Module, data: Any
 ) -> dict[str, Value | None]:
     """Return the end-to-end constants, printed and proved, on every domain."""
-    mode = work.options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None
+    mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
     weights = [x.upper for x in layers]
     printed_parts = [n.printed for n in normalizers if n.printed is not None]
     out: dict[str, Value | None] = {
@@ -141,7 +141,7 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
 
 def _without(work: Work) -> Value | None:
     """Return the bound of the same network with its normalizers of activations removed."""
-    if not any(s.kind not in OF_WEIGHTS for s in work.program.sites):
+    if not any(not acts_on_weights(s.kind) for s in work.program.sites):
         return None
     work.say("composing the bound without normalizers")
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)

@@ -9,10 +9,10 @@ from normscope.analysis.context import Work
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.normalizers import describe, site_constants
 from normscope.operators.expression import Expr
+from normscope.operators.normalizer import site_constants
 from normscope.operators.program import Program
-from normscope.operators.site import Site
+from normscope.operators.site import Site, describe
 
 
 def layers(work: Work) -> list[LayerResult]:

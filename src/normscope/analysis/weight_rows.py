@@ -10,7 +10,6 @@ from normscope.analysis.context import Work
 from normscope.analysis.weight_stack import Stacked
 from normscope.core.value import Kind, Value, log_sum
 from normscope.lipschitz.composition import Domain
-from normscope.lipschitz.normalizers import OF_WEIGHTS, site_constants
 from normscope.lipschitz.weights.bounds import Outputs, weight_constant
 from normscope.lipschitz.weights.invariance import scale_free
 from normscope.lipschitz.weights.pointwise import Norms
@@ -19,6 +18,7 @@ from normscope.lipschitz.weights.result import WeightRow
 from normscope.lipschitz.weights.samples import Sample
 from normscope.lipschitz.weights.uses import Weights
 from normscope.operators.nonlinear import INF
+from normscope.operators.normalizer import acts_on_weights, couples_samples, site_constants
 from normscope.operators.site import Site
 
 #: How a bound over data takes the activations.
@@ -57,7 +57,7 @@ class Found:
     def mode(self) -> str | None:
         """Return what BatchNorm does, if there is one."""
         sites = self.weights.program.sites
-        return self.work.options.mode if any(s.kind == "batch_norm" for s in sites) else None
+        return self.work.options.mode if any(couples_samples(s.kind) for s in sites) else None
 
 
 def rows(found: Found, batch: Stacked | None) -> list[WeightRow]:
@@ -190,7 +190,7 @@ class _Printed:
         ]
         self.normalizers: list[tuple[int, Value]] = []
         for site in program.sites if found.samples else ():
-            if site.kind in OF_WEIGHTS or site.node not in program.ends:
+            if acts_on_weights(site.kind) or site.node not in program.ends:
                 continue
             seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
             known = site_constants(site, None if seen is None else seen.floor, work.options.mode)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Division, Spread
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 from normscope.operators.site import Site
 
@@ -75,7 +75,7 @@ class Structure:
     def sites(self) -> Iterator[tuple[Site, Expr, Expr]]:
         """Yield every such normalizer with what it reads and its atom."""
         for site in self.program.sites:
-            if site.kind not in OF_WEIGHTS and site.spread is not None and site.node in self.divisions:
+            if not acts_on_weights(site.kind) and site.spread is not None and site.node in self.divisions:
                 yield site, self.program.ends[site.node][0], self.divisions[site.node]
 
     @functools.cached_property

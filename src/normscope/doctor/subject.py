@@ -22,8 +22,8 @@ from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
 from normscope.operators.survey import Seen, Survey
@@ -85,11 +85,11 @@ class Subject:
 
     def sites(self) -> list[Site]:
         """Return the normalizers of activations, as they act in evaluation."""
-        return [s for s in (self.program or Program()).sites if s.kind not in OF_WEIGHTS]
+        return [s for s in (self.program or Program()).sites if not acts_on_weights(s.kind)]
 
     def weight_sites(self) -> list[Site]:
         """Return the normalizers of weights."""
-        return [s for s in (self.program or Program()).sites if s.kind in OF_WEIGHTS]
+        return [s for s in (self.program or Program()).sites if acts_on_weights(s.kind)]
 
     def seen_before(self, site: Site) -> Seen | None:
         """Return what the data showed before a normalizer."""

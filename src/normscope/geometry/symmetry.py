@@ -13,9 +13,17 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
+from normscope.operators.normalizer import Symmetry, normalizers
 
 Kind = Literal["none", "batch", "layer", "group", "rms"]
 KINDS: tuple[Kind, ...] = ("none", "batch", "layer", "group", "rms")
+
+
+def _undone(kind: Kind) -> Symmetry:
+    """Return what the normalizer of a kind undoes of the weights before it."""
+    found = normalizers()[f"{kind}_norm"].symmetry
+    assert found is not None
+    return found
 
 
 @statement(
@@ -156,7 +164,7 @@ def symmetry_dimension(
         raise InputError(f"neurons, inputs and groups must be positive and fit, got {neurons}, {inputs} and {groups}")
     if kind in ("layer", "group") and neurons // groups < 3:
         raise InputError(f"normalizing over {neurons // groups} neurons leaves at most a sign: give at least three")
-    own = {"none": 0, "batch": 2 * neurons, "layer": inputs + 2, "group": groups * (inputs + 2), "rms": 1}[kind]
+    own = 0 if kind == "none" else _undone(kind).dimension(neurons, inputs, groups)
     return own + (neurons if homogeneous and (affine or kind == "none") else 0)
 
 
@@ -184,7 +192,8 @@ def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
     w, b = as_float64(weight, "weight"), as_float64(bias, "bias")
     if kind == "none":
         return {}
-    if kind == "batch":
+    undone = _undone(kind)
+    if undone.per == "neuron":
         return {"row norms": w.square().sum(1), "bias": b}
     total = {"norm": w.square().sum() + b.square().sum()}
-    return total if kind == "rms" else total | {"sum of rows": w.sum(0), "sum of biases": b.sum()}
+    return total | {"sum of rows": w.sum(0), "sum of biases": b.sum()} if undone.row else total

@@ -1,8 +1,8 @@
-"""Find normalizers by what they compute: a tensor divided by a root of its own reduced square.
+"""Find divisions of a tensor by its own spread, a root of its reduced square, and help to find other patterns.
 
-Hand-written LayerNorm, RMSNorm, l2 (cosine, query-key) normalization and global response normalization have no
-operation of their own. They all end in a product or quotient whose other operand is a root of a reduction of the
-same tensor; that is what is matched here. The caller checks a match on numbers before it is trusted.
+Hand-written LayerNorm, RMSNorm and l2 (cosine, query-key) normalization have no operation of their own. They end in a
+product or quotient whose other operand is a root of a reduction of the same tensor; that is what is matched here. The
+caller checks a match on numbers before it is trusted, and names it.
 """
 
 from __future__ import annotations
@@ -27,32 +27,28 @@ _ROOTS = ("linalg_vector_norm", "norm", "std")
 
 @dataclass(frozen=True)
 class Match:
-    """A normalizer found in the graph.
+    """A division by a spread found in the graph.
 
     Attributes:
         node: the node that gives the normalized tensor.
         source: the node that is normalized (before centring).
-        kind: ``layer_norm``, ``rms_norm``, ``l2_norm``, ``global_response_norm``.
         axes: the reduced axes as written.
         eps: the stabilizer.
         centered: whether the mean is removed.
         correction: 1 for an unbiased variance.
         root_of: ``mean`` or ``sum`` of squares.
         where: ``inside`` the root, ``outside`` it, or ``max`` of root and eps.
-        channel: for global response normalization, the axis that is averaged.
         scale: a constant the reduced square is multiplied by.
     """
 
     node: str
     source: str
-    kind: str
     axes: tuple[int, ...]
     eps: float
     centered: bool = False
     correction: float = 0.0
     root_of: str = "mean"
     where: str = "inside"
-    channel: int = -1
     scale: float = 1.0
 
 
@@ -93,8 +89,7 @@ class Recogniser:
         for numerator, other in pairs:
             if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
                 continue
-            found = self._response(node, numerator, other) if name_of(node) == "mul" else None
-            found = found or self._division(node, numerator, other)
+            found = self._division(node, numerator, other)
             if found is not None:
                 return found
         return None
@@ -125,7 +120,7 @@ class Recogniser:
             for x, y in zip(a.args, b.args, strict=True)
         )
 
-    def _scalar(self, value: Any) -> float | None:
+    def scalar(self, value: Any) -> float | None:
         """Return a constant number, literal or computed."""
         if isinstance(value, bool):
             return None
@@ -133,9 +128,9 @@ class Recogniser:
             return float(value)
         return self.number(value.name) if isinstance(value, Ref) else None
 
-    def _stabilizer(self, value: Any) -> float | None:
+    def stabilizer(self, value: Any) -> float | None:
         """Return a constant number that is not negative, as a stabilizer is."""
-        found = self._scalar(value)
+        found = self.scalar(value)
         return found if found is not None and found >= 0 else None
 
     def _division(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
@@ -155,7 +150,7 @@ class Recogniser:
     def _unscaled(self, node: Node) -> tuple[Node, float]:
         """Look through a constant factor, as in ``n * var``."""
         if name_of(node) in ("mul", "div") and len(node.args) > 1:
-            factor, inner = self._scalar(node.args[1]), self.through(node.args[0])
+            factor, inner = self.scalar(node.args[1]), self.through(node.args[0])
             if factor and factor > 0 and inner is not None:
                 return inner, factor if name_of(node) == "mul" else 1.0 / factor
         return node, 1.0
@@ -168,10 +163,10 @@ class Recogniser:
         if name == "reciprocal":
             inner = self.through(root.args[0])
             return None if inner is None else self._root(inner)
-        if name == "mul" and self._scalar(root.args[1]) == 1.0:  # how torch writes 1.0 / x
+        if name == "mul" and self.scalar(root.args[1]) == 1.0:  # how torch writes 1.0 / x
             inner = self.through(root.args[0])
             return None if inner is None else self._inverse_root(inner)
-        if name == "div" and self._scalar(root.args[0]) == 1.0:
+        if name == "div" and self.scalar(root.args[0]) == 1.0:
             inner = self.through(root.args[1])
             return None if inner is None else self._root(inner)
         return None
@@ -184,7 +179,7 @@ class Recogniser:
         if name in _ROOTS:
             return root, 0.0, "inside"
         if name in _STABILIZERS:
-            eps = self._stabilizer(root.args[1]) if len(root.args) > 1 else None
+            eps = self.stabilizer(root.args[1]) if len(root.args) > 1 else None
             inner = self.through(root.args[0])
             if eps is None or inner is None or _does_more(root):
                 return None
@@ -203,7 +198,7 @@ class Recogniser:
             return None  # a root of a root is no spread
         if name in _STABILIZERS and len(node.args) > 1:
             for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
-                eps = self._stabilizer(other)
+                eps = self.stabilizer(other)
                 behind = self.through(inner)
                 if eps is not None and behind is not None and name_of(behind) not in _ROOTS:
                     return (behind, eps, "inside") if name == "add" else (behind, eps**0.5, "max")
@@ -244,7 +239,7 @@ class Recogniser:
             return self.same(self.through(square.args[0]), base)
         return name == "mul" and all(self.same(self.through(a), base) for a in square.args[:2])
 
-    def _mean_of(self, node: Node | None) -> Node | None:
+    def mean_of(self, node: Node | None) -> Node | None:
         """Return what a node is the mean of."""
         if node is None:
             return None
@@ -261,15 +256,13 @@ class Recogniser:
         mean = self.through(top.args[1])
         settings = dict(reduced.kwargs)
         dims = settings.get("dim", reduced.args[1] if len(reduced.args) > 1 else None)
-        if not self.same(self._mean_of(mean), base) or not self._same_axes(mean, self._axes(dims, base), base):
+        if not self.same(self.mean_of(mean), base) or not self._same_axes(mean, self.axes(dims, base), base):
             return None
         correction = settings.get("correction")
         if correction is None:
             unbiased = settings.get("unbiased", reduced.args[2] if len(reduced.args) > 2 else True)
             correction = 1.0 if unbiased in (True, None) else 0.0
-        return Match(
-            node.name, base.name, "layer_norm", self._axes(dims, base), eps, True, float(correction), "mean", where
-        )
+        return Match(node.name, base.name, self.axes(dims, base), eps, True, float(correction), "mean", where)
 
     def _same_axes(self, mean: Node | None, axes: tuple[int, ...], base: Node) -> bool:
         """Tell whether a mean is taken over the same axes as the square: otherwise it is another function."""
@@ -280,9 +273,9 @@ class Recogniser:
         settings = dict(mean.kwargs)
         dims = settings.get("dim", mean.args[1] if len(mean.args) > 1 else None)
         rank = len(base.shape or ())
-        return {a % max(rank, 1) for a in self._axes(dims, base)} == {a % max(rank, 1) for a in axes}
+        return {a % max(rank, 1) for a in self.axes(dims, base)} == {a % max(rank, 1) for a in axes}
 
-    def _axes(self, dims: Any, base: Node) -> tuple[int, ...]:
+    def axes(self, dims: Any, base: Node) -> tuple[int, ...]:
         """Return reduced axes as a tuple; all of them where none is given."""
         if dims is None or dims == ():
             return tuple(range(len(base.shape or ())))
@@ -290,32 +283,10 @@ class Recogniser:
 
     def _named(self, node: Node, numerator: Ref, top: Node, dims: Any, eps: float, where: str, root_of: str) -> Match:
         """Return a match on the square of the numerator, centred if the numerator is ``x - mean(x)``."""
-        axes = self._axes(dims, top)
+        axes = self.axes(dims, top)
         if _is_difference(top) and root_of == "mean":
             base = self.through(top.args[0])
             mean = self.through(top.args[1])
-            if base is not None and self.same(self._mean_of(mean), base) and self._same_axes(mean, axes, base):
-                return Match(node.name, base.name, "layer_norm", axes, eps, True, 0.0, "mean", where)
-        kind = "rms_norm" if root_of == "mean" else "l2_norm"
-        return Match(node.name, numerator.name, kind, axes, eps, False, 0.0, root_of, where)
-
-    def _response(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
-        """Match global response normalization: ``x * g / (mean_c(g) + eps)`` with ``g = ||x||`` over space."""
-        ratio, top = self.through(other), self.through(numerator)
-        if ratio is None or top is None or name_of(ratio) != "div":
-            return None
-        norm, below = self.through(ratio.args[0]), self.through(ratio.args[1])
-        if norm is None or below is None or name_of(norm) not in ("linalg_vector_norm", "norm"):
-            return None
-        eps = self._stabilizer(below.args[1]) if name_of(below) == "add" else 0.0
-        mean = self.through(below.args[0]) if name_of(below) == "add" else below
-        if eps is None or mean is None or not self.same(self._mean_of(mean), norm):
-            return None
-        if not self.same(self.through(norm.args[0]), top):
-            return None
-        settings = dict(zip(("self", "ord", "dim", "keepdim"), norm.args, strict=False)) | dict(norm.kwargs)
-        channel = self._axes(mean.args[1] if len(mean.args) > 1 else None, norm)
-        if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
-            return None
-        axes = self._axes(settings.get("dim"), top)
-        return Match(node.name, numerator.name, "global_response_norm", axes, eps, channel=channel[0])
+            if base is not None and self.same(self.mean_of(mean), base) and self._same_axes(mean, axes, base):
+                return Match(node.name, base.name, axes, eps, True, 0.0, "mean", where)
+        return Match(node.name, numerator.name, axes, eps, False, 0.0, root_of, where)

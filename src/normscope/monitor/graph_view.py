@@ -20,7 +20,6 @@ from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.monitor.objective import LossFunction, probe_loss
 from normscope.monitor.structure import difference, structure
 from normscope.monitor.view import (
@@ -36,6 +35,7 @@ from normscope.monitor.view import (
 )
 from normscope.operators.expression import Expr, LinearOp, evaluate
 from normscope.operators.linear_map import LinearMap
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
 from normscope.operators.survey import _channel_axis as channel_axis
@@ -296,7 +296,7 @@ def _watched(captured: Captured, program: Program, sites: Mapping[str, str]) -> 
     """Return for each graph node the normalizers and activations that read it."""
     watch: dict[str, list[tuple[str, Any]]] = {}
     for site in program.sites:
-        if site.shape and site.kind not in OF_WEIGHTS:
+        if site.shape and not acts_on_weights(site.kind):
             watch.setdefault(site.source, []).append((sites[site.node], site))
     reads = activation_inputs(captured, program)
     owners = {a.atom.name: a.atom.owner for a in program.atoms}

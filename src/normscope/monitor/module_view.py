@@ -30,9 +30,7 @@ from normscope.monitor.view import (
     trained,
 )
 from normscope.operators.linear_map import LinearMap
-from normscope.operators.normalization import Spread
-from normscope.operators.normalizer import normalizers
-from normscope.operators.normalizers.rms_norm import rms_norm_eps
+from normscope.operators.normalizer import couples_samples, module_kind, normalizers
 from normscope.operators.site import Site
 from normscope.operators.survey import _channel_axis as channel_axis
 from normscope.operators.survey import group_floor
@@ -41,8 +39,6 @@ NOTE = (
     "the model could not be captured as a graph, so layers, normalizers and activations are those of torch's own "
     "module classes; what is written by hand is not seen, and layers are not folded with the normalization after them"
 )
-BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
-NORMALIZERS = (*BATCH_NORMS, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.instancenorm._InstanceNorm)
 ACTIVATIONS = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
     nn.Sigmoid, nn.Softplus, nn.Hardswish, nn.Hardtanh,
@@ -116,8 +112,9 @@ class ModuleView:
         found = []
         for name, module in self.model.named_modules():
             shape = self._shapes.get(name)
-            if shape is not None and isinstance(module, NORMALIZERS):
-                found.append(Normalizer(name, _site(name, module, shape)))
+            kind = module_kind(module)
+            if shape is not None and kind is not None:
+                found.append(Normalizer(name, _site(name, kind, module, shape)))
         return tuple(found)
 
     def look(
@@ -132,7 +129,7 @@ class ModuleView:
             buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
             self._set_modes()
             for name, module in self.model.named_modules():
-                if isinstance(module, (nn.Linear, *CONVOLUTIONS, *NORMALIZERS, *ACTIVATIONS)):
+                if module_kind(module) or isinstance(module, (nn.Linear, *CONVOLUTIONS, *ACTIVATIONS)):
                     module.register_forward_pre_hook(self._hook(name, shapes, look if statistics else None))
             with torch.compiler.set_stance("force_eager"):
                 result = torch.func.functional_call(
@@ -149,7 +146,9 @@ class ModuleView:
         self.model.eval()
         for module in self.model.modules():
             # statistics shared between processes would wait for the others
-            if self.mode == "batch" and isinstance(module, BATCH_NORMS) and not isinstance(module, nn.SyncBatchNorm):
+            kind = module_kind(module)
+            couples = kind is not None and couples_samples(kind)
+            if self.mode == "batch" and couples and not isinstance(module, nn.SyncBatchNorm):
                 module.train()
 
     def _hook(
@@ -166,8 +165,8 @@ class ModuleView:
                 return
             if isinstance(module, ACTIVATIONS):
                 look.activations[name] = channel_variance(x, channel_axis(x, None))
-            elif isinstance(module, NORMALIZERS):
-                site = _site(name, module, tuple(x.shape))
+            elif (kind := module_kind(module)) is not None:
+                site = _site(name, kind, module, tuple(x.shape))
                 look.variances[name] = channel_variance(x, channel_axis(x, site))
                 if site.spread is not None:
                     look.floors[name] = group_floor(x, site.spread, 1.0)
@@ -175,28 +174,17 @@ class ModuleView:
         return note
 
 
-def _site(name: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
+def _site(name: str, kind: str, module: nn.Module, shape: tuple[int, ...]) -> Site:
     """Describe a normalizer module."""
     norm: Any = module
-    rank = len(shape)
+    divide = normalizers()[kind].module_spread
+    assert divide is not None
+    spread = divide(module, shape)
     gamma = weight_of(module)
-    if isinstance(module, nn.LayerNorm | nn.RMSNorm):
-        centered = isinstance(module, nn.LayerNorm)
-        eps = norm.eps if centered else rms_norm_eps(norm.eps, torch.float32 if gamma is None else gamma.dtype)
-        axes = tuple(range(rank - len(norm.normalized_shape), rank))
-        kind, spread = "layer_norm" if centered else "rms_norm", Spread(shape, axes, float(eps), centered)
-    elif isinstance(module, nn.GroupNorm):
-        group_norm = normalizers()["group_norm"]
-        kind, eps, spread = group_norm.kind, norm.eps, group_norm.module_spread(module, shape)  # type: ignore[misc]
-    else:
-        kind = "batch_norm" if isinstance(module, BATCH_NORMS) else "instance_norm"
-        eps = norm.eps
-        axes = (0, *range(2, rank)) if kind == "batch_norm" else tuple(range(2, rank))
-        spread = Spread(shape, axes, eps, True, channel_axis=1)
-        if norm.running_var is not None:
-            running = (norm.running_mean.detach(), norm.running_var.detach())
-            return Site(name, name, name, kind, None, gamma, None, running, float(eps), shape)
-    return Site(name, name, name, kind, spread, gamma, None, None, float(eps), shape)
+    if getattr(norm, "running_var", None) is not None:
+        running = (norm.running_mean.detach(), norm.running_var.detach())
+        return Site(name, name, name, kind, None, gamma, None, running, spread.eps, shape)
+    return Site(name, name, name, kind, spread, gamma, None, None, spread.eps, shape)
 
 
 def weight_of(module: nn.Module) -> Tensor | None:

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import NonFiniteError
-from normscope.lipschitz.normalizers import site_constants
 from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View
 from normscope.monitor.warm import WarmNorms
-from normscope.operators.normalizer import Constants
+from normscope.operators.normalizer import Constants, site_constants
 from normscope.operators.site import Site
 
 

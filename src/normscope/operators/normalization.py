@@ -19,8 +19,7 @@ from normscope.core.value import log_of
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.layout import add_terms, scaled
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
-from normscope.operators.normalizers.rms_norm import rms_norm_eps
-from normscope.operators.registry import Call, rule
+from normscope.operators.registry import Call
 
 
 @dataclass(frozen=True)
@@ -222,55 +221,7 @@ def per_channel(parameter: Tensor | None, rank: int) -> Tensor | None:
     return None if parameter is None else parameter.detach().reshape(-1, *(1,) * (rank - 2))
 
 
-@rule("layer_norm", "native_layer_norm")
-def layer_norm(call: Call) -> Any:
-    """LayerNorm over the trailing axes."""
-    x = call["input"]
-    count = len(call["normalized_shape"])
-    spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(call["eps"]), True)
-    return normalized(call, x, spread, "layer_norm", call["weight"], call["bias"])
-
-
-@rule("rms_norm", "_fused_rms_norm")
-def rms_norm(call: Call) -> Any:
-    """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
-    x = call["input"]
-    count = len(call["normalized_shape"])
-    value = call.value[0] if isinstance(call.value, tuple | list) else call.value
-    eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)
-    spread = Spread(x.shape, tuple(range(len(x.shape) - count, len(x.shape))), float(eps), False)
-    return normalized(call, x, spread, "rms_norm", call["weight"])
-
-
-@rule("instance_norm")
-def instance_norm(call: Call) -> Any:
-    """InstanceNorm: one channel of one sample; with running statistics it is a fixed affine map."""
-    x = call["input"]
-    gamma, beta = (per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
-    if not call["use_input_stats"]:
-        return _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
-    spread = Spread(x.shape, tuple(range(2, len(x.shape))), float(call["eps"]), True, channel_axis=1)
-    return normalizer(call, x, spread, "instance_norm", gamma, beta)
-
-
-@rule("batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
-      "cudnn_batch_norm", "_batch_norm_no_update", "_batch_norm_with_update")  # fmt: skip
-def batch_norm(call: Call) -> Any:
-    """BatchNorm: an affine map with running statistics, otherwise a normalizer of the stacked batch."""
-    x = call.get("input", call.get("self"))
-    gamma, beta = (per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
-    uses_batch = bool(call.get("training", "with_update" in call.node.op)) or call.arguments.get("running_mean") is None
-    if "no_training" in call.node.op or "no_update" in call.node.op:
-        uses_batch = False
-    if uses_batch:
-        axes = (0, *range(2, len(x.shape)))
-        spread = Spread(x.shape, axes, float(call["eps"]), True, channel_axis=1)
-        return normalized(call, x, spread, "batch_norm", gamma, beta)
-    out = _fixed(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
-    return with_statistics(call, out)
-
-
-def _fixed(
+def fixed_statistics(
     call: Call, x: Expr, mean: Tensor, var: Tensor, eps: float, gamma: Tensor | None, beta: Tensor | None
 ) -> Expr:
     """Return normalization by fixed statistics: ``gamma (x - mean)/sqrt(var + eps) + beta``."""

@@ -16,8 +16,11 @@ from torch import Tensor, nn
 
 from normscope.core.discovery import modules_in
 from normscope.core.value import Kind, Value
+from normscope.graph.ir import Node
+from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
 from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Surroundings, Written
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,10 @@ class Normalizer:
         module_spread: given such a module and the shape of its input, how it divides.
         symmetry: what it undoes of the weights before it; of the weight itself, for one of weights.
         across_batch: its statistics are those of a batch while training, so that samples meet.
-        of_weights: it acts on weights: it changes the effective weight, and has no constant of its own in the input.
+        claims: whether a division by a spread, written out of elementary operations, is this normalizer.
+        takes_any_axes: it claims divisions over any axes, which a more special normalizer may claim too.
+        written_out: finds it written out in another way.
+        of_weight: whether a node made of parameters is this normalizer of weights.
     """
 
     kind: str
@@ -86,7 +92,15 @@ class Normalizer:
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
     symmetry: Symmetry | None = None
     across_batch: bool = False
-    of_weights: bool = False
+    claims: Callable[[Match, Spread], bool] | None = None
+    takes_any_axes: bool = False
+    written_out: Callable[[Place], Written | None] | None = None
+    of_weight: Callable[[Node, Surroundings], bool] | None = None
+
+    @property
+    def of_weights(self) -> bool:
+        """Tell whether it acts on weights: it changes the effective weight, and has no constant in the input."""
+        return self.of_weight is not None
 
 
 @functools.cache
@@ -112,6 +126,41 @@ def kinds_by_op() -> dict[str, str]:
     'group_norm'
     """
     return {op: kind for kind, normalizer in normalizers().items() for op in normalizer.ops}
+
+
+def acts_on_weights(kind: str) -> bool:
+    """Tell whether a kind of normalizer acts on weights."""
+    return normalizers()[kind].of_weights
+
+
+def couples_samples(kind: str) -> bool:
+    """Tell whether the statistics of a kind of normalizer are those of a batch while training."""
+    return normalizers()[kind].across_batch
+
+
+def module_kind(module: nn.Module) -> str | None:
+    """Return the kind of normalizer that a module of torch is, or ``None``.
+
+    >>> module_kind(nn.GroupNorm(1, 2)), module_kind(nn.Linear(1, 1))
+    ('group_norm', None)
+    """
+    return next((kind for kind, n in normalizers().items() if isinstance(module, n.modules)), None)
+
+
+def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    """Return the constants of a normalizer at its place.
+
+    Args:
+        site: the normalizer.
+        floor: least spread of each group seen before it, if data was given.
+        mode: what BatchNorm does: ``running``, ``batch`` or ``frozen-batch``.
+    """
+    return normalizers()[site.kind].constants(site, floor, mode)
+
+
+def of_the_weight(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    """Return the constants of a normalizer of weights, which has none of its own in the input."""
+    return Constants(Value(0.0, Kind.CERTIFIED, statement="acts on the weight: see the effective weight of its layer"))
 
 
 def no_bound(statement: str = "") -> Constants:

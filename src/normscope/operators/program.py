@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,20 +13,16 @@ from normscope.graph.functional import moves_shape, whole_arguments
 from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
-from normscope.graph.recognise import Match, Recogniser, name_of
+from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
-from normscope.operators.global_response import global_response
 from normscope.operators.nonlinear import Input, Opaque
-from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import kinds_by_op
+from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
-from normscope.operators.replay import divides_by_spread, replay, responds
 from normscope.operators.rotation import paired
 from normscope.operators.scalar.entrywise import Forms
-from normscope.operators.site import NORMALIZERS, Site, kind_by_axes, site_of
-
-#: Operations that give a weight another shape.
-_RESHAPING = ("view", "reshape", "flatten", "permute", "transpose", "t", "movedim", "squeeze", "_unsafe_view")
+from normscope.operators.site import Site, site_of
+from normscope.operators.written_out import Place, Surroundings
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,14 @@ class Walk:
         self.names: dict[str, str] = {}
         self.forms = Forms()
         self.program = Program()
-        self.users = graph.users()
-        self.recogniser = Recogniser(graph, self._number)
+        self.around = Surroundings(
+            graph,
+            Recogniser(graph, self._number),
+            graph.users(),
+            lambda name: self.exprs.get(name),
+            self._known_constant,
+            lambda name: self.names.get(name, ""),
+        )
         self._inputs = iter(inputs)
 
     def run(self) -> Program:
@@ -205,39 +206,12 @@ class Walk:
 
     def _weight_site(self, node: Node) -> None:
         """Note normalizers that act on weights."""
-        name = name_of(node)
-        kind = ""
-        if name in (NORMALIZERS | kinds_by_op()) and self._is_weight(node.inputs()[0]):
-            kind = "weight_standardization"
-        elif name in ("_weight_norm", "_weight_norm_interface"):
-            kind = "weight_norm"
-        elif name == "div" and len(node.args) > 1 and isinstance(node.args[1], Ref):
-            below = self.recogniser.through(node.args[1])
-            if below is not None and name_of(below) in ("vdot", "dot"):
-                kind = "spectral_norm"
-        if not kind:
-            match = self.recogniser.match(node)
-            if match is not None and self._is_weight(match.source):
-                kind = "weight_standardization" if match.centered else "weight_norm"
-        if kind:
-            shape = tuple(
-                self.values[node.name][0].shape
-                if isinstance(self.values[node.name], tuple)
-                else self.values[node.name].shape
-            )
+        kind = weight_normalizer(node, self.around)
+        if kind is not None:
+            value = self.values[node.name]
+            shape = tuple((value[0] if isinstance(value, tuple) else value).shape)
             owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
             self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
-
-    def _is_weight(self, name: str) -> bool:
-        """Tell whether a node is a parameter, up to its shape and constant factors (a product with a state is not)."""
-        while True:
-            node = self.recogniser.through(Ref(name))
-            if node is None or not node.args or not isinstance(node.args[0], Ref):
-                return node is not None and node.op == "parameter"
-            others = [n for n in node.inputs()[1:] if self.names.get(n)]
-            if name_of(node) not in _RESHAPING and (name_of(node) not in ("mul", "div") or others):
-                return False
-            name = next((n for n in node.inputs() if self.names.get(n)), node.args[0].name)
 
     def _apply(self, node: Node, value: Any) -> Any:
         """Return the expression(s) of a node by recognition, rule, or as opaque."""
@@ -249,12 +223,10 @@ class Walk:
         if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
             self.moving.add(node.name)
             return call.jumping("a size, a place or a flag that depends on the input jumps")
-        match = self.recogniser.match(node)
-        if match is not None:
-            found = self._written_out(call, match)
-            if found is not None:
-                return found
-        kind = kinds_by_op().get(name_of(node)) or NORMALIZERS.get(name_of(node))
+        found = self._written_out(call)
+        if found is not None:
+            return found
+        kind = kinds_by_op().get(name_of(node))
         if kind and find_rule(node.op):
             return self._normalizer(call, kind)
         rule = find_rule(node.op)
@@ -345,44 +317,13 @@ class Walk:
             self._noted_ids: set[int] = {a.id for a in self.program.atoms}
         return self._noted_ids
 
-    def _written_out(self, call: Call, match: Match) -> Any:
-        """Return a hand-written normalizer as such, if the numbers agree that it is one."""
-        source = self.exprs.get(match.source)
-        value = self.values.get(match.source)
-        if not isinstance(source, Expr) or not isinstance(value, Tensor) or source.shape != call.shape:
+    def _written_out(self, call: Call) -> Any:
+        """Return a hand-written normalizer as such, if one ends here."""
+        found = find_normalizer(Place(call, self.around))
+        if found is None:
             return None
-        rank = len(source.shape)
-        axes = tuple(sorted(a % rank for a in match.axes))
-        if match.kind == "global_response_norm":
-            channels = source.shape[match.channel % rank]
-            run = lambda x: replay(self.graph, call.node, match.source, x, self._known_constant)  # noqa: E731
-            if match.channel % rank in axes or not responds(source.shape, axes, match.channel, match.eps, run):
-                return None
-            gamma = self._affine_after(call.node)[0]
-            if gamma is None or gamma.numel() != channels:
-                gamma = torch.ones(channels)
-            names = (call.node.name, match.source, call.node.owner)
-            site = Site(*names, match.kind, None, gamma, None, None, match.eps, source.shape, True)
-            self._note(site, source, None)
-            return source if self.without else global_response(call, source, channels)
-        n = math.prod(source.shape[a] for a in axes)
-        factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
-        spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
-        if not self._agrees(call, match, spread):
-            return None
-        gamma, beta = self._affine_after(call.node)
-        kind = kind_by_axes(match.kind, axes, rank)
-        names = (call.node.name, match.source, call.node.owner)
-        site = Site(*names, kind, spread, gamma, beta, None, match.eps, source.shape, True)
-        self._note(site, source, None)
-        return source if self.without else normalizer(call, source, spread, kind)
-
-    def _agrees(self, call: Call, match: Match, spread: Spread) -> bool:
-        """Tell whether the numbers say that a match is what it was taken for, at points of our own."""
-        found = divides_by_spread(
-            spread, lambda x: replay(self.graph, call.node, match.source, x, self._known_constant)
-        )
-        return found is True  # what cannot be evaluated by itself depends on something else too
+        self._note(found.site, found.source, None)
+        return found.source if self.without else found.result()
 
     def _known_constant(self, name: str) -> Any:
         """Return the value of a node that does not depend on a floating input, or ``None``."""
@@ -390,25 +331,6 @@ class Walk:
             return None
         value = self.values.get(name)
         return value if value is not None else self._constant_value(name)
-
-    def _affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
-        """Return the scale and shift applied right after a hand-written normalizer, for the report."""
-        found: list[Tensor | None] = [None, None]
-        for index, wanted in enumerate(("mul", "add")):
-            while len(self.users[node.name]) == 1 and name_of(self.graph[self.users[node.name][0]]) in (
-                "to",
-                "_to_copy",
-            ):
-                node = self.graph[self.users[node.name][0]]
-            users = self.users[node.name]
-            if len(users) != 1 or name_of(self.graph[users[0]]) != wanted:
-                continue
-            user = self.graph[users[0]]
-            other = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != node.name]
-            if len(other) == 1 and other[0].name not in self.exprs and user.shape == node.shape:
-                found[index] = self._constant_value(other[0].name)
-                node = user
-        return found[0], found[1]
 
     def _constant_value(self, name: str) -> Tensor | None:
         """Return the value of a constant node that may not have been reached yet."""

@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
 from normscope.operators.expression import Expr
 from normscope.operators.normalization import Division, Spread
 from normscope.operators.registry import Call
-
-#: Operations that normalize activations, or weights when their input does not depend on the network input.
-NORMALIZERS = {
-    "layer_norm": "layer_norm",
-    "native_layer_norm": "layer_norm",
-    "rms_norm": "rms_norm",
-    "_fused_rms_norm": "rms_norm",
-    "instance_norm": "instance_norm",
-    "batch_norm": "batch_norm",
-    "native_batch_norm": "batch_norm",
-    "_native_batch_norm_legit": "batch_norm",
-    "_native_batch_norm_legit_no_training": "batch_norm",
-    "cudnn_batch_norm": "batch_norm",
-    "_batch_norm_no_update": "batch_norm",
-    "_batch_norm_with_update": "batch_norm",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,13 +43,19 @@ class Site:
     written_out: bool = False
 
 
-def kind_by_axes(kind: str, axes: tuple[int, ...], rank: int) -> str:
-    """Name a centred normalizer by the axes it reduces."""
-    if kind != "layer_norm" or rank < 3:
-        return "batch_norm" if kind == "layer_norm" and axes and axes[0] == 0 and rank > 1 else kind
-    if axes[0] == 0:
-        return "batch_norm"
-    return "instance_norm" if axes == tuple(range(2, rank)) and rank == 4 else kind
+def describe(site: Site) -> dict[str, Any]:
+    """Return facts about a normalizer for the report."""
+    details: dict[str, Any] = {"eps": site.eps, "module": site.owner, "written_out": site.written_out}
+    if site.spread is not None:
+        details["group_size"] = site.spread.size
+    if site.running is not None:
+        variance = site.running[1].detach().double()
+        details["std_min"] = float(variance.min().clamp_min(0).sqrt())
+        details["std_max"] = float(variance.max().clamp_min(0).sqrt())
+        details["channels"] = variance.numel()
+    if site.gamma is not None:
+        details["gamma_max"] = float(site.gamma.detach().abs().max())
+    return details
 
 
 def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:

@@ -16,6 +16,7 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node, Ref
 from normscope.operators.nonlinear import Range
 from normscope.operators.normalization import Spread
+from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
 from normscope.operators.site import Site
 from normscope.operators.streaming_moments import Moments, channel_rows
@@ -91,7 +92,7 @@ def survey(
         NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
     """
     result = Survey()
-    sites = {s.node: s for s in program.sites if s.shape and not s.kind.startswith(("weight", "spectral"))}
+    sites = {s.node: s for s in program.sites if s.shape and not acts_on_weights(s.kind)}
     watch: dict[str, list[tuple[str, Site | None]]] = {}
     for site in sites.values():
         watch.setdefault(site.source, []).append((site.node, site))

@@ -11,6 +11,7 @@ from normscope.doctor.rule import Rule
 from normscope.doctor.structure import ZERO, Structure, carried
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
+from normscope.operators.normalizer import couples_samples
 from normscope.operators.site import Site
 
 
@@ -87,7 +88,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue
         owner, site, bias = expr.op.owner, sites[0], expr.op.bias
         largest = float(bias.detach().abs().max())
-        when = " while training" if site.kind == "batch_norm" else ""
+        when = " while training" if couples_samples(site.kind) else ""
         shift = name in shifts
         yield rule.finding(
             owner or name,

@@ -12,6 +12,7 @@ from normscope.doctor.rule import Rule
 from normscope.doctor.structure import Feed, Structure, carried, exact
 from normscope.doctor.subject import Subject, layer_of, place_of
 from normscope.operators.expression import Expr
+from normscope.operators.normalizer import normalizers
 
 _SAME = 1e-6
 
@@ -45,13 +46,14 @@ def cancels(structure: Structure, feed: Feed, factor: Tensor) -> bool:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each weight or spectral normalization followed by a normalizer that undoes it."""
     for site in subject.weight_sites():
-        if site.kind not in ("weight_norm", "spectral_norm"):
+        undone = normalizers()[site.kind].symmetry
+        if undone is None or undone.shift:
             continue
         for feed in subject.structure.feeds:
             if feed.layer.op is None or feed.layer.op.owner != layer_of(site):
                 continue
             one = torch.full((1,), 2.0, dtype=torch.float64)
-            factor = one if site.kind == "spectral_norm" else channel_factor(feed.layer)
+            factor = one if undone.per == "layer" else channel_factor(feed.layer)
             if factor is not None and cancels(subject.structure, feed, factor):
                 after, layer = place_of(feed.site), layer_of(site)
                 yield rule.finding(

@@ -10,6 +10,7 @@ from torch import nn
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, modules_of, place_of
+from normscope.operators.normalizer import couples_samples
 
 #: Samples, and values per channel, below which the statistics of a batch are mostly noise.
 SAMPLES = 8
@@ -23,7 +24,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     places = {
         place_of(s): math.prod(s.shape[2:])
         for s in subject.sites()
-        if s.kind == "batch_norm" and place_of(s) not in synchronized
+        if couples_samples(s.kind) and place_of(s) not in synchronized
     }
     if not places:
         return

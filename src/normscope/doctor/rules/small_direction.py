@@ -9,6 +9,7 @@ import torch
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, layer_of
+from normscope.operators.normalizer import normalizers
 
 #: Length of a vector, relative to the median of its layer, that is near zero.
 SMALL = 1e-3
@@ -19,12 +20,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     captured = subject.captured
     for site in subject.weight_sites():
         stored = None if captured is None else captured.tensors.get(site.source)
-        if site.kind == "weight_standardization" or stored is None or stored.ndim < 1:
+        undone = normalizers()[site.kind].symmetry
+        if undone is None or undone.shift or stored is None or stored.ndim < 1:
             continue
         weight = stored.detach().double()
         lengths = (
             weight.flatten(1).norm(dim=1)
-            if weight.ndim > 1 and site.kind == "weight_norm"
+            if weight.ndim > 1 and undone.per == "neuron"
             else (weight.flatten().norm().reshape(1))
         )
         typical = float(lengths.median())

@@ -6,6 +6,7 @@ from normscope.core.statement import statement
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.lipschitz.weights.uses import Use
+from normscope.operators.normalizer import couples_samples, normalizers
 from normscope.operators.program import Program
 from normscope.operators.registry import bind
 from normscope.operators.site import Site
@@ -16,8 +17,6 @@ LINEAR = frozenset({
     "to", "_to_copy", "alias", "detach", "squeeze", "unsqueeze", "avg_pool1d", "avg_pool2d", "adaptive_avg_pool2d",
 })  # fmt: skip
 HOMOGENEOUS = LINEAR | {"relu", "leaky_relu", "abs", "max_pool1d", "max_pool2d", "relu_", "leaky_relu_"}
-#: Normalizers that take the mean out of each channel by itself, so that a bias before them has no effect.
-PER_CHANNEL = ("batch_norm", "instance_norm")
 
 
 @statement("normscope", "Proposition W-5", holds="eps = 0; with eps > 0 as long as the spread is large against it")
@@ -35,13 +34,13 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
     """
     if use.kind not in ("matrix", "convolution"):
         return None
-    sites = {s.source: s for s in program.sites if s.spread is not None or (s.kind == "batch_norm" and training)}
+    sites = {s.source: s for s in program.sites if s.spread is not None or (couples_samples(s.kind) and training)}
     users = graph.users()
     node, bent = graph[use.node], False
     while True:
         site = sites.get(node.name)
         if site is not None and _all_inside(graph, users[node.name], site):
-            centred = site.kind in PER_CHANNEL and not bent
+            centred = _takes_each_bias(site) and not bent
             return site if centred or not _has_bias(graph[use.node]) else None
         if len(users[node.name]) != 1:
             return None
@@ -49,6 +48,12 @@ def scale_free(graph: Graph, program: Program, use: Use, *, training: bool = Fal
         if name_of(node) not in HOMOGENEOUS:
             return None
         bent = bent or name_of(node) not in LINEAR
+
+
+def _takes_each_bias(site: Site) -> bool:
+    """Tell whether a normalizer takes the mean out of each channel by itself, so that a bias before it is lost."""
+    symmetry = normalizers()[site.kind].symmetry
+    return symmetry is not None and symmetry.per == "neuron" and symmetry.shift
 
 
 def _all_inside(graph: Graph, users: list[str], site: Site) -> bool:

@@ -17,6 +17,7 @@ from normscope.graph.ir import Graph, Node
 from normscope.lipschitz.lower import _moved
 from normscope.lipschitz.weights.factors import Factor, activation, factor
 from normscope.lipschitz.weights.uses import Use, Weights
+from normscope.operators.normalizer import couples_samples
 
 #: Most numbers of the stacked map of one use that are kept.
 LARGEST_STACK = 2**24
@@ -121,6 +122,6 @@ def before_batch_statistics(graph: Graph, weights: Weights, use: Use) -> bool:
         return False
     for site in weights.program.sites:
         direct = site.source == use.node and users == [site.node] and not site.written_out
-        if direct and site.kind == "batch_norm" and site.spread is not None and 0 in site.spread.axes:
+        if direct and couples_samples(site.kind) and site.spread is not None and 0 in site.spread.axes:
             return use.kind in ("matrix", "convolution", "diagonal")
     return False

@@ -37,15 +37,10 @@ MATRICES = frozenset({"linear", "mm", "matmul", "bmm", "addmm", "baddbmm", "mv"}
 CONVOLUTIONS = frozenset({
     "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d",
 })  # fmt: skip
-_NORMALIZERS = (
-    "layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm",
-    "instance_norm", "batch_norm", "native_batch_norm", "_native_batch_norm_legit",
-    "_native_batch_norm_legit_no_training",
-)  # fmt: skip
 #: Operations whose outputs each depend on one entry of the argument, affinely: arguments by operation, ``*`` for any.
 DIAGONAL: Mapping[str, frozenset[str]] = {
     **dict.fromkeys(("add", "sub", "rsub", "mul", "cat", "concat", "stack", "where"), frozenset({"*"})),
-    **dict.fromkeys((*_NORMALIZERS, *kinds_by_op()), frozenset({"weight", "bias"})),
+    **dict.fromkeys(kinds_by_op(), frozenset({"weight", "bias"})),
     **dict.fromkeys(("linear", *CONVOLUTIONS), frozenset({"bias"})),
     **dict.fromkeys(("addmm", "baddbmm", "addmv", "div"), frozenset({"self"})),
     **dict.fromkeys(("prelu", "_prelu_kernel", "embedding"), frozenset({"weight"})),

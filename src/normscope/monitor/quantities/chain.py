@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from normscope.core.value import Kind, product
-from normscope.lipschitz.normalizers import OF_WEIGHTS
 from normscope.monitor.quantities.spectral import lower_product
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
+from normscope.operators.normalizer import acts_on_weights
 
 
 class ChainEstimate(Quantity):
@@ -35,7 +35,7 @@ class ChainEstimate(Quantity):
         norms = moment.norms | moment.folded_norms
         parts = [lower_product(norms.values())]
         for normalizer in moment.normalizers:
-            if normalizer.site.node in folded or normalizer.site.kind in OF_WEIGHTS:
+            if normalizer.site.node in folded or acts_on_weights(normalizer.site.kind):
                 continue
             constants = moment.constants.get(normalizer.name)
             if constants is None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from normscope.core.value import Kind, Value, product
-from normscope.lipschitz.normalizers import OF_WEIGHTS, site_constants
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
+from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.site import Site
 
 #: With fixed statistics this is no restriction.
@@ -66,7 +66,7 @@ class InverseSigma(Quantity):
         found: dict[str, float] = {}
         values: dict[str, list[Value | None]] = {"printed": [], "proved": [], "slides": [], "unscaled": []}
         for name, site in {n.name: n.site for n in moment.normalizers}.items():
-            if site.kind in OF_WEIGHTS:
+            if acts_on_weights(site.kind):
                 continue
             constants = moment.constants.get(name)
             if constants is None:  # it could not be told now, so no product is one of all

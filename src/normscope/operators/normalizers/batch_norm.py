@@ -7,15 +7,29 @@ is a layer normalization of its ``m = batch * positions`` values, and the input 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, sum_units, tree_sum, up
 from normscope.core.statement import statement
+from normscope.core.value import Kind, Value
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import (
+    Spread,
+    fixed_statistics,
+    normalized,
+    per_channel,
+    with_statistics,
+)
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry
 from normscope.operators.normalizers.layer_norm import OutputRange, rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
+from normscope.operators.registry import Call, rule
+from normscope.operators.site import Site
+from normscope.operators.spread_constants import spread_constants
 
 
 def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> Tensor:
@@ -293,3 +307,75 @@ def _channels(x: Tensor) -> Tensor:
     if x.ndim < 2:
         raise InputError(f"a batch has shape (batch, channels, *positions), got {tuple(x.shape)}")
     return as_float64(x, "x").transpose(0, 1).reshape(x.shape[1], -1)
+
+
+OPS = (
+    "batch_norm", "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training",
+    "cudnn_batch_norm", "_batch_norm_no_update", "_batch_norm_with_update",
+)  # fmt: skip
+
+
+def batch_spread(shape: tuple[int, ...], eps: float) -> Spread:
+    """Return how a batch of a shape (samples, channels, *positions) is divided by its own statistics."""
+    return Spread(shape, (0, *range(2, len(shape))), eps, True, channel_axis=1)
+
+
+@rule(*OPS)
+def batch_norm(call: Call) -> Any:
+    """BatchNorm: an affine map with running statistics, otherwise a normalizer of the stacked batch."""
+    x = call.get("input", call.get("self"))
+    gamma, beta = (per_channel(call.arguments.get(name), len(x.shape)) for name in ("weight", "bias"))
+    uses_batch = bool(call.get("training", "with_update" in call.node.op)) or call.arguments.get("running_mean") is None
+    if "no_training" in call.node.op or "no_update" in call.node.op:
+        uses_batch = False
+    if uses_batch:
+        return normalized(call, x, batch_spread(x.shape, float(call["eps"])), "batch_norm", gamma, beta)
+    out = fixed_statistics(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
+    return with_statistics(call, out)
+
+
+def running_constants(site: Site, mode: str) -> Constants:
+    """Return the constants with fixed statistics: ``max |gamma| / sqrt(var + eps)``; Lemma 1 prints the l2 norm."""
+    variance = site.running[1].detach().double().flatten()  # type: ignore[index]
+    gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
+    if bool((variance + site.eps == 0).any()):  # a division by zero: torch gives infinity and NaN
+        return Constants(Value(math.inf, Kind.CERTIFIED, mode=mode, statement="normscope F1"))
+    proved = Value.of(
+        batch_norm_running(gamma, variance, site.eps), Kind.CERTIFIED, mode=mode, statement="normscope F1"
+    )
+    printed = Value.of(batch_norm_printed(variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025 Lemma 1")
+    scale = torch.ones_like(variance) if gamma is None else gamma
+    slides = Value.of(
+        batch_norm_slides(scale, variance, site.eps), Kind.PRINTED, mode=mode, statement="than2025slides BN"
+    )
+    return Constants(proved, None, printed, printed.log >= proved.log, slides)
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    return _of_batches(site, floor, mode) if site.running is None else running_constants(site, mode)
+
+
+def _module_spread(module: nn.BatchNorm2d, shape: tuple[int, ...]) -> Spread:
+    return batch_spread(shape, module.eps)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,)
+
+
+_of_batches = spread_constants(
+    "normscope F2",
+    (lambda floor, eps: batch_norm_printed(floor.flatten().square(), eps), "than2025 Lemma 1"),
+    across_batch=True,
+)
+NORMALIZER = Normalizer(
+    kind="batch_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of a channel of the batch, or fixed ones",
+    constants=_constants,
+    ops=OPS,
+    modules=(nn.modules.batchnorm._BatchNorm,),
+    module_spread=_module_spread,
+    symmetry=Symmetry("neuron", shift=True),
+    across_batch=True,
+    claims=_claims,
+)

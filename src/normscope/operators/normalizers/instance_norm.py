@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
-from normscope.operators.normalizers.batch_norm import batch_norm_batch_on_floor, floors_like, grouped_range
-from normscope.operators.normalizers.group_norm import group_norm_at, group_norm_each, group_norm_on_ball
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import Spread, fixed_statistics, normalizer, per_channel
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizers.batch_norm import (
+    batch_norm_batch_on_floor,
+    floors_like,
+    grouped_range,
+    running_constants,
+)
+from normscope.operators.normalizers.group_norm import (
+    group_norm_at,
+    group_norm_each,
+    group_norm_on_ball,
+    group_norm_printed,
+)
 from normscope.operators.normalizers.layer_norm import OutputRange
+from normscope.operators.registry import Call, rule
+from normscope.operators.site import Site
+from normscope.operators.spread_constants import spread_constants
 
 
 @statement("normscope", "Proposition IN-1", holds="instance statistics; with running statistics it is batch norm")
@@ -116,3 +134,45 @@ def instance_norm_range(gamma: Tensor, beta: Tensor | None, positions: int) -> O
     scale = as_float64(gamma, "gamma").reshape(-1)
     shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(-1)
     return grouped_range(scale, shift, positions, positions)
+
+
+def instance_spread(shape: tuple[int, ...], eps: float) -> Spread:
+    """Return how an input of a shape (samples, channels, *positions) is divided."""
+    return Spread(shape, tuple(range(2, len(shape))), eps, True, channel_axis=1)
+
+
+@rule("instance_norm")
+def instance_norm(call: Call) -> Any:
+    """InstanceNorm: one channel of one sample; with running statistics it is a fixed affine map."""
+    x = call["input"]
+    gamma, beta = (per_channel(call[name], len(x.shape)) for name in ("weight", "bias"))
+    if not call["use_input_stats"]:
+        return fixed_statistics(call, x, call["running_mean"], call["running_var"], float(call["eps"]), gamma, beta)
+    return normalizer(call, x, instance_spread(x.shape, float(call["eps"])), "instance_norm", gamma, beta)
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    return _of_instances(site, floor, mode) if site.running is None else running_constants(site, mode)
+
+
+def _module_spread(module: nn.InstanceNorm2d, shape: tuple[int, ...]) -> Spread:
+    return instance_spread(shape, module.eps)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return match.centered and len(spread.view) == 4 and spread.axes == (2, 3)
+
+
+_of_instances = spread_constants(
+    "normscope F5", (lambda floor, eps: group_norm_printed(floor.flatten(), eps), "than2025 Lemma 3")
+)
+NORMALIZER = Normalizer(
+    kind="instance_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one channel of one sample",
+    constants=_constants,
+    ops=("instance_norm",),
+    modules=(nn.modules.instancenorm._InstanceNorm,),
+    module_spread=_module_spread,
+    symmetry=Symmetry("neuron", shift=True),
+    claims=_claims,
+)

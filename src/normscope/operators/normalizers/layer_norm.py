@@ -11,15 +11,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import Spread, normalized
+from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.moments import inverse_scale, standard_deviation
 from normscope.operators.normalizers.secular_equation import centered_scale_norm, shrunk_scale_norm
+from normscope.operators.registry import Call, rule
+from normscope.operators.spread_constants import spread_constants
 
 #: Replaces the norm of a zero row, whose direction is then zero as it should be.
 TINY = 1e-300
@@ -343,3 +349,39 @@ def printed_is_bound(printed: float, certified: float) -> bool:
     (False, True)
     """
     return printed >= certified * (1.0 - 1e-11)
+
+
+def trailing_spread(shape: tuple[int, ...], count: int, eps: float, *, centered: bool) -> Spread:
+    """Return how an input is divided that is normalized over its last ``count`` axes."""
+    return Spread(shape, tuple(range(len(shape) - count, len(shape))), eps, centered)
+
+
+@rule("layer_norm", "native_layer_norm")
+def layer_norm(call: Call) -> Any:
+    """LayerNorm over the trailing axes."""
+    x = call["input"]
+    spread = trailing_spread(x.shape, len(call["normalized_shape"]), float(call["eps"]), centered=True)
+    return normalized(call, x, spread, "layer_norm", call["weight"], call["bias"])
+
+
+def _module_spread(module: nn.LayerNorm, shape: tuple[int, ...]) -> Spread:
+    return trailing_spread(shape, len(module.normalized_shape), module.eps, centered=True)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return match.centered
+
+
+NORMALIZER = Normalizer(
+    kind="layer_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one sample or token",
+    constants=spread_constants(
+        "normscope F3", (lambda floor, eps: layer_norm_printed(float(floor.min()), eps), "than2025 Lemma 2")
+    ),
+    ops=("layer_norm", "native_layer_norm"),
+    modules=(nn.LayerNorm,),
+    module_spread=_module_spread,
+    symmetry=Symmetry("layer", row=True, shift=True),
+    claims=_claims,
+    takes_any_axes=True,
+)

@@ -6,16 +6,22 @@ With ``r^2 = ||x||^2/n + eps`` and ``kappa = eps/r^2`` the Jacobian is ``diag(ga
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
 from normscope.core.statement import statement
-from normscope.operators.normalizers.layer_norm import TINY, OutputRange
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import Spread, normalized
+from normscope.operators.normalizer import Normalizer, Symmetry
+from normscope.operators.normalizers.layer_norm import TINY, OutputRange, trailing_spread
 from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
 from normscope.operators.normalizers.secular_equation import shrunk_scale_norm
+from normscope.operators.registry import Call, rule
+from normscope.operators.spread_constants import spread_constants
 
 
 def rms_norm_eps(eps: float | None, dtype: torch.dtype) -> float:
@@ -189,3 +195,35 @@ def _rows(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
         )
     n = scale.numel()
     return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]
+
+
+@rule("rms_norm", "_fused_rms_norm")
+def rms_norm(call: Call) -> Any:
+    """RMSNorm over the trailing axes; without eps torch takes a machine epsilon."""
+    x = call["input"]
+    value = call.value[0] if isinstance(call.value, tuple | list) else call.value
+    eps = rms_norm_eps(call.arguments.get("eps"), value.dtype)
+    spread = trailing_spread(x.shape, len(call["normalized_shape"]), float(eps), centered=False)
+    return normalized(call, x, spread, "rms_norm", call["weight"])
+
+
+def _module_spread(module: nn.RMSNorm, shape: tuple[int, ...]) -> Spread:
+    dtype = next((p.dtype for p in module.parameters()), torch.float32)
+    return trailing_spread(shape, len(module.normalized_shape), rms_norm_eps(module.eps, dtype), centered=False)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    return not match.centered and match.root_of == "mean"
+
+
+NORMALIZER = Normalizer(
+    kind="rms_norm",
+    formula="gamma x/sqrt(mean(x^2) + eps), the mean over one sample or token",
+    constants=spread_constants("normscope F6"),
+    ops=("rms_norm", "_fused_rms_norm"),
+    modules=(nn.RMSNorm,),
+    module_spread=_module_spread,
+    symmetry=Symmetry("layer"),
+    claims=_claims,
+    takes_any_axes=True,
+)

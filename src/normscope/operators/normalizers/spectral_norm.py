@@ -15,6 +15,10 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import as_float64, matrix_norm_sandwich, up
 from normscope.core.statement import statement
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Normalizer, Symmetry, of_the_weight
+from normscope.operators.written_out import Surroundings
 
 
 def reshaped_kernel(weight: Tensor, dim: int = 0) -> Tensor:
@@ -121,3 +125,20 @@ def spectral_norm_effective(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) 
     R = reshaped_kernel(weight, dim)
     sigma = as_float64(u, "u").reshape(-1) @ (R @ as_float64(v, "v").reshape(-1))
     return as_float64(weight, "weight") / torch.as_tensor(sigma)
+
+
+def _of_weight(node: Node, around: Surroundings) -> bool:
+    """Tell whether a node divides a weight by ``u . (W v)``, as torch's spectral normalization does."""
+    if name_of(node) != "div" or len(node.args) < 2 or not isinstance(node.args[1], Ref):
+        return False
+    below = around.recogniser.through(node.args[1])
+    return below is not None and name_of(below) in ("vdot", "dot")
+
+
+NORMALIZER = Normalizer(
+    kind="spectral_norm",
+    formula="W = V/(u^T V v), with the vectors u and v of a power iteration",
+    constants=of_the_weight,
+    symmetry=Symmetry("layer"),
+    of_weight=_of_weight,
+)

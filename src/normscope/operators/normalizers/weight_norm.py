@@ -14,6 +14,10 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import as_float64, down, matrix_norm_sandwich, sum_units, tree_sum, up
 from normscope.core.statement import statement
+from normscope.graph.ir import Node
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Normalizer, Symmetry, of_the_weight
+from normscope.operators.written_out import Surroundings
 
 
 @dataclass(frozen=True)
@@ -121,3 +125,20 @@ def weight_norm_parameter_constant(v: Tensor, g: Tensor | None = None) -> float:
     if rows.shape[1] == 1:
         return 0.0
     return up(float((gains.abs() / norms).max()), rows.shape[1] + 8.0)
+
+
+def _of_weight(node: Node, around: Surroundings) -> bool:
+    """Tell whether a node is torch's weight normalization, or divides a weight by the length of its own rows."""
+    if name_of(node) in ("_weight_norm", "_weight_norm_interface"):
+        return True
+    match = around.recogniser.match(node)
+    return match is not None and not match.centered and around.is_weight(match.source)
+
+
+NORMALIZER = Normalizer(
+    kind="weight_norm",
+    formula="W_i = g_i v_i/||v_i||, for every row or the whole weight",
+    constants=of_the_weight,
+    symmetry=Symmetry("neuron"),
+    of_weight=_of_weight,
+)

@@ -15,8 +15,12 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import as_float64, matrix_norm_sandwich, require_nonnegative, up
 from normscope.core.statement import statement
+from normscope.graph.ir import Node
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Normalizer, Symmetry, kinds_by_op, of_the_weight
 from normscope.operators.normalizers.layer_norm import layer_norm_each
 from normscope.operators.normalizers.moments import standard_deviation
+from normscope.operators.written_out import Surroundings
 
 
 @dataclass(frozen=True)
@@ -115,3 +119,20 @@ def standardization_parameter_constant(weight: Tensor, gain: Tensor | None = Non
     if gain is None or bool(torch.isinf(each).any()):
         return float(each.max())
     return up(float((each * as_float64(gain, "gain").reshape(-1).abs()).max()))
+
+
+def _of_weight(node: Node, around: Surroundings) -> bool:
+    """Tell whether a node normalizes a weight and removes its mean."""
+    if name_of(node) in kinds_by_op():
+        return around.is_weight(node.inputs()[0])
+    match = around.recogniser.match(node)
+    return match is not None and match.centered and around.is_weight(match.source)
+
+
+NORMALIZER = Normalizer(
+    kind="weight_standardization",
+    formula="W_i = gain_i (w_i - mean)/sqrt(var + eps), for every filter",
+    constants=of_the_weight,
+    symmetry=Symmetry("neuron", shift=True),
+    of_weight=_of_weight,
+)

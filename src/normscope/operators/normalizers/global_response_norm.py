@@ -20,6 +20,9 @@ Both exceed ``C q >= a_c``, so they cover the directions across the radii as wel
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,7 +40,15 @@ from normscope.core.rounding import (
     up,
 )
 from normscope.core.statement import statement
+from normscope.core.value import Kind, Value
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import Recogniser, name_of
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
+from normscope.operators.normalizer import Constants, Normalizer
 from normscope.operators.normalizers.moments import root_mean_square
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Written
 
 
 @statement("normscope", "Theorem GRN-1")
@@ -180,3 +191,106 @@ def _scale(gamma: Tensor, channels: int) -> Tensor:
     if scale.numel() != channels:
         raise InputError(f"gamma must have one entry per channel, got {scale.numel()} for {channels} channels")
     return scale
+
+
+class GlobalResponse(Nonlinear):
+    """The nonlinear part of global response normalization over C channels, with its global constant."""
+
+    def __init__(self, x: Expr, channels: int) -> None:
+        self.inputs, self.channels = (x,), channels
+
+    def constant(self, context: Context) -> Lip:
+        """Return the global constant times that of the input."""
+        return context.lipschitz(self.inputs[0]).scaled(math.log(response_core_global(self.channels)))
+
+    def image(self, context: Context) -> Range:
+        """Return the range of the input times C, the most an entry can grow."""
+        inside = context.range(self.inputs[0])
+        c = float(self.channels)
+        return Range(-product(c, inside.sup), product(c, inside.sup), product(c, inside.row), product(c, inside.norm))
+
+
+@dataclass(frozen=True)
+class _Response:
+    """``x G/(mean_c G + eps)`` as written: what is normalized, the axes of the norm, the axis of the mean, and eps."""
+
+    source: str
+    axes: tuple[int, ...]
+    channel: int
+    eps: float
+
+
+def _written_out(place: Place) -> Written | None:
+    """Find ``x * (G/(mean_c G + eps))``, checked on numbers."""
+    if name_of(place.node) != "mul" or len(place.node.args) < 2:
+        return None
+    left, right = place.node.args[:2]
+    pattern = _pattern(place.around.recogniser, left, right) or _pattern(place.around.recogniser, right, left)
+    source = None if pattern is None else place.source(pattern.source)
+    if pattern is None or source is None:
+        return None
+    rank = len(source.shape)
+    axes, channel = tuple(sorted(a % rank for a in pattern.axes)), pattern.channel % rank
+    run = place.around.run(place.node, pattern.source)
+    if channel in axes or not _responds(source.shape, axes, channel, pattern.eps, run):
+        return None
+    channels = source.shape[channel]
+    gamma = place.around.affine_after(place.node)[0]
+    if gamma is None or gamma.numel() != channels:
+        gamma = torch.ones(channels)
+    site = place.site("global_response_norm", source, pattern.source, gamma=gamma, eps=pattern.eps)
+    return Written(site, source, lambda: place.call.atom(GlobalResponse(source, channels), source.shape))
+
+
+def _pattern(find: Recogniser, numerator: Any, other: Any) -> _Response | None:
+    """Match the ratio of a norm and the mean of that norm, both of the numerator."""
+    if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
+        return None
+    ratio, top = find.through(other), find.through(numerator)
+    if ratio is None or top is None or name_of(ratio) != "div":
+        return None
+    norm, below = find.through(ratio.args[0]), find.through(ratio.args[1])
+    if norm is None or below is None or name_of(norm) not in ("linalg_vector_norm", "norm"):
+        return None
+    eps = find.stabilizer(below.args[1]) if name_of(below) == "add" else 0.0
+    mean: Node | None = find.through(below.args[0]) if name_of(below) == "add" else below
+    if eps is None or mean is None or not find.same(find.mean_of(mean), norm):
+        return None
+    if not find.same(find.through(norm.args[0]), top):
+        return None
+    settings = dict(zip(("self", "ord", "dim", "keepdim"), norm.args, strict=False)) | dict(norm.kwargs)
+    channel = find.axes(mean.args[1] if len(mean.args) > 1 else None, norm)
+    if len(channel) != 1 or settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None):
+        return None
+    return _Response(numerator.name, find.axes(settings.get("dim"), top), channel[0], eps)
+
+
+def _responds(
+    shape: Sequence[int], axes: Sequence[int], channel: int, eps: float, run: Callable[[Tensor], Tensor | None]
+) -> bool:
+    """Tell whether a function is ``x G / (mean_c G + eps)`` with ``G = ||x||`` over some axes, from random points."""
+    generator = torch.Generator().manual_seed(0)
+    for scale in (1.0, eps or 1.0):
+        x = torch.randn(tuple(shape), generator=generator, dtype=torch.float64) * scale
+        norms = torch.linalg.vector_norm(x, dim=tuple(axes), keepdim=True)
+        actual = run(x)
+        expected = x * (norms / (norms.mean(channel, keepdim=True) + eps))
+        if actual is None or actual.shape != x.shape:
+            return False
+        if not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * scale):
+            return False
+    return True
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    channels = site.shape[-1] if site.gamma is None else site.gamma.numel()
+    gamma = torch.ones(channels, dtype=torch.float64) if site.gamma is None else site.gamma.double().flatten()
+    return Constants(Value.of(response_norm_global(gamma), Kind.CERTIFIED, statement="normscope GRN"))
+
+
+NORMALIZER = Normalizer(
+    kind="global_response_norm",
+    formula="gamma x G/(mean_c G + eps) + beta + x, G the norm of each channel of one sample",
+    constants=_constants,
+    written_out=_written_out,
+)

@@ -12,9 +12,9 @@ from torch.nn.utils import parametrizations
 
 from networks import Lambda, captured_of, jacobian_norm, points, program_of, seeded, spectral_norm
 from normscope.core.value import Kind
-from normscope.lipschitz.normalizers import OF_WEIGHTS, describe, site_constants
+from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.program import build_program
-from normscope.operators.site import Site
+from normscope.operators.site import Site, describe
 from normscope.operators.survey import survey
 
 EPS = 1e-2
@@ -116,7 +116,7 @@ def test_normalizers_of_weights_have_constant_one(wrap: Callable[[nn.Module], nn
     """They act on the weight: the layer's own norm tells what they did."""
     program = program_of(seeded(wrap(nn.Linear(4, 3))), points(2, 4))
     (site,) = program.sites
-    assert site.kind in OF_WEIGHTS
+    assert acts_on_weights(site.kind)
     constants = site_constants(site, None, "running")
     assert constants.proved.log == 0.0
     assert constants.printed is None

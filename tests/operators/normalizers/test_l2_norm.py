@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.operators.normalizers.l2_normalize import (
+from normscope.operators.normalizers.l2_norm import (
     Form,
     l2_norm_at,
     l2_norm_global,

@@ -1,0 +1,59 @@
+"""What is known around a node: weights behind reshapes, scale and shift after it, and it as a function of another."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from networks import Lambda, captured_of, points
+from normscope.graph.recognise import name_of
+from normscope.operators.program import Walk
+from normscope.operators.written_out import Surroundings
+
+
+def _around(model: nn.Module, x: Tensor) -> Surroundings:
+    captured = captured_of(model, x)
+    walk = Walk(captured.graph, captured.tensors, captured.at_batch(1))
+    walk.run()
+    return walk.around
+
+
+def test_a_weight_is_a_parameter_up_to_shape_and_factors() -> None:
+    """A sum of two parameters is not, nor is a product of two."""
+    model = Lambda(
+        lambda s, x: x @ (s.a.t() * 2.0) + x @ torch.sin(s.a + s.b) + x @ torch.cos(s.a * s.b),
+        a=nn.Parameter(points(3, 3)),
+        b=nn.Parameter(points(3, 3)),
+    )
+    around = _around(model, points(2, 3))
+    products = [n for n in around.graph if name_of(n) == "mul"]
+    sums = [n for n in around.graph if name_of(n) == "add" and around.expression(n.name) is None]
+    assert [around.is_weight(n.name) for n in products] == [True, False]
+    assert [around.is_weight(n.name) for n in sums] == [False]
+
+
+def test_scale_and_shift_are_those_right_after() -> None:
+    """Constant ones only."""
+    gamma, beta = points(3), points(3, seed=1)
+    model = Lambda(lambda s, x: torch.tanh(x) * s.g + s.b, g=nn.Parameter(gamma), b=nn.Parameter(beta))
+    around = _around(model, points(2, 3))
+    (node,) = [n for n in around.graph if name_of(n) == "tanh"]
+    found = around.affine_after(node)
+    assert found[0] is not None
+    assert found[1] is not None
+    assert torch.equal(found[0], gamma)
+    assert torch.equal(found[1], beta)
+    moving = _around(Lambda(lambda s, x: torch.tanh(x) * torch.exp(x)), points(2, 3))
+    (node,) = [n for n in moving.graph if name_of(n) == "tanh"]
+    assert moving.affine_after(node) == (None, None)
+
+
+def test_a_node_is_a_function_of_another() -> None:
+    """With constants at their values."""
+    gamma = points(3)
+    around = _around(Lambda(lambda s, x: torch.exp(torch.tanh(x) * s.g), g=nn.Parameter(gamma)), points(2, 3))
+    inner, outer = (next(n for n in around.graph if name_of(n) == name) for name in ("tanh", "exp"))
+    x = points(1, 3, seed=4)
+    value = around.run(outer, inner.name)(x)
+    assert value is not None
+    assert torch.allclose(value, torch.exp(x * gamma))
