@@ -115,7 +115,7 @@ def forming_error(source: Expr, target: Expr, *, adjoint: bool = False) -> Formi
             masses[expr.id] = log_sum(2 * m for m in mass) / 2
             errors[expr.id] = log_sum(2 * e for e in error) / 2
         else:
-            gain, roundings = _absolute(expr.op, expr) if len(expr.inputs) == 1 else (math.inf, 0)
+            gain, roundings = absolute(expr.op, expr) if len(expr.inputs) == 1 else (math.inf, 0)
             masses[expr.id] = -math.inf if gain == -math.inf else mass[0] + gain
             errors[expr.id] = _after(error[0], mass[0], gain, roundings)
     relative = 2.0 * UNIT_ROUNDOFF * math.sqrt(max(1, min(source.numel, target.numel)))
@@ -136,7 +136,7 @@ def _after(error: float, mass: float, gain: float, roundings: int) -> float:
     return gain + log_sum((error, own))
 
 
-def _absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
+def absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
     """Return the log of the norm of an operation with absolute coefficients, and its roundings either way."""
     source = expr.inputs[0]
     if op.kind in ("isometry", "embedding") or (op.kind == "contraction" and op.data.get("coordinate")):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from normscope.operators.joining import _piece
 from normscope.operators.layout import _first, broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
 from normscope.operators.registry import Call, rule
-from normscope.operators.scalar.activations import image, slope
+from normscope.operators.scalar.activations import ACTIVATIONS, image, slope
 
 #: Functions of one argument, by the name their operation has; aliases have the name in the table of activations.
 _PLAIN = (
@@ -52,7 +53,13 @@ def pointwise(call: Call) -> Any:
     return call.with_rest(function(call, _first(call), name, parameters), "kept for the derivative")
 
 
-def function(call: Call, x: Expr, name: str, parameters: dict[str, Any] | None = None) -> Expr:
+def function(
+    call: Call,
+    x: Expr,
+    name: str,
+    parameters: dict[str, Any] | None = None,
+    apply: Callable[[Tensor], Tensor] | None = None,
+) -> Expr:
     """Return an entrywise function of an expression, or an opaque one if it is unknown."""
     given = parameters or {}
     try:
@@ -72,9 +79,24 @@ def function(call: Call, x: Expr, name: str, parameters: dict[str, Any] | None =
             lambda a, b: image(name, given, a, b),
             needs_range=math.isinf(fixed),
             vanishing=low == 0.0 == high,
+            curve=ACTIVATIONS[name].curve(given),
+            apply=apply or on_tensors(name, given),
+            inexact=room - 1.0,
         ),
         x.shape,
     )
+
+
+def on_tensors(name: str, parameters: dict[str, Any]) -> Callable[[Tensor], Tensor]:
+    """Return an entrywise function by the name of its operation, with its parameters.
+
+    >>> on_tensors("leaky_relu", {"negative_slope": 0.5})(torch.tensor([-2.0, 1.0])).tolist()
+    [-1.0, 1.0]
+    """
+    if name == "pow":
+        return lambda z: z.pow(parameters["exponent"])
+    found: Callable[..., Tensor] = getattr(torch.ops.aten, name, None) or getattr(torch.nn.functional, name)
+    return lambda z: found(z, **parameters)
 
 
 @rule("prelu", "_prelu_kernel")
@@ -84,7 +106,9 @@ def prelu(call: Call) -> Expr:
     if isinstance(weight, Expr) or not isinstance(x, Expr) or weight.numel() == 0:
         return call.opaque("prelu with an input-dependent slope")
     weight = weight.detach().double()
-    return function(call, x, "prelu", {"weight": [float(weight.min()), float(weight.max())]})
+    places = weight.flatten() if len(x.shape) < 2 else weight.reshape(-1, *(1,) * (len(x.shape) - 2))
+    ends = {"weight": [float(weight.min()), float(weight.max())]}
+    return function(call, x, "prelu", ends, lambda z: torch.where(z > 0, z, z * places.to(z)))
 
 
 @rule("clamp", "clamp_min", "clamp_max", "clip")
@@ -111,7 +135,26 @@ def clamped(call: Call, x: Expr, low: Any, high: Any) -> Expr:
         # min and max increase in every argument
         return min(max(a, low_least), high_least), min(max(b, low_most), high_most)
 
-    return call.atom(Pointwise(x, lambda a, b: 1.0, enclosure, needs_range=False), x.shape)
+    ends = {"min": _number(low), "max": _number(high)}
+    known = all(limit is None or _number(limit) is not None for limit in (low, high))
+    return call.atom(
+        Pointwise(
+            x,
+            lambda a, b: 1.0,
+            enclosure,
+            needs_range=False,
+            curve=ACTIVATIONS["clamp"].curve(ends) if known else None,
+            apply=(lambda z: z.clamp(**ends)) if known else None,
+        ),
+        x.shape,
+    )
+
+
+def _number(limit: Any) -> float | None:
+    """Return a limit that is one number, or nothing."""
+    if limit is None or (isinstance(limit, Tensor) and limit.numel() != 1):
+        return None
+    return float(limit)
 
 
 def _ends(limit: Any, default: float) -> tuple[float, float]:

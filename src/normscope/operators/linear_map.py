@@ -181,11 +181,11 @@ class LinearMap:
 
     def apply_batch(self, X: Tensor) -> Tensor:
         """Return :math:`A x_i` for every row of a batch ``(b, *domain_shape)``."""
-        return _batched(self._apply, self._apply_batch, X)
+        return batched(self._apply, self._apply_batch, X)
 
     def adjoint_batch(self, Y: Tensor) -> Tensor:
         """Return :math:`A^T y_i` for every row of a batch ``(b, *range_shape)``."""
-        return _batched(self._adjoint, self._adjoint_batch, Y)
+        return batched(self._adjoint, self._adjoint_batch, Y)
 
     def matrix(self) -> Tensor:
         """Return the dense matrix ``(range_dimension, domain_dimension)``, built on the smaller side in chunks."""
@@ -194,7 +194,7 @@ class LinearMap:
         return _columns(self.adjoint_batch, self.range_shape, self.domain_dimension, self.dtype, self.device)
 
 
-def _batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
+def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
     """Return ``single`` on every row: by the known batch function, by ``vmap``, else by a loop."""
     if batch is not None:
         return batch(X)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from normscope.core.value import log_of, log_sum
 from normscope.operators.expression import Expr
+from normscope.operators.scalar.curve import Curve
 
 INF = math.inf
 
@@ -232,6 +233,9 @@ class Pointwise(Nonlinear):
     Attributes:
         slope: ``slope(low, high)``, a certified bound on the slope on an interval.
         enclosure: ``enclosure(low, high)``, a certified enclosure of the values on an interval.
+        curve: the pieces of the function, where they are known.
+        apply: the function itself on tensors, where it is known.
+        inexact: how far torch's derivative may be off, relative to the slope.
     """
 
     def __init__(
@@ -242,9 +246,13 @@ class Pointwise(Nonlinear):
         *,
         needs_range: bool,
         vanishing: bool = False,
+        curve: Curve | None = None,
+        apply: Callable[[Tensor], Tensor] | None = None,
+        inexact: float = 0.0,
     ) -> None:
         self.inputs, self.slope, self.enclosure = (x,), slope, enclosure
         self.needs_range, self.vanishing = needs_range, vanishing
+        self.curve, self.apply, self.inexact = curve, apply, inexact
 
     def _slope(self, context: Context) -> float:
         """Return the slope on the interval the entries lie in, or on the whole line where that is finite."""

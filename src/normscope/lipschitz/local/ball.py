@@ -1,0 +1,103 @@
+"""The constant of a network on a ball around one point, and the radius within which its decision cannot change."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.walk import LIMIT, ROUNDS, UnboundedError, Walk
+from normscope.operators.program import Program
+
+
+@dataclass(frozen=True)
+class Ball:
+    """What is certified on a ball.
+
+    Attributes:
+        radius: of the ball, in the l2 norm.
+        constant: the output moves at most this many times as far as the input, between any two points of the ball;
+            infinite where nothing is proved.
+        units: entries whose slope may change on the ball.
+        margin: least difference between the largest output at the centre and any other; nothing for one output.
+        why: why there is no finite constant.
+        seconds: CPU time.
+    """
+
+    radius: float
+    constant: float
+    units: int = 0
+    margin: float | None = None
+    why: str = ""
+    seconds: float = 0.0
+
+    @property
+    @statement("normscope", "LOCAL-5", holds="the decision is the largest of several outputs")
+    def certified_radius(self) -> float:
+        r"""Return a radius within which the decision cannot change, :math:`\min(r, m / (\sqrt 2 L))`.
+
+        >>> round(Ball(0.5, 10.0, margin=1.0).certified_radius, 4), Ball(0.05, 10.0, margin=1.0).certified_radius
+        (0.0707, 0.05)
+        """
+        if self.margin is None or self.margin <= 0 or math.isinf(self.constant):
+            return 0.0
+        if self.constant == 0:
+            return self.radius
+        return min(self.radius, self.margin / (math.sqrt(2) * self.constant) * (1 - 1e-12))
+
+
+def on_ball(
+    program: Program,
+    steps: Steps,
+    point: Sequence[Tensor],
+    radius: float,
+    *,
+    limit: int = LIMIT,
+    rounds: int = ROUNDS,
+    tries: int = 40,
+    seconds: float = math.inf,
+) -> Ball:
+    """Return the certified constant of a network on ``|x - point| <= radius``.
+
+    Args:
+        program: the network for inputs of this shape.
+        steps: bounds of its linear operations, shared between points.
+        point: the value of every block of the input.
+        radius: of the ball; zero asks for the Jacobian at the point, both sides of every kink included.
+        limit: most entries whose slope may change.
+        rounds: of tuning the ranges.
+        tries: most multipliers to try.
+        seconds: CPU time after which the best multipliers so far are taken.
+
+    Raises:
+        InputError: if the radius is negative, infinite or not a number, or the point is not finite.
+    """
+    start = time.process_time()
+    walk = Walk(program, steps, point, radius, limit=limit, rounds=rounds)
+    try:
+        system = walk.run()
+        bound = gain(system, steps=tries, seconds=seconds).value
+        why = "" if math.isfinite(bound) else "no multipliers were found"
+        units = len(system.unit)
+    except UnboundedError as error:
+        bound, why, units = math.inf, str(error), len(walk.units)
+    return Ball(radius, bound, units, _margin(walk), why, time.process_time() - start)
+
+
+def _margin(walk: Walk) -> float | None:
+    """Return the certified margin of the decision at the centre, if the network has one row of outputs."""
+    outputs = [walk.nominal.get(e.id) for _, e in walk.program.outputs]
+    if len(outputs) != 1 or outputs[0] is None or outputs[0].value.numel() < 2:
+        return None
+    shape = outputs[0].value.shape
+    if shape[-1] != outputs[0].value.numel():
+        return None
+    top = torch.topk(outputs[0].value.flatten(), 2).values
+    return float(top[0] - top[1]) - 2 * outputs[0].error

@@ -1,0 +1,217 @@
+"""Ranges on a ball: an ellipsoid that holds the input and the remainders of all nonlinear units seen so far."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.matrix_rounding import gamma
+
+#: Part of the definiteness of the form that is given up, so that rounding cannot matter.
+ROOM = 1e-4
+#: How much of a new unit's share of the ellipsoid its input may fill.
+FILL = 0.3
+
+
+def padded(rows: Tensor, columns: int) -> Tensor:
+    """Return rows with zeros up to a number of columns."""
+    missing = columns - rows.shape[1]
+    return rows if not missing else torch.cat([rows, rows.new_zeros(len(rows), missing)], 1)
+
+
+@statement("normscope", "LOCAL-1", holds="every remainder in its secant sector; rounding included")
+class Ellipsoid:
+    r"""The set of (x, w) with :math:`|x| \le 1` and :math:`|w_u| \le \rho_u |q_u|`, :math:`q = M (x, w)`, from outside.
+
+    For :math:`t > 0` and :math:`D = \mathrm{diag}(1, t)` with :math:`R = \mathrm{diag}(t) - m D m^T > 0`,
+    :math:`m = \mathrm{diag}(\rho) M`, every such (x, w) has :math:`a \cdot (x, w) \le \sqrt{a^T \Sigma a}` with
+    :math:`\Sigma = D + D m^T R^{-1} m D`. Remainders are given relative to a nominal slope as sectors around
+    :math:`c`: :math:`e = c q + w`.
+
+    Args:
+        inputs: number of entries of x.
+        dtype: of all rows.
+    """
+
+    def __init__(self, inputs: int, dtype: torch.dtype = torch.float64) -> None:
+        self.inputs, self.dtype = inputs, dtype
+        empty = torch.zeros(0, dtype=dtype)
+        self.rows = torch.zeros(0, inputs, dtype=dtype)  # q of every unit's entries, over (x, w)
+        self.centre, self.radius, self.t = empty, empty, empty
+        self.unit = torch.zeros(0, dtype=torch.long)
+        self.factor = torch.zeros(0, 0, dtype=dtype)
+        self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
+        self.weighted = 0.0  # Frobenius norm of the raw rows times the middles of the sectors
+
+    def __len__(self) -> int:
+        return len(self.t)
+
+    def centred(self, raw: Tensor) -> Tensor:
+        """Return rows over (x, e) as rows over (x, w)."""
+        raw = padded(raw, self.inputs + len(self))
+        if not len(self):
+            return raw
+        return raw + (raw[:, self.inputs :] * self.centre) @ self.rows
+
+    def after_centring(self, raw: Tensor, error: float) -> float:
+        r"""Return a bound on the error of centred rows, those there are and new ones, from that of the new raw ones.
+
+        With N and M the raw and centred rows of all units, :math:`M = (1 - N_w c)^{-1} N`, so an error E of N makes
+        one of at most :math:`(1 + \|M_w c\|)(1 + \|c M\|) \|E\|` in M.
+        """
+        if not len(self):
+            return error
+        weighted = (padded(raw, self.inputs + len(self))[:, self.inputs :] * self.centre).norm()
+        raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
+        rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted)) * float(self.rows.norm())
+        through = 1 + _norm_above(self.centre[:, None] * self.rows)
+        return 1.01 * raised * (math.hypot(self.raw_error, error) * through + rounding)
+
+    def radii(self, rows: Tensor, error: float) -> Tensor:
+        r"""Return bounds of :math:`a \cdot (x, w)` for rows a.
+
+        Args:
+            rows: centred rows.
+            error: Frobenius norm of their error.
+        """
+        return _above(self._squares(rows), error * self._stretch())
+
+    def group_radii(self, rows: Tensor, groups: int, error: float) -> Tensor:
+        """Return bounds of the norms of (a_i (x, w)) over groups of as many consecutive rows each."""
+        if not rows.numel():
+            return rows.new_zeros(groups)
+        scaled = torch.cat([rows[:, : self.inputs], rows[:, self.inputs :] * self.t.sqrt()], 1)
+        parts = scaled.reshape(groups, -1, scaled.shape[1])
+        gram = parts @ parts.transpose(1, 2)
+        if len(self):
+            solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False).T
+            more = solved.reshape(groups, -1, len(self))
+            gram = gram + more @ more.transpose(1, 2)
+        gram = (gram + gram.transpose(1, 2)) / 2
+        slack = 1e-12 * gram.shape[-1] * gram.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return _above(torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0) + slack, error * self._stretch())
+
+    def _stretch(self) -> float:
+        """Return a bound on the square root of the norm of the matrix of the ellipsoid."""
+        return max(1.0, float(self.t.max()) ** 0.5 if len(self) else 1.0) * (ROOM**-0.5 if len(self) else 1.0)
+
+    def _through(self, rows: Tensor) -> Tensor:
+        """Return ``m D a`` for rows a, as columns."""
+        weighted = torch.cat([rows[:, : self.inputs], rows[:, self.inputs :] * self.t], 1)
+        return self.radius[:, None] * (self.rows @ weighted.T)
+
+    def _squares(self, rows: Tensor) -> Tensor:
+        """Return the quadratic form at each row."""
+        plain = rows[:, : self.inputs].square().sum(1)
+        if not len(self):
+            return plain
+        solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False)
+        return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
+
+    def grow(self, raw: Tensor, centre: Tensor, radius: Tensor, unit: Tensor, error: float) -> None:
+        """Add entries with their rows, secant sectors and units.
+
+        Args:
+            raw: their inputs over (x, e).
+            centre: middle of each sector.
+            radius: half of its width.
+            unit: number of the unit of each entry, counted on from those there are.
+            error: Frobenius norm of the error of the raw rows.
+        """
+        u, old = len(raw), len(self)
+        if not u:
+            return
+        rows = self.centred(raw)
+        self.error = self.after_centring(raw, error)
+        self.raw_error = math.hypot(self.raw_error, error)
+        if old:
+            weighted = (padded(raw, self.inputs + old)[:, self.inputs :] * self.centre).norm()
+            self.weighted = math.hypot(self.weighted, float(weighted))
+        m = radius[:, None] * rows
+        mixed = torch.cat([m[:, : self.inputs], m[:, self.inputs :] * self.t], 1)
+        P = mixed @ m.T
+        across = torch.zeros(u, 0, dtype=self.dtype)
+        if old:
+            across = torch.linalg.solve_triangular(self.factor, self._through(m), upper=False).T
+            P = P + across @ across.T
+        P = (P + P.T) / 2
+        root = P.diagonal().clamp_min(0).sqrt()
+        share = 0.5 * root * root.sum() + 0.5 * P.abs().sum(1) + 1e-30
+        first = int(unit.min())
+        sums = torch.zeros(int(unit.max()) - first + 1, dtype=self.dtype)
+        counts = torch.zeros_like(sums).index_add_(0, unit - first, torch.ones_like(share))
+        share = (sums.index_add_(0, unit - first, share) / counts)[unit - first]
+        side = share.sqrt()
+        t = share * (float(torch.linalg.eigvalsh(P / side[:, None] / side)[-1]) / FILL + 1e-30)
+        block = -P
+        block.diagonal().add_((1 - ROOM) * t)
+        lower = torch.linalg.cholesky(block)
+        self.factor = torch.cat([padded(self.factor, old + u), torch.cat([-across, lower], 1)])
+        self.rows = torch.cat([padded(self.rows, self.inputs + old + u), padded(rows, self.inputs + old + u)])
+        self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
+        self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
+
+    def room_needed(self) -> float:
+        """Return what rounding may have taken of the room that was left for it: more than one is too much."""
+        if not len(self):
+            return 0.0
+        m = self.radius[:, None] * self.rows
+        most = max(1.0, float(self.t.max()) ** 0.5)
+        moved = 2.1 * float((self.radius / self.t.sqrt()).max()) * self.error * most
+        size = float((m * torch.cat([m.new_ones(self.inputs), self.t.sqrt()]) / self.t.sqrt()[:, None]).square().sum())
+        rounding = gamma(m.shape[1] + len(self) + 8) * (size + 3 * len(self))
+        return (moved + rounding) / ROOM
+
+    def refactored(self, t: Tensor) -> bool:
+        """Take other shares if the form stays definite, and tell whether it does."""
+        m = self.radius[:, None] * self.rows
+        R = -(m * torch.cat([m.new_ones(self.inputs), t])) @ m.T
+        R.diagonal().add_((1 - ROOM) * t)
+        factor, info = torch.linalg.cholesky_ex(R)
+        if int(info):
+            return False
+        self.t, self.factor = t, factor
+        return True
+
+    def tuned(self, rows: Tensor, error: float, rounds: int) -> Tensor:
+        """Return bounds as :meth:`radii` does, the smallest over some rounds of better shares for these rows."""
+        best = self.radii(rows, error)
+        if not len(self) or not len(rows):
+            return best
+        level, kept = float(best.log().mean()), (self.t, self.factor)
+        units = int(self.unit.max()) + 1
+        for _ in range(rounds):
+            solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False)
+            back = torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
+            m = self.radius[:, None] * self.rows
+            y = (rows.T + m.T @ back) * torch.cat([m.new_ones(self.inputs), self.t])[:, None]
+            y = y / best.clamp_min(1e-300)
+            free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, y[self.inputs :].square().sum(1))
+            held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, (m @ y).square().sum(1))
+            move = ((held + 1e-300) / (free + 1e-300)).clamp(0.05, 20.0).sqrt()[self.unit]
+            if not self.refactored(self.t * move):
+                break
+            radii = self.radii(rows, error)
+            best = torch.minimum(best, radii)
+            if float(radii.log().mean()) >= level:
+                break
+            level, kept = float(radii.log().mean()), (self.t, self.factor)
+        self.t, self.factor = kept
+        return best
+
+
+def _norm_above(matrix: Tensor) -> float:
+    """Return a bound on the spectral norm: the Frobenius norm, or the root of the largest sums of rows and columns."""
+    if not matrix.numel():
+        return 0.0
+    size = matrix.abs()
+    schur = float(size.sum(0).max() * size.sum(1).max()) ** 0.5
+    return min(schur, float(matrix.norm())) * (1 + 1e-12)
+
+
+def _above(squares: Tensor, pad: float) -> Tensor:
+    """Return roots, raised by their rounding and by a pad."""
+    return squares.clamp_min(0).sqrt() * (1 + 1e-7) + pad

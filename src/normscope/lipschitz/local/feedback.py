@@ -1,0 +1,311 @@
+"""A linear system closed by uncertain slopes, and a certified bound of its gain by one multiplier per slope."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.cholesky import cholesky_margin
+from normscope.linalg.matrix_rounding import gamma
+
+#: First relative distance between the bound that the search found and the one that is proved.
+SLACK = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Feedback:
+    r"""The map :math:`x \mapsto y = A x + G w` with :math:`q = B x + N w` and :math:`w_u = \Delta_u q_u` per unit u.
+
+    A unit is one entry with :math:`\Delta \in [c - \rho, c + \rho]`, or several with :math:`c = 0` and
+    :math:`\|\Delta_u\| \le \rho_u`. N is strictly lower triangular, blocks of units that do not feed one another
+    standing together.
+
+    Attributes:
+        A: (outputs, inputs).
+        G: (outputs, m).
+        B: (m, inputs).
+        N: (m, m).
+        centre: (m,), c.
+        radius: (m,), :math:`\rho > 0`.
+        unit: (m,), the unit of each entry, 0, 1, ...
+        blocks: (start, end) of entries that do not feed one another.
+        error: bound on the Frobenius norm of the error of the matrix ``[[A, G], [B, N]]``.
+    """
+
+    A: Tensor
+    G: Tensor
+    B: Tensor
+    N: Tensor
+    centre: Tensor
+    radius: Tensor
+    unit: Tensor
+    blocks: tuple[tuple[int, int], ...]
+    error: float = 0.0
+
+    @property
+    def units(self) -> int:
+        """Return the number of units."""
+        return int(self.unit.max()) + 1 if len(self.unit) else 0
+
+    def transposed(self) -> Feedback:
+        """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
+        m = len(self.unit)
+        back = torch.arange(m - 1, -1, -1)
+        blocks = tuple((m - j, m - i) for i, j in reversed(self.blocks))
+        return Feedback(
+            self.A.T.contiguous(),
+            self.B[back].T.contiguous(),
+            self.G[:, back].T.contiguous(),
+            self.N[back][:, back].T.contiguous(),
+            self.centre[back],
+            self.radius[back],
+            self.unit[back],
+            blocks,
+            self.error,
+        )
+
+    @cached_property
+    def side(self) -> _Side:
+        """Return the transposed system, of which only Gram matrices over the inputs are needed."""
+        joint = torch.cat([self.A, self.B])
+        return _Side(joint @ joint.T, self.A.shape[0], self.G.T.contiguous(), self.N.T.contiguous())
+
+
+@dataclass(frozen=True)
+class _Side:
+    """``p = A y + G w``, ``q = B y + N w`` with only the Gram matrix of ``[A G]``: y is the small side."""
+
+    gram: Tensor
+    size: int
+    B: Tensor
+    N: Tensor
+
+    def form(self, f: Feedback, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Return the blocks (ww, wy, yy) of :math:`\sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |p|^2`."""
+        c = self.size
+        TC = T * f.centre
+        low_high = T * (f.centre.square() - f.radius.square())
+        cross = TC[:, None] * self.N
+        ww = -cross - cross.T - self.gram[c:, c:]
+        ww.diagonal().add_(T)
+        wy = -TC[:, None] * self.B - self.gram[c:, :c]
+        yy = -self.gram[:c, :c]
+        if bool((low_high != 0).any()):  # zero for sectors [0, s]
+            weighted = low_high[:, None] * self.N
+            ww = ww + self.N.T @ weighted
+            wy = wy + weighted.T @ self.B
+            yy = yy + self.B.T @ (low_high[:, None] * self.B)
+        return ww, wy, yy
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A bound of a gain.
+
+    Attributes:
+        value: the bound; infinite if nothing was proved.
+        steps: how many multipliers were tried.
+        multipliers: those it was proved with, one per unit.
+    """
+
+    value: float
+    steps: int = 0
+    multipliers: Tensor | None = None
+
+
+@statement("normscope", "LOCAL-2", holds="all slopes in their sectors, chosen independently; rounding included")
+def gain(feedback: Feedback, *, steps: int = 40, seconds: float = math.inf) -> Bound:
+    r"""Return a certified bound of :math:`\|y\| / \|x\|` over all slopes.
+
+    For every :math:`T > 0` for which the form
+    :math:`L^2 |x|^2 + \sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |y|^2` is not negative, L is a bound; T is
+    found by a fixed point and gradient steps, and the last form is proved by a factorisation.
+
+    Args:
+        feedback: the system.
+        steps: most multipliers to try.
+        seconds: CPU time after which the best so far is proved.
+
+    >>> one = torch.ones(1, 1, dtype=torch.float64)
+    >>> f = Feedback(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], torch.zeros(1, dtype=torch.long), ((0, 1),))
+    >>> round(gain(f).value, 3)  # 1 + s with s in [0, 1]
+    2.0
+    """
+    if feedback.A.shape[0] > feedback.A.shape[1]:
+        feedback = feedback.transposed()
+    if not len(feedback.unit):
+        return Bound(proved(feedback, feedback.A.new_zeros(0), _norm(feedback.A)))
+    found, tried = search(feedback, steps, seconds)
+    if found is None:
+        return Bound(math.inf, tried)
+    T, level = found
+    return Bound(proved(feedback, T[feedback.unit], level), tried, T)
+
+
+def search(feedback: Feedback, steps: int, seconds: float) -> tuple[tuple[Tensor, float] | None, int]:
+    """Return multipliers (one per unit) and the bound they give, not proved yet, and the number of steps taken."""
+    start = time.process_time()
+    unit, units = feedback.unit, feedback.units
+    log = first_multipliers(feedback).log()
+    best: Tensor | None = None
+    level, damping = math.inf, 0.9
+    momentum, squares = torch.zeros_like(log), torch.zeros_like(log)
+    fixed, adam, tried = max(1, (2 * steps) // 5), 0, 0
+    for step in range(steps):
+        if step == fixed and best is not None:
+            log = best.log()
+        tried = step + 1
+        tangent = _step(feedback, log.exp()[unit])
+        if tangent is None:  # not a bound: go back towards the best
+            if best is None:
+                if step == 8:
+                    break
+                log = log + 4 * torch.linspace(0.0, 1.0, units, dtype=log.dtype)
+                continue
+            log, damping = (log + best.log()) / 2, 0.8 * damping
+            momentum.zero_()
+            continue
+        value, free, bound = tangent
+        free = torch.zeros_like(log).index_add_(0, unit, free)
+        bound = torch.zeros_like(log).index_add_(0, unit, bound)
+        if value < level:
+            level, best = value, log.exp()
+        if step < fixed:
+            floor = 1e-12 * (free.mean() + bound.mean()) + 1e-300
+            log = log + 0.5 * damping * ((free + floor) / (bound + floor)).log().clamp(-3, 3)
+        else:
+            adam += 1
+            slope = (bound - free) * log.exp() / value**2
+            momentum = 0.8 * momentum + 0.2 * slope
+            squares = 0.95 * squares + 0.05 * slope.square()
+            rate = 0.25 * damping * min(1.0, 0.1 + 3 * (1 - step / steps))
+            log = log - rate * (momentum / (1 - 0.8**adam)) / ((squares / (1 - 0.95**adam)).sqrt() + 1e-8)
+        if time.process_time() - start > seconds:
+            break
+    return (None if best is None else (best, level)), tried
+
+
+def _step(feedback: Feedback, T: Tensor) -> tuple[float, Tensor, Tensor] | None:
+    r"""Return the bound at T and per entry the mean of :math:`(w - c q)^2` and of :math:`\rho^2 q^2` where it binds."""
+    side = feedback.side
+    ww, wy, yy = side.form(feedback, T)
+    factor, info = torch.linalg.cholesky_ex(ww)
+    if int(info):
+        return None
+    W = torch.cholesky_solve(wy, factor)
+    S = wy.T @ W - yy
+    values, vectors = torch.linalg.eigh((S + S.T) / 2)
+    top = float(values[-1])
+    if not top > 0 or not math.isfinite(top):
+        return None
+    # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
+    y = vectors * torch.softmax((values - top) / (0.02 * top), 0).sqrt()
+    w = -W @ y
+    q = side.B @ y + side.N @ w
+    free = (w - feedback.centre[:, None] * q).square().sum(1)
+    return math.sqrt(top), free, (feedback.radius[:, None] * q).square().sum(1)
+
+
+def first_multipliers(feedback: Feedback) -> Tensor:
+    """Return multipliers, one per unit, for which the form is definite: block by block, the first ones first."""
+    f = feedback
+    inner = torch.eye(len(f.unit), dtype=f.N.dtype) - f.N * f.centre
+    M = f.radius[:, None] * torch.linalg.solve_triangular(inner, torch.cat([f.B, f.N], 1), upper=False)
+    n = f.B.shape[1]
+    out = torch.cat([f.A, f.G], 1) + (f.G * f.centre / f.radius) @ M
+    Q, Mw = M[:, :n] @ M[:, :n].T, M[:, n:]
+    col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt() + 1e-12
+    row = M.square().sum(1).sqrt() + 1e-12
+    shape = _per_unit((row / col).log(), f.unit, f.units).exp()[f.unit]
+    T = torch.zeros_like(f.radius)
+    for i, j in f.blocks:
+        if i == j:
+            continue
+        P, d = (Q[i:j, i:j] + Q[i:j, i:j].T) / 2, shape[i:j]
+        root = d.sqrt()
+        rho = torch.linalg.eigvalsh(P / root[:, None] / root)[-1]
+        after = Mw[j:, i:j]
+        pull = (Q[i:j, j:] / root[:, None]).square().sum()
+        push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum() + 1e-300
+        T[i:j] = torch.maximum(1.6 * rho + 1e-30, (pull / push).sqrt()) * d
+        factor = torch.linalg.cholesky_ex(torch.diag(T[i:j]) - P)[0]
+        if j < len(T):
+            Y = torch.linalg.solve_triangular(factor, Q[i:j, j:], upper=False)
+            H = T[i:j].sqrt()[:, None] * after.T
+            Q[j:, j:] += Y.T @ Y + H.T @ H
+    # The form is that of the transposed system with w scaled by its radius.
+    return _per_unit((T / f.radius.square()).log(), f.unit, f.units).exp()
+
+
+def _per_unit(values: Tensor, unit: Tensor, units: int) -> Tensor:
+    """Return the mean over the entries of each unit."""
+    count = torch.zeros(units, dtype=values.dtype).index_add_(0, unit, torch.ones_like(values))
+    return torch.zeros(units, dtype=values.dtype).index_add_(0, unit, values) / count
+
+
+def proved(feedback: Feedback, T: Tensor, level: float) -> float:
+    """Return a bound near a level, proved by a factorisation; infinite if that fails."""
+    level = max(level, 8 * feedback.error, 1e-150)
+    slack = max(SLACK, _perturbation(feedback, T, level))
+    while slack < 1.0:
+        L = level * (1 + slack)
+        slack *= 4
+        if _holds(feedback, T, L):
+            return L * (1 + 2.0**-50)
+    return math.inf
+
+
+def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
+    r"""Tell whether the form with L is positive definite beyond all rounding.
+
+    Scaled by :math:`D = \mathrm{diag}(L, T^{1/2})` its diagonal is about one. The roundings of forming it are bounded
+    by the norms of its terms, those of the factorisation by its trace, and the error E of the matrices themselves by
+    their norms.
+    """
+    side = feedback.side
+    ww, wy, yy = side.form(feedback, T)
+    n = side.size + len(T)
+    form = torch.empty(n, n, dtype=T.dtype)
+    c = side.size
+    form[:c, :c], form[c:, :c], form[:c, c:], form[c:, c:] = yy, wy, wy.T, ww
+    form[:c, :c].diagonal().add_(L * L)
+    scale = torch.cat([T.new_full((c,), L), T.sqrt()])
+    form = form / scale[:, None] / scale
+    if not bool(form.isfinite().all()):
+        return False
+    diagonal = form.diagonal()
+    diagonal -= _perturbation(feedback, T, L)
+    trace = float(diagonal.sum()) * (1 + 1e-12)
+    if not trace > 0:
+        return False
+    diagonal -= 2 * cholesky_margin(n, trace)
+    return not int(torch.linalg.cholesky_ex(form)[1])
+
+
+def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
+    """Return a bound on the norm of what rounding and the error of the matrices do to the scaled form."""
+    side = f.side
+    c, m = side.size, len(T)
+    scale = torch.cat([T.new_full((c,), L), T.sqrt()])
+    least = float(scale.min())
+    joint = (side.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt()  # |[A G] D^-1|_F
+    q = torch.cat([side.B, side.N], 1) / scale
+    weights = (f.centre.abs() + f.radius) * T.sqrt() if m else T
+    slopes = (weights[:, None] * q).norm() if m else q.new_zeros(())
+    largest = float(weights.max()) if m else 0.0
+    size = float(joint.square() + 2 * slopes + slopes.square())
+    rounding = gamma(max(f.A.shape[0], f.A.shape[1]) + m + 16) * size + 8 * gamma(8) * math.sqrt(c + m)
+    e = f.error / least
+    moved = 2 * float(joint) * e + e * e + (2 + 2 * float(slopes)) * largest * e + (largest * e) ** 2
+    return (rounding + moved) * (1 + 1e-9)
+
+
+def _norm(matrix: Tensor) -> float:
+    """Return an estimate of the spectral norm."""
+    return float(torch.linalg.matrix_norm(matrix, 2)) if matrix.numel() else 0.0

@@ -1,0 +1,147 @@
+"""Linear operations applied to many tangents at once, and what rounding may have done to the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.assembly_error import absolute, forming_error
+from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.expression import Expr, between, evaluate
+from normscope.operators.linear_map import LinearMap, batched
+
+#: Most entries of a matrix that stands for a whole segment between two nonlinear operations.
+LARGEST_SEGMENT = 2**18
+
+
+@dataclass(frozen=True)
+class Step:
+    """Bounds of one linear operation.
+
+    Attributes:
+        norm: of its spectral norm.
+        mass: of the norm of its absolute coefficients.
+        roundings: how often each result is rounded.
+    """
+
+    norm: float
+    mass: float
+    roundings: int
+
+    def error(self, error: float, size: float) -> float:
+        """Return the error of the result, from that of the operand and the operand's norm."""
+        own = gamma(self.roundings) * self.mass * size if self.roundings else 0.0
+        return (self.norm * error + own) * (1 + 8 * UNIT_ROUNDOFF)
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A linear segment as one matrix.
+
+    Attributes:
+        source: the atom it starts from.
+        matrix: (entries of the result, entries of the atom).
+        step: its bounds; the error of forming the matrix is part of its roundings.
+    """
+
+    source: Expr
+    matrix: Tensor
+    step: Step
+
+
+class Steps:
+    """Bounds of every linear operation of a network, each found once.
+
+    Args:
+        norms: where certified norms come from.
+    """
+
+    def __init__(self, norms: SegmentNorms) -> None:
+        self.norms = norms
+        self._known: dict[int, Step] = {}
+        self._segments: dict[int, Segment | None] = {}
+
+    def of(self, expr: Expr) -> Step:
+        """Return the bounds of an operation on one operand, or of a sum or concatenation (norm one in each)."""
+        if expr.id not in self._known:
+            self._known[expr.id] = self._measured(expr)
+        return self._known[expr.id]
+
+    def segment(self, expr: Expr) -> Segment | None:
+        """Return what lies between an expression and the one atom it depends on as a matrix, if that is small."""
+        if expr.id not in self._segments:
+            self._segments[expr.id] = self._formed(expr)
+        return self._segments[expr.id]
+
+    def _formed(self, expr: Expr) -> Segment | None:
+        if expr.op is None or len(expr.atoms) != 1:
+            return None
+        source = expr
+        while source.op is not None:
+            source = next(i for i in source.inputs if i.atoms)
+        if source.numel * expr.numel > LARGEST_SEGMENT or any(not e.inputs for e in between(source, expr)):
+            return None
+        mapping = LinearMap.from_function(evaluate(source, expr), source.shape, expr.shape, dtype=torch.float64)
+        forming = forming_error(source, expr, adjoint=True)
+        slack = _exp(forming.log_total)
+        norm = _exp(self.norms.norm(source, expr).log_upper)
+        matrix = mapping.matrix().contiguous()
+        mass = float(matrix.abs().sum(0).max() * matrix.abs().sum(1).max()) ** 0.5 if matrix.numel() else 0.0
+        # One product with the matrix, and the matrix is not quite the segment: both are errors relative to a row.
+        count = source.numel + 1
+        own = gamma(count) * mass * 1.01 + slack
+        return Segment(source, matrix, Step(norm, own / gamma(count), count))
+
+    def _measured(self, expr: Expr) -> Step:
+        if expr.op is None or not expr.inputs:
+            return Step(0.0, 0.0, 0)
+        if len(expr.inputs) > 1:
+            if expr.op.kind == "sum":
+                return Step(1.0, 1.0, len(expr.inputs) - 1)
+            return Step(1.0, 1.0, 0) if expr.op.kind == "concat" else Step(math.inf, math.inf, 0)
+        log_mass, roundings = absolute(expr.op, expr)
+        log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
+        return Step(_exp(log_norm), _exp(log_mass), roundings)
+
+
+def _exp(log: float) -> float:
+    return math.inf if log > 700 else math.exp(log) * (1 + 1e-12)
+
+
+def apply(expr: Expr, operands: list[Tensor]) -> Tensor:
+    """Return a linear operation applied to stacks of tensors: one result for each place of the stacks.
+
+    >>> from normscope.operators.expression import LinearOp, atom_expr, linear
+    >>> x = atom_expr(None, (2,))
+    >>> apply(linear(LinearOp("generic", lambda z: 2 * z), [x], (2,)), [torch.ones(3, 2)]).shape
+    torch.Size([3, 2])
+    """
+    op, count = expr.op, len(operands[0]) if operands else 0
+    if op is None:
+        raise ValueError("an atom is not an operation")
+    if len(operands) == 1:
+        z = operands[0]
+        if op.data.get("reshape"):
+            return z.reshape(count, *expr.shape)
+        if op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2:
+            return op.apply(z)
+        if op.kind == "convolution" and len(expr.shape) == op.data["weight"].ndim:
+            return op.apply(z.flatten(0, 1)).reshape(count, *expr.shape)
+        if op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
+            return op.apply(z)
+        return batched(op.apply, None, z).reshape(count, *expr.shape)
+    if op.kind == "sum":
+        return op.apply(*operands)
+    if not operands:
+        raise ValueError("a constant has no tangents")
+    return torch.func.vmap(op.apply)(*operands).reshape(count, *expr.shape)
+
+
+def size_of(tensors: Iterable[Tensor]) -> float:
+    """Return the norm of several tensors together, rounded up."""
+    return math.sqrt(sum(float(t.square().sum()) for t in tensors)) * (1 + 1e-12)

@@ -1,0 +1,327 @@
+"""Walk a network around a point: tangents, ranges on a ball, and the slopes that may change in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded
+from normscope.lipschitz.local.feedback import Feedback
+from normscope.lipschitz.local.point import Nominal, nominal_values
+from normscope.lipschitz.local.slopes import Scalar, Sectors, scalar_of
+from normscope.lipschitz.local.steps import Steps, apply, size_of
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Input, Nonlinear
+from normscope.operators.program import Program
+
+#: Variations of a slope below this are treated like rounding.
+NEGLIGIBLE = 1e-13
+#: Most entries whose slope may change, by default.
+LIMIT = 4_000
+#: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
+LARGEST_CARRIED = 2**20
+#: Rounds of tuning the ellipsoid for each nonlinear operation.
+ROUNDS = 6
+
+
+class UnboundedError(Exception):
+    """No constant on the ball: the message says why."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A tensor around a point: how it moves with the input and with the remainders of earlier units.
+
+    Attributes:
+        rows: (1 + inputs + remainders, *shape): the middle of the zonotope, then one tangent per generator.
+        error: bound on the Frobenius norm of the error of all rows.
+        fresh: the part of it that was made after the atoms it is linear in.
+        carried: how it moves with each entry of every earlier atom, in small networks; so that an error made there
+            is not multiplied by the norms of all layers between, but by the norm of their product.
+    """
+
+    rows: Tensor
+    error: float
+    fresh: float = 0.0
+    carried: Tensor | None = None
+
+
+@dataclass
+class Units:
+    """The entries whose slope may change on the ball, one tensor per nonlinear operation.
+
+    Attributes:
+        rows: their inputs over (x, remainders).
+        centre: middle of the tangent sector of each.
+        radius: half of its width.
+        blocks: (start, end) of the entries of each operation.
+        weight: half width of each remainder, in units of the radius of the ball.
+        error: bound on the Frobenius norm of the error of all rows.
+    """
+
+    rows: list[Tensor] = field(default_factory=list)
+    centre: list[Tensor] = field(default_factory=list)
+    radius: list[Tensor] = field(default_factory=list)
+    blocks: list[tuple[int, int]] = field(default_factory=list)
+    weight: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.float64))
+    error: float = 0.0
+
+    def __len__(self) -> int:
+        return self.blocks[-1][1] if self.blocks else 0
+
+
+class Walk:
+    """One pass over a network on the ball of a radius around a point.
+
+    Args:
+        program: the network for inputs of this shape.
+        steps: bounds of its linear operations.
+        point: the value of every block of its input.
+        radius: of the ball, in the l2 norm over all blocks.
+        limit: most entries whose slope may change.
+        rounds: of tuning the ellipsoid, for each nonlinear operation.
+
+    Raises:
+        InputError: if the radius or the point is not finite.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        steps: Steps,
+        point: Sequence[Tensor],
+        radius: float,
+        *,
+        limit: int = LIMIT,
+        rounds: int = ROUNDS,
+    ) -> None:
+        if not (math.isfinite(radius) and radius >= 0):
+            raise InputError(f"Expected a finite radius >= 0, got {radius}.")
+        self.program, self.steps, self.radius = program, steps, float(radius)
+        self.limit, self.rounds = limit, rounds
+        self.point = [p.detach().to(torch.float64) for p in point]
+        if not all(bool(p.isfinite().all()) for p in self.point):
+            raise InputError("Expected a point with finite entries, got NaN or infinity.")
+        self.inputs = sum(p.numel() for p in self.point)
+        self.units = Units()
+        self.ellipsoid = Ellipsoid(self.inputs)
+        self.known: dict[int, Rows] = {}
+        self.nominal: dict[int, Nominal] = {}
+        atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
+        small = sum(atoms) * max(atoms, default=0) <= LARGEST_CARRIED
+        self.sources: list[tuple[int, float]] | None = [] if small else None  # entries of each atom, error made there
+
+    def run(self) -> Feedback:
+        """Return the system of the outputs over the input, closed by the slopes that may change.
+
+        Raises:
+            UnboundedError: if an operation has no local rule or no finite slope, or too many slopes may change.
+        """
+        outputs = [e for _, e in self.program.outputs]
+        self.nominal = nominal_values(_order(outputs, _below), self.steps, self.point, evaluated)
+        order = _order(outputs, self._read)
+        last = {i.id: e.id for e in order for i in self._read(e)}
+        keep = {e.id for e in outputs}
+        for expr in order:
+            self.known[expr.id] = self._linear(expr) if expr.op is not None else self._atom(expr)
+            for item in self._read(expr):
+                if last[item.id] == expr.id and item.id not in keep:
+                    self.known.pop(item.id, None)
+        return self._system([self.known[e.id] for e in outputs])
+
+    def _read(self, expr: Expr) -> tuple[Expr, ...]:
+        """Return what the tangents of an expression are made of: an atom where the way from it is one matrix."""
+        segment = self.steps.segment(expr)
+        return _below(expr) if segment is None else (segment.source,)
+
+    def _linear(self, expr: Expr) -> Rows:
+        """Apply a linear operation, or a whole segment, to rows."""
+        segment = self.steps.segment(expr)
+        below = [self.known[i.id] for i in self._read(expr)]
+        if not expr.atoms or not below:
+            rows = torch.zeros(1 + self.inputs, *expr.shape, dtype=torch.float64)
+            return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
+        step = self.steps.of(expr) if segment is None else segment.step
+
+        def applied(stacks: list[Tensor]) -> Tensor:
+            if segment is not None:
+                return (stacks[0].flatten(1) @ segment.matrix.T).reshape(-1, *expr.shape)
+            most = max(len(s) for s in stacks)
+            return apply(expr, [_deep(s, most) for s in stacks])
+
+        size, error = size_of(b.rows for b in below), step.error(sum(b.error for b in below), 0.0)
+        fresh = step.error(sum(b.fresh for b in below), size)
+        carried = applied([_known(b.carried) for b in below]) if self.sources is not None else None
+        result = Rows(applied([b.rows for b in below]), error + step.error(0.0, size), fresh, carried)
+        return replace(result, error=self._error(result))
+
+    def _error(self, x: Rows) -> float:
+        """Return the smaller of two bounds on the error of rows: carried on, or multiplied by norm after norm."""
+        if x.carried is None or not self.sources:
+            return x.error
+        total, start = x.fresh, 0
+        flat = x.carried.flatten(1)
+        for count, made in self.sources:
+            part = flat[start : start + count]
+            gram = part @ part.T if len(part) <= part.shape[1] else part.T @ part
+            # The carried rows have errors themselves, far smaller than one, or the other bound is taken.
+            total += made * (1.01 * float(gram.norm()) ** 0.5 + 1e-3)
+            start += count
+        return min(x.error, 1.01 * total) if x.error < 1e-3 else x.error
+
+    def _atom(self, expr: Expr) -> Rows:
+        """Pass a block of the input or a nonlinear operation."""
+        rule = expr.atom
+        if isinstance(rule, Input):
+            first = 1 + sum(p.numel() for p in self.point[: rule.block])
+            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=torch.float64)
+            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=torch.float64)
+            rows = rows.reshape(-1, *expr.shape)
+            return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
+        scalar = scalar_of(rule)
+        if scalar is None:
+            raise UnboundedError(_without_rule(rule))
+        return self._entrywise(expr, scalar)
+
+    def _entrywise(self, expr: Expr, scalar: Scalar) -> Rows:
+        """Pass a function of each entry: nominal slopes, and new generators where the slope may change."""
+        operand = expr.atom.inputs[0]
+        at, x = self.nominal[operand.id], self.known[operand.id]
+        z, flat = at.value, x.rows.flatten(1)
+        low, high = self._zonotope(flat, x.error)
+        least, most = scalar.tangents(z + low.view_as(z) - at.error, z + high.view_as(z) + at.error)
+        open_ = (most - least > NEGLIGIBLE).flatten().nonzero().flatten()
+        if len(open_) and self.radius > 0:
+            raw = flat[1:, open_].T
+            error = self.ellipsoid.after_centring(raw, x.error)
+            bound = self.radius * self.ellipsoid.tuned(self.ellipsoid.centred(raw), error, self.rounds)
+            low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
+        sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
+        width = sectors.tangent[1] - sectors.tangent[0]
+        if not bool(width.isfinite().all()):
+            raise UnboundedError(f"{_named(expr.atom)} has no finite slope on the ball")
+        return self._closed(expr, x, sectors, open_[width[open_] > NEGLIGIBLE])
+
+    def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor]:
+        """Return the least and the largest deviation of every entry."""
+        n, r = 1 + self.inputs, self.radius
+        spread = flat[1:n].square().sum(0).sqrt() + self.units.weight[: len(flat) - n] @ flat[n:].abs()
+        pad = error * (1 + float(self.units.weight.norm()))
+        spread = r * (spread * (1 + 1e-12 * len(flat)) + 1.01 * pad + 1e-12 * flat[0].abs())
+        return r * flat[0] - spread, r * flat[0] + spread
+
+    def _closed(self, expr: Expr, x: Rows, sectors: Sectors, open_: Tensor) -> Rows:
+        """Return the atom's rows: nominal slopes, new generators for the open entries, noted as units."""
+        flat, before, u = x.rows.flatten(1), len(self.units), len(open_)
+        if before + u > self.limit:
+            raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
+        width = sectors.tangent[1] - sectors.tangent[0]
+        width[open_] = 0.0
+        left_out = float(width.max()) if len(width) else 0.0
+        rows = _deep(flat, 1 + self.inputs + before) * sectors.nominal
+        if u:
+            self._note(flat, x.error, sectors, open_)
+            if self.radius > 0:
+                middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
+                half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
+                half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
+                self.ellipsoid.grow(flat[1:, open_].T, middle, half, torch.arange(before, before + u), x.error)
+                rows[0, open_] += (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
+        fresh = rows.new_zeros(u, rows.shape[1])
+        fresh[torch.arange(u), open_] = 1.0
+        steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
+        made = (2 * UNIT_ROUNDOFF + left_out) * size_of([flat]) + left_out * x.error
+        error = (steepest * x.error + made) * (1 + 1e-12)
+        carried = None
+        if self.sources is not None:
+            old = _deep(_known(x.carried).flatten(1), sum(n for n, _ in self.sources)) * sectors.nominal
+            carried = torch.cat([old, torch.eye(expr.numel, dtype=old.dtype)]).reshape(-1, *expr.shape)
+            self.sources.append((expr.numel, (steepest * x.fresh + made) * (1 + 1e-12)))
+        return Rows(torch.cat([rows, fresh]).reshape(-1, *expr.shape), error, 0.0, carried)
+
+    def _note(self, flat: Tensor, error: float, sectors: Sectors, open_: Tensor) -> None:
+        """Note open entries as units."""
+        units, before = self.units, len(self.units)
+        low, high = (side[open_] for side in sectors.tangent)
+        units.rows.append(flat[1:, open_].T.clone())
+        middle, half = (low + high) / 2, (high - low) / 2
+        exact = (middle + half == high) & (middle - half == low)
+        units.centre.append(middle)
+        units.radius.append(torch.where(exact, half, half + 2.0**-50 * (low.abs() + high.abs())))
+        units.blocks.append((before, before + len(open_)))
+        units.error = math.hypot(units.error, error)
+        width = (sectors.remainder[1] - sectors.remainder[0])[open_]
+        weight = width / (2 * self.radius) * (1 + 1e-12) if self.radius > 0 else torch.zeros_like(width)
+        units.weight = torch.cat([units.weight, weight])
+
+    def _system(self, outputs: list[Rows]) -> Feedback:
+        """Return the system of the stacked outputs."""
+        units, n = self.units, self.inputs
+        wide = n + len(units)
+        out = torch.cat([padded(o.rows.flatten(1)[1:].T, wide) for o in outputs])
+        rows = torch.cat([padded(r, wide) for r in units.rows]) if units.rows else out.new_zeros(0, wide)
+        centre, radius = (torch.cat(v) if v else out.new_zeros(0) for v in (units.centre, units.radius))
+        if self.ellipsoid.room_needed() > 1.0:
+            raise UnboundedError("rounding is too large for a range on the ball: the weights are badly scaled")
+        error = math.hypot(units.error, *(o.error for o in outputs))
+        unit, blocks = torch.arange(len(units)), tuple(units.blocks)
+        return Feedback(out[:, :n], out[:, n:], rows[:, :n], rows[:, n:], centre, radius, unit, blocks, error)
+
+
+def evaluated(expr: Expr, inputs: list[Nominal]) -> Nominal:
+    """Return the value of a nonlinear operation at the values of its inputs.
+
+    Raises:
+        UnboundedError: if it has no local rule.
+    """
+    scalar = scalar_of(expr.atom)
+    if scalar is None:
+        raise UnboundedError(_without_rule(expr.atom))
+    z = inputs[0]
+    least, most = scalar.tangents(z.value - z.error, z.value + z.error)
+    slope = float(torch.maximum(least.abs(), most.abs()).max()) if z.value.numel() else 0.0
+    value = scalar.function(z.value)
+    return Nominal(value, slope * z.error + 2.0**-46 * float(value.norm()))
+
+
+def _named(rule: Nonlinear) -> str:
+    return f"{rule.op} in {rule.owner}" if rule.owner else rule.op or type(rule).__name__
+
+
+def _without_rule(rule: Nonlinear) -> str:
+    return f"{_named(rule)} has no local rule"
+
+
+def _below(expr: Expr) -> tuple[Expr, ...]:
+    """Return what an expression or atom reads."""
+    return expr.inputs if expr.op is not None else expr.atom.inputs
+
+
+def _order(outputs: list[Expr], below: Callable[[Expr], tuple[Expr, ...]]) -> list[Expr]:
+    """Return every expression and atom the outputs depend on, in order of evaluation."""
+    seen: dict[int, Expr] = {}
+    stack = list(outputs)
+    while stack:
+        expr = stack.pop()
+        if expr.id not in seen:
+            seen[expr.id] = expr
+            stack.extend(below(expr))
+    return [seen[key] for key in sorted(seen)]
+
+
+def _known(rows: Tensor | None) -> Tensor:
+    if rows is None:
+        raise ValueError("rows are carried everywhere or nowhere")
+    return rows
+
+
+def _deep(rows: Tensor, count: int) -> Tensor:
+    """Return rows with zero rows appended up to a count."""
+    missing = count - len(rows)
+    return rows if not missing else torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])

@@ -1,0 +1,78 @@
+"""Ellipsoids of remainders: no (x, w) of the set lies outside, tuned or not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from networks import points
+from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded
+
+
+def _grown(seed: int, blocks: tuple[int, ...] = (3, 2)) -> tuple[Ellipsoid, list[tuple[Tensor, Tensor, Tensor]]]:
+    body, made = Ellipsoid(4), []
+    for k, size in enumerate(blocks):
+        raw = points(size, 4 + len(body), seed=seed + k)
+        generator = torch.Generator().manual_seed(seed + k)
+        centre = torch.rand(size, generator=generator, dtype=torch.float64) - 0.5
+        radius = torch.rand(size, generator=generator, dtype=torch.float64) / 3 + 0.01
+        body.grow(raw, centre, radius, torch.arange(len(body), len(body) + size), 0.0)
+        made.append((raw, centre, radius))
+    return body, made
+
+
+def _sample(made: list[tuple[Tensor, Tensor, Tensor]], seed: int) -> Tensor:
+    """Return one (x, e) of the set: the input on the sphere, remainders at random places of their sectors."""
+    x = points(4, seed=seed)
+    v = x / x.norm()
+    generator = torch.Generator().manual_seed(seed)
+    for raw, centre, radius in made:
+        q = raw @ v
+        signs = torch.randint(0, 2, (len(q),), generator=generator) * 2.0 - 1.0
+        v = torch.cat([v, (centre + signs * radius) * q])
+    return v
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("rounds", [0, 6])
+def test_no_sample_leaves_its_range(seed: int, rounds: int) -> None:
+    body, made = _grown(10 * seed)
+    raw = points(7, 9, seed=seed)
+    radii = body.tuned(body.centred(raw), 0.0, rounds)
+    samples = torch.stack([_sample(made, s) for s in range(400)])
+    reached = (samples @ raw.T).abs().amax(0)
+    assert bool((reached <= radii).all())
+    assert bool((radii <= 6 * reached).all())
+
+
+def test_tuning_only_helps() -> None:
+    body, _ = _grown(3)
+    rows = body.centred(points(7, 9, seed=5))
+    assert bool((body.tuned(rows, 0.0, 6) <= body.radii(rows, 0.0) * (1 + 1e-9)).all())
+
+
+def test_without_units_it_is_the_norm_of_the_row() -> None:
+    rows = points(5, 4)
+    radii = Ellipsoid(4).radii(rows, 0.0)
+    torch.testing.assert_close(radii, rows.norm(dim=1), rtol=1e-6, atol=0.0)
+    assert bool((radii >= rows.norm(dim=1)).all())
+
+
+def test_groups_of_rows_have_the_norm_of_their_matrix() -> None:
+    rows = points(6, 4)
+    expected = torch.stack([torch.linalg.matrix_norm(rows[:3], 2), torch.linalg.matrix_norm(rows[3:], 2)])
+    torch.testing.assert_close(Ellipsoid(4).group_radii(rows, 2, 0.0), expected, rtol=1e-6, atol=0.0)
+
+
+def test_an_error_of_the_rows_widens_the_ranges_and_uses_up_the_room() -> None:
+    body, _ = _grown(1)
+    rows = body.centred(points(2, 9))
+    assert bool((body.radii(rows, 1e-3) > body.radii(rows, 0.0) + 1e-3).all())
+    assert body.room_needed() < 1e-3
+    body.error = 1.0
+    assert body.room_needed() > 1.0
+
+
+def test_rows_are_filled_with_zeros() -> None:
+    assert padded(torch.ones(2, 3), 5).sum() == 6.0

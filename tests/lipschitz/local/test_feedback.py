@@ -1,0 +1,101 @@
+"""Systems closed by uncertain slopes: never below a sampled gain, and attained where one unit decides."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from networks import points, spectral_norm
+from normscope.lipschitz.local.feedback import Feedback, first_multipliers, gain, proved, search
+
+
+def _system(
+    seed: int, outputs: int = 3, inputs: int = 4, blocks: tuple[int, ...] = (2, 3), scale: float = 0.6
+) -> Feedback:
+    m = sum(blocks)
+    ends = [0, *itertools.accumulate(blocks)]
+    pairs = tuple(itertools.pairwise(ends))
+    N = scale * points(m, m, seed=seed)
+    for i, j in pairs:
+        N[i:j, i:] = 0.0
+    generator = torch.Generator().manual_seed(seed)
+    centre = torch.rand(m, generator=generator, dtype=torch.float64) - 0.5
+    radius = torch.rand(m, generator=generator, dtype=torch.float64) / 2 + 0.05
+    rest = (N, centre, radius, torch.arange(m), pairs)
+    return Feedback(
+        points(outputs, inputs, seed=seed + 1),
+        points(outputs, m, seed=seed + 2),
+        points(m, inputs, seed=seed + 3),
+        *rest,
+    )
+
+
+def _closed(f: Feedback, slopes: Tensor) -> float:
+    """Return the gain for fixed slopes, by a dense solve."""
+    inner = torch.linalg.solve(torch.eye(len(slopes), dtype=torch.float64) - f.N * slopes, f.B)
+    return spectral_norm(f.A + (f.G * slopes) @ inner)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("outputs", "inputs"), [(3, 4), (6, 2)])
+def test_no_choice_of_slopes_exceeds_the_bound(seed: int, outputs: int, inputs: int) -> None:
+    f = _system(seed, outputs, inputs)
+    bound = gain(f).value
+    corners = [f.centre + f.radius * torch.tensor(s) for s in itertools.product((-1.0, 1.0), repeat=5)]
+    attained = max(_closed(f, s.to(torch.float64)) for s in corners)
+    assert attained <= bound < 2 * attained
+
+
+def test_one_unit_is_attained() -> None:
+    f = _system(0, blocks=(1,))
+    attained = max(_closed(f, f.centre + sign * f.radius) for sign in (-1, 1))
+    assert attained <= gain(f, steps=400).value <= attained * 1.05
+
+
+def test_without_units_it_is_the_norm_of_the_matrix() -> None:
+    f = _system(0, blocks=())
+    norm = spectral_norm(f.A)
+    assert norm <= gain(f).value <= norm * (1 + 1e-7)
+
+
+def test_a_matrix_of_zeros_has_gain_about_zero() -> None:
+    f = _system(0, blocks=())
+    zero = Feedback(0 * f.A, f.G, f.B, f.N, f.centre, f.radius, f.unit, f.blocks, error=1e-12)
+    assert 1e-12 <= gain(zero).value < 1e-10
+
+
+def test_an_error_of_the_matrices_is_part_of_the_bound() -> None:
+    f = _system(0)
+    wrong = Feedback(f.A, f.G, f.B, f.N, f.centre, f.radius, f.unit, f.blocks, error=1e-3)
+    assert gain(wrong).value >= gain(f).value + 1e-3
+
+
+def test_first_multipliers_are_feasible_and_multipliers_too_small_prove_nothing() -> None:
+    f = _system(1)
+    T = first_multipliers(f)
+    assert search(f, 1, math.inf)[0] is not None
+    assert math.isinf(proved(f, 1e-9 * T, 1.0))
+
+
+def test_the_transposed_system_has_the_same_gain() -> None:
+    f = _system(2)
+    slopes = f.centre + 0.3 * f.radius
+    back = f.transposed()
+    assert _closed(back, slopes.flip(0)) == pytest.approx(_closed(f, slopes), rel=1e-12)
+
+
+def test_units_of_several_entries_hold_for_any_matrix_of_their_norm() -> None:
+    f = _system(3, blocks=(2, 2))
+    unit = torch.tensor([0, 0, 1, 1])
+    radius = torch.tensor([0.4, 0.4, 0.3, 0.3], dtype=torch.float64)
+    g = Feedback(f.A, f.G, f.B, f.N, torch.zeros(4, dtype=torch.float64), radius, unit, f.blocks)
+    bound = gain(g).value
+    for seed in range(200):
+        first, second = (torch.linalg.qr(points(2, 2, seed=9 * seed + k))[0] for k in (0, 1))
+        D = torch.block_diag(0.4 * first, 0.3 * second)
+        inner = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - f.N @ D, f.B)
+        assert spectral_norm(f.A + f.G @ D @ inner) <= bound
