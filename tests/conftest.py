@@ -5,8 +5,26 @@ from __future__ import annotations
 import pytest
 import torch
 
+from normscope.core import attempt
+from normscope.core.errors import NormscopeError
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     """Matrices are small, so threads only wait for each other."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part that fails is left out and told; in a test that is a mistake, unless it is marked ``parts_may_fail``."""
+    if "parts_may_fail" in request.keywords:
+        return
+    told = attempt.failure
+
+    def raised(what: str, error: Exception) -> str:
+        if not isinstance(error, NormscopeError):
+            raise error
+        return told(what, error)
+
+    monkeypatch.setattr(attempt, "failure", raised)

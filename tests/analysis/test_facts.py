@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,8 +124,8 @@ def _normalizer(printed: float, proved: float, **details: Any) -> NormalizerResu
 def test_effects_are_products_and_quotients() -> None:
     """Of numbers made by hand."""
     fixed = [
-        _normalizer(10.0, 4.0, slides=Value.of(6.0, Kind.PRINTED).to_dict(), std_min=0.3, eps=0.07),
-        _normalizer(100.0, 5.0, slides=Value.of(7.0, Kind.PRINTED).to_dict(), std_min=0.6, eps=0.28),
+        _normalizer(10.0, 4.0, slides=Value.of(6.0, Kind.PRINTED), std_min=0.3, eps=0.07),
+        _normalizer(100.0, 5.0, slides=Value.of(7.0, Kind.PRINTED), std_min=0.6, eps=0.28),
         _normalizer(1000.0, 99.0),
     ]
     layers = [
@@ -155,3 +156,23 @@ def test_nothing_is_compared_with_no_bound(whole: float, bare: float | None) -> 
     """An infinite bound has no quotient, and neither has one that is not there."""
     upper = Value(math.log(whole), Kind.CERTIFIED)
     assert effect([], [], {"global": upper, "without_normalizers": None if bare is None else _certified(bare)}) == {}
+
+
+def test_effects_of_normalizers_of_zero_and_without_bound() -> None:
+    """Products hold what their factors hold: zero makes zero, and no bound stays none."""
+    none = Value(math.inf, Kind.PRINTED)
+    zero = _normalizer(0.0, 0.0, slides=Value.of(0.0, Kind.PRINTED), std_min=1.0, eps=0.0)
+    other = replace(_normalizer(1.0, 2.0, slides=none, std_min=0.5, eps=0.0), printed=none)
+    layer = LayerResult("a", "matrix", (2, 2), _certified(2.0), Value.of(2.0, Kind.LOWER), _certified(0.0))
+    alone = effect([zero], [layer], {})
+    assert {key: item["log10"] for key, item in alone.items()} == {
+        "printed_product": -math.inf,
+        "slides_product": -math.inf,
+        "largest_inverse_std_product": pytest.approx(0.0),
+        "normalizer_product": -math.inf,
+        "folded_product": -math.inf,
+    }
+    both = effect([zero, other], [], {"global": _certified(0.0), "without_normalizers": _certified(2.0)})
+    assert both["printed_product"]["log10"] == both["slides_product"]["log10"] == math.inf
+    assert both["normalizer_product"]["log10"] == -math.inf
+    assert "change_of_bound" not in both

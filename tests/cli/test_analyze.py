@@ -437,3 +437,24 @@ def test_names_of_tensors_give_no_orders(run: Run, files: Path) -> None:
     assert "\x1b" not in result.stdout
     assert r"a\x1b[2J.weight" in result.stdout
     assert r"b\nfake  row" in result.stdout
+
+
+@pytest.mark.parts_may_fail
+def test_the_result_is_kept_where_the_report_or_the_doctor_fails(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both come after the work: the result is written, the failure named in one line, and the code is not zero."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise TypeError("must be real number, not str")
+
+    monkeypatch.setattr("normscope.cli.analyze.findings_of", fail)
+    done = run("analyze", SMALL, "--check", "--points", 1, "--ascent", 0)
+    assert done.exit_code == 2
+    assert "the doctor is left out (TypeError: must be real number, not str)" in done.stderr
+    assert Path("report.html").is_file()
+    Path("result.json").unlink()
+    monkeypatch.setattr("normscope.report.html.report_html", fail)
+    done = run("analyze", SMALL, "--points", 1, "--ascent", 0)
+    assert done.exit_code == 2
+    assert "the report is left out (TypeError" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert json.loads(Path("result.json").read_text(encoding="utf-8"))["kind"] == "capacity"

@@ -58,10 +58,24 @@ def test_every_field_is_in_the_json_form() -> None:
     assert set(result().to_dict()) == {"schema_version", "kind", *(f.name for f in fields(Result))}
 
 
-def test_what_is_not_a_number_is_never_written() -> None:
-    """Anywhere in a result."""
-    with pytest.raises(ValueError, match="NaN"):
-        replace(result(), statistics={"samples": [1, {"x": math.nan}]}).to_json()
+def test_what_is_not_a_number_is_not_known() -> None:
+    """One fact that is not a number does not keep the rest from being written."""
+    text = replace(result(), statistics={"samples": [1, {"x": math.nan}]}).to_json()
+    assert "NaN" not in text
+    assert Result.from_dict(json.loads(text)).statistics == {"samples": [1, {"x": None}]}
+
+
+def test_infinities_are_numbers_again_wherever_they_stand() -> None:
+    """And names that read like one stay names."""
+    slides = Value(-math.inf, Kind.PRINTED)
+    n = replace(result().normalizers[0], name="inf", floor=math.inf, details={"module": "-inf", "slides": slides})
+    first = result(
+        normalizers=(n,),
+        statistics={"inputs": [{"low": -math.inf, "high": math.inf}], "before_activations": [{"name": "inf"}]},
+        effect={"printed_product": {"log10": -math.inf, "kind": "printed", "note": "inf", "weights_log10": math.inf}},
+    )
+    again = Result.from_dict(json.loads(first.to_json()))
+    assert (again.normalizers, again.statistics, again.effect) == (first.normalizers, first.statistics, first.effect)
 
 
 @pytest.mark.parametrize("version", [None, 0, SCHEMA_VERSION + 1, str(SCHEMA_VERSION)])

@@ -17,6 +17,7 @@ from normscope.core.value import (
     Kind,
     Value,
     best,
+    exact_sum,
     json_number,
     largest,
     log_of,
@@ -259,3 +260,10 @@ def test_sums_of_logarithms() -> None:
     assert log_sum([-math.inf, 2.0]) == 2.0
     assert log_sum([1000.0, -1000.0], math.inf) > 1000.0
     assert log_sum([1000.0, -1000.0]) == 1000.0
+
+
+@pytest.mark.parametrize("side", [math.inf, -math.inf, math.nan])
+def test_no_bound_is_more_than_any_other_term(side: float) -> None:
+    """Zero times "no bound" is "no bound", and no error."""
+    assert exact_sum((-math.inf, math.inf, 1.0), side) == math.inf
+    assert exact_sum((-math.inf, 1.0), side) == -math.inf

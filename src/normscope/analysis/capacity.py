@@ -15,6 +15,8 @@ from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
+from normscope.core.attempt import attempt
+from normscope.core.depth_curve import Depth
 from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.rows import Rows
@@ -141,6 +143,14 @@ def _analyze(
     rows, sites = layers(work), normalizers(work)
     constants = uncontradicted(work, end_to_end(work, rows, sites, model, data))
     rows = [uncontradicted_row(work, row) for row in rows]
+    told = work.messages
+    tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
+        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, constants), Depth(), told),
+        "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
+        "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
+        "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
+    }
+    said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
     return Result(
         model=model_facts(captured, model, name, options),
         input=input_facts(work, data is not None),
@@ -148,9 +158,6 @@ def _analyze(
         normalizers=Rows(sites),
         layers=Rows(rows),
         end_to_end=constants,
-        statistics=statistics(work),
-        effect=effect(sites, rows, constants),
-        messages=tuple(messages(work)),
-        blocks=tuple(block.to_dict() for block in fold(captured.graph)),
-        depth=depth(work, rows, sites, constants),
+        messages=said,
+        **tables,
     )

@@ -21,7 +21,7 @@ from normscope.analysis.end_to_end import rounded_up
 from normscope.analysis.layers import layer_names
 from normscope.core.depth_curve import Curve, Depth
 from normscope.core.result import LayerResult, NormalizerResult
-from normscope.core.value import Value, log_of
+from normscope.core.value import Kind, Value, log_of
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
@@ -134,9 +134,10 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
 def _printed_logs(found: Sequence[Place]) -> list[float]:
     """Return the flat product of the printed factors up to every place."""
     logs: list[float] = []
+    whole = Value(0.0, Kind.PRINTED)
     for place in found:
-        factor = 0.0 if place.printed is None else place.printed.log
-        logs.append(math.fsum((logs[-1] if logs else 0.0, factor)))
+        whole = whole if place.printed is None else whole * place.printed
+        logs.append(whole.log)
     return logs
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
+from normscope.core.attempt import attempt
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
@@ -36,42 +37,59 @@ def end_to_end(
 ) -> dict[str, Value | None]:
     """Return the end-to-end constants, printed and proved, on every domain."""
     mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
-    weights = [x.upper for x in layers]
-    printed_parts = [n.printed for n in normalizers if n.printed is not None]
-    out: dict[str, Value | None] = {
-        "printed": theorem_9(weights, printed_parts),
-        "printed_weights": lemma_5(weights),
-    }
-    by_kind = {k: [n.printed for n in normalizers if n.kind == k and n.printed is not None] for k in KINDS_PRINTED}
-    first, second = corollary_10(weights, by_kind["batch_norm"]) if by_kind["batch_norm"] else (None, None)
-    out["corollary_10"], out["corollary_10_power"] = first, second
-    out["corollary_11"] = corollary_11(weights, by_kind["layer_norm"]) if by_kind["layer_norm"] else None
+    told, whole = work.messages, everywhere_of(work)
+    nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
+    out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
     work.say("composing the bound on all inputs")
-    whole = everywhere_of(work)
-    everywhere = Composition(work.program, Domain(whole), work.norms)
-    work.compositions["global"] = everywhere
-    out["global"], out["global_probabilistic"] = _values(everywhere, whole, mode)
-    work.messages += _why_infinite(everywhere)
-    floor_domain = None
+    found = attempt("the bound on all inputs", lambda: _everywhere(work, whole, mode), (nothing, None), told)
+    out["global"], out["global_probabilistic"] = found
+    domain: Domain | None = None
+    out |= dict.fromkeys(("variance_floor", "variance_floor_probabilistic", "without_normalizers"))
     if work.seen is not None:
         work.say("composing the bound on the variance-floor domain")
-        floor_domain, out["variance_floor"], out["variance_floor_probabilistic"] = _on_floor(work, mode)
-    else:
-        out["variance_floor"] = out["variance_floor_probabilistic"] = None
-    out["without_normalizers"] = _without(work) if work.options.without_normalizers else None
+        on_floor: tuple[Domain, Value, Value | None] | None
+        on_floor = attempt("the bound on the variance-floor domain", lambda: _on_floor(work, mode), None, told)
+        if on_floor is not None:
+            domain, out["variance_floor"], out["variance_floor_probabilistic"] = on_floor
+    if work.options.without_normalizers:
+        out["without_normalizers"] = attempt("the bound without normalizers", lambda: _without(work), None, told)
     work.say("lower bounds")
-    found = _search(work, floor_domain)
-    work.best = found.best
-    if found.failure:
-        work.messages.append(f"no lower bound: the network cannot be differentiated ({found.failure})")
+    attained = attempt("the lower bound", lambda: _search(work, domain), Search(None, None, None), told)
+    work.best = attained.best
+    if attained.failure:
+        told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
     floor = out["variance_floor"]
     out["lower"] = (
-        _lower(found.everywhere, whole, mode) if floor is None else _lower(found.on_floor, floor.domain, mode)
+        _lower(attained.everywhere, whole, mode) if floor is None else _lower(attained.on_floor, floor.domain, mode)
     )
-    out["lower_everywhere"] = _lower(found.everywhere, whole, mode)
-    out["jacobian"] = _lower(found.jacobian, "these data points" if data is not None else "random points", mode)
-    out["stacked_batch"], out["stacked_batch_lower"] = _stacked(work, model, data)
+    out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
+    out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
+    stacked = attempt("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None), told)
+    out["stacked_batch"], out["stacked_batch_lower"] = stacked
     return out
+
+
+def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> dict[str, Value | None]:
+    """Return what the paper prints for the network."""
+    weights = [x.upper for x in layers]
+    by_kind = {k: [n.printed for n in normalizers if n.kind == k and n.printed is not None] for k in KINDS_PRINTED}
+    first, second = corollary_10(weights, by_kind["batch_norm"]) if by_kind["batch_norm"] else (None, None)
+    return {
+        "printed": theorem_9(weights, [n.printed for n in normalizers if n.printed is not None]),
+        "printed_weights": lemma_5(weights),
+        "corollary_10": first,
+        "corollary_10_power": second,
+        "corollary_11": corollary_11(weights, by_kind["layer_norm"]) if by_kind["layer_norm"] else None,
+    }
+
+
+def _everywhere(work: Work, whole: str, mode: str | None) -> tuple[Value, Value | None]:
+    """Return the bound on all inputs, and say where it becomes infinite."""
+    composition = Composition(work.program, Domain(whole), work.norms)
+    found = _values(composition, whole, mode)
+    work.compositions["global"] = composition
+    work.messages += _why_infinite(composition)
+    return found
 
 
 def everywhere_of(work: Work) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from normscope.analysis.context import Work, shapes_of, where_fixed
 from normscope.analysis.options import Options
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation
-from normscope.core.value import Value
+from normscope.core.value import Kind, Value, product
 from normscope.graph.capture import Captured
 from normscope.operators.program import Program
 
@@ -90,44 +90,32 @@ def statistics(work: Work) -> dict[str, Any]:
 
 
 def effect(
-    normalizers: list[NormalizerResult], layers: list[LayerResult], end_to_end: dict[str, Value | None]
+    normalizers: list[NormalizerResult], layers: list[LayerResult], end_to_end: Mapping[str, Value | None]
 ) -> dict[str, Any]:
     """Return what the normalizers change, as printed and in a form that does not notice rescaled weights."""
     out: dict[str, Any] = {}
     printed = [n.printed for n in normalizers if n.printed is not None]
     if printed:
-        out["printed_product"] = {
-            "log10": math.fsum(v.log10 for v in printed),
-            "kind": "printed",
-            "note": "moves by c for every normalizer when the weight before it is scaled by c: it measures the "
+        out["printed_product"] = _product(
+            printed,
+            "moves by c for every normalizer when the weight before it is scaled by c: it measures the "
             "parametrization, not the function",
-        }
-    fixed = [n.details for n in normalizers if "slides" in n.details]
+        )
+    fixed = [n for n in normalizers if isinstance(n.details.get("slides"), Value)]
     if fixed:
-        out["slides_product"] = {
-            "log10": math.fsum(d["slides"]["log10"] for d in fixed),
-            "kind": "printed",
-            "note": "product of ||gamma/sigma||_2, as on the slides: moves with the scale of the weights",
-        }
-        out["largest_inverse_std_product"] = {
-            "log10": math.fsum(-0.5 * math.log10(d["std_min"] ** 2 + d["eps"]) for d in fixed),
-            "kind": "certified",
-            "note": "product of max 1/sigma, scale left out: moves with the scale of the weights",
-        }
-        out["normalizer_product"] = {
-            "log10": math.fsum(n.proved.log10 for n in normalizers if "slides" in n.details),
-            "kind": "certified",
-            "note": "product of max |gamma|/sigma: moves with the scale of the weights",
-        }
-    folded = [x for x in layers if x.folded is not None]
+        moves = "moves with the scale of the weights"
+        slides = [n.details["slides"] for n in fixed]
+        out["slides_product"] = _product(slides, f"product of ||gamma/sigma||_2, as on the slides: {moves}")
+        out["largest_inverse_std_product"] = _product(
+            [_largest_inverse_std(n.details) for n in fixed], f"product of max 1/sigma, scale left out: {moves}"
+        )
+        out["normalizer_product"] = _product([n.proved for n in fixed], f"product of max |gamma|/sigma: {moves}")
+    folded = [(x.folded, x.upper) for x in layers if x.folded is not None]
     if folded:
-        out["folded_product"] = {
-            "log10": math.fsum(x.folded.log10 for x in folded if x.folded is not None),
-            "weights_log10": math.fsum(x.upper.log10 for x in folded),
-            "kind": "certified",
-            "note": "product of ||diag(gamma/sigma) W||: unchanged when a weight is rescaled",
-        }
-    whole, bare = end_to_end.get("variance_floor") or end_to_end["global"], end_to_end.get("without_normalizers")
+        out["folded_product"] = _product(
+            [value for value, _ in folded], "product of ||diag(gamma/sigma) W||: unchanged when a weight is rescaled"
+        ) | {"weights_log10": product(upper for _, upper in folded).log10}
+    whole, bare = end_to_end.get("variance_floor") or end_to_end.get("global"), end_to_end.get("without_normalizers")
     if whole is not None and bare is not None and not math.isinf(whole.log) and not math.isinf(bare.log):
         out["change_of_bound"] = {
             "log10": whole.log10 - bare.log10,
@@ -136,6 +124,18 @@ def effect(
             "the weights",
         }
     return out
+
+
+def _product(values: Iterable[Value], note: str) -> dict[str, Any]:
+    """Return a product of normalizers' numbers; one of zero makes it zero, unless another has no bound."""
+    whole = product(values)
+    return {"log10": whole.log10, "kind": whole.kind.value, "note": note}
+
+
+def _largest_inverse_std(details: Mapping[str, Any]) -> Value:
+    """Return ``max 1/sigma`` of a normalizer with fixed statistics, rounded up."""
+    variance = details["std_min"] ** 2 + details["eps"]
+    return Value.of((1.0 + 1e-14) / math.sqrt(variance), Kind.CERTIFIED)
 
 
 def messages(work: Work) -> Iterable[str]:

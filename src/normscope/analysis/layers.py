@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import math
+from dataclasses import replace
 from typing import Any
 
 from normscope.analysis.channels import hot_channels
 from normscope.analysis.context import Work
+from normscope.core.attempt import attempt
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
@@ -13,6 +17,8 @@ from normscope.operators.expression import Expr
 from normscope.operators.normalizer import site_constants
 from normscope.operators.program import Program
 from normscope.operators.site import Site, describe
+
+_NO_BOUND, _NOT_PRINTED = Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.PRINTED)
 
 
 def layers(work: Work) -> list[LayerResult]:
@@ -22,39 +28,37 @@ def layers(work: Work) -> list[LayerResult]:
     for node, (before, out) in work.program.ends.items():
         if node in fixed and out is not None:
             after[before.id] = out
-    names = layer_names(work.program)
     results = []
-    for expr, name in zip(work.program.layers, names, strict=True):
+    for expr, name in zip(work.program.layers, layer_names(work.program), strict=True):
         op = expr.op
         if op is None:
             continue
         work.say(f"norm of {name}")
-        source = before_padding(expr)
-        bounds = work.norms.norm(source, expr)
-        folded = None
-        if expr.id in after:
-            together = work.norms.norm(source, after[expr.id])
-            folded = Value(together.log_upper, Kind.CERTIFIED, mode=work.options.mode, statement="normscope F1")
-        results.append(
-            LayerResult(
-                name=name,
-                kind=op.kind,
-                shape=tuple(op.data["weight"].shape),
-                upper=Value(bounds.log_upper, Kind.CERTIFIED, statement="normscope norm"),
-                lower=Value(bounds.log_lower, Kind.LOWER, statement="normscope norm"),
-                folded=folded,
-                method=bounds.method,
-                probable=None
-                if bounds.delta == 0
-                else Value(
-                    bounds.log_probable,
-                    Kind.PROBABILISTIC,
-                    statement="normscope Krylov certificate",
-                    delta=bounds.delta,
-                ),
-            )
-        )
+        unknown = LayerResult(name, op.kind, tuple(op.data["weight"].shape), _NO_BOUND, Value(-math.inf, Kind.LOWER))
+        step = functools.partial(_layer, work, unknown, expr, after.get(expr.id))
+        results.append(attempt(f"the norm of {name}", step, unknown, work.messages))
     return results
+
+
+def _layer(work: Work, row: LayerResult, expr: Expr, after: Expr | None) -> LayerResult:
+    """Return the row of a layer with its norm, and with that together with the normalization after it."""
+    source = before_padding(expr)
+    bounds = work.norms.norm(source, expr)
+    folded = probable = None
+    if after is not None:
+        log = work.norms.norm(source, after).log_upper
+        folded = Value(log, Kind.CERTIFIED, mode=work.options.mode, statement="normscope F1")
+    if bounds.delta != 0:
+        krylov = "normscope Krylov certificate"
+        probable = Value(bounds.log_probable, Kind.PROBABILISTIC, statement=krylov, delta=bounds.delta)
+    return replace(
+        row,
+        upper=Value(bounds.log_upper, Kind.CERTIFIED, statement="normscope norm"),
+        lower=Value(bounds.log_lower, Kind.LOWER, statement="normscope norm"),
+        folded=folded,
+        method=bounds.method,
+        probable=probable,
+    )
 
 
 def before_padding(layer: Expr) -> Expr:
@@ -76,31 +80,34 @@ def layer_names(program: Program) -> list[str]:
 def normalizers(work: Work) -> list[NormalizerResult]:
     """Return every normalizer with its printed and proved constants."""
     sites = work.program.sites
-    names = numbered([s.owner or s.node for s in sites])
     results = []
-    for site, name in zip(sites, names, strict=True):
-        seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
-        floor = None if seen is None else seen.floor
-        constants = site_constants(site, floor, work.options.mode)
-        details = describe(site) | _seen_facts(site, seen)
-        if constants.slides is not None:
-            details["slides"] = constants.slides.to_dict()
-        hot = hot_channels(site, seen)
-        if hot:
-            details["hot_channels"] = hot
-        results.append(
-            NormalizerResult(
-                name=name,
-                kind=site.kind,
-                printed=constants.printed,
-                printed_is_bound=constants.printed_is_bound,
-                proved=constants.proved,
-                on_floor=constants.on_floor,
-                floor=None if floor is None else float(floor.min()),
-                details=details,
-            )
-        )
+    for site, name in zip(sites, numbered([s.owner or s.node for s in sites]), strict=True):
+        unknown = NormalizerResult(name, site.kind, _NOT_PRINTED, None, _NO_BOUND, details={"eps": site.eps})
+        step = functools.partial(_normalizer, work, unknown, site)
+        results.append(attempt(f"the constant of {name}", step, unknown, work.messages))
     return results
+
+
+def _normalizer(work: Work, row: NormalizerResult, site: Site) -> NormalizerResult:
+    """Return the row of a normalizer with its constants."""
+    seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
+    floor = None if seen is None else seen.floor
+    constants = site_constants(site, floor, work.options.mode)
+    details = describe(site) | _seen_facts(site, seen)
+    if constants.slides is not None:
+        details["slides"] = constants.slides
+    hot = hot_channels(site, seen)
+    if hot:
+        details["hot_channels"] = hot
+    return replace(
+        row,
+        printed=constants.printed,
+        printed_is_bound=constants.printed_is_bound,
+        proved=constants.proved,
+        on_floor=constants.on_floor,
+        floor=None if floor is None else float(floor.min()),
+        details=details,
+    )
 
 
 def _seen_facts(site: Site, seen: Any) -> dict[str, Any]:

@@ -32,7 +32,8 @@ from normscope.cli.options import (
 )
 from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
 from normscope.cli.streams import aside
-from normscope.core.errors import InputError
+from normscope.core.attempt import attempt, failure
+from normscope.core.errors import InputError, NormscopeError
 from normscope.core.numbers import check_fraction
 from normscope.core.paths import expanded, resolved
 
@@ -120,17 +121,30 @@ def analyze(
         stages("loading torch")
         _check_unused(request, check=check, page=page)
         result, sections = run(request, stages, everything=everything)
-        findings = findings_of(request, stages) if check else None
-    write(result, target)
+        write(result, target)  # first, so that nothing that follows can lose it
+        told: list[str] = []
+        findings = attempt("the doctor", lambda: findings_of(request, stages), None, told) if check else None
     if page is not None:
-        write_page(result, page, findings=findings)
+        _report(result, page, findings, told)
     if json:
         print(result.to_json())
     elif not quiet:
         show(sections)
         print(f"\nwritten: {target}")
-        if page is not None:
+        if page is not None and not told:
             print(f"open: {page}")
+    if told:
+        raise NormscopeError("; ".join(told))
+
+
+def _report(result: Result | CheckpointResult, page: Path, findings: Sequence[Finding] | None, told: list[str]) -> None:
+    """Write the report; where it cannot be made, say so: the result is written already."""
+    try:
+        write_page(result, page, findings=findings)
+    except typer.BadParameter:
+        raise
+    except Exception as error:
+        told.append(failure("the report", error))
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -175,24 +176,29 @@ class Result:
             normalizers=Rows(NormalizerResult(**from_plain(n)) for n in data["normalizers"]),
             layers=Rows(LayerResult(**{**from_plain(x), "shape": tuple(x["shape"])}) for x in data["layers"]),
             end_to_end=from_plain(data["end_to_end"]),
-            statistics=data["statistics"],
-            effect=data["effect"],
+            statistics=from_plain(data["statistics"]),
+            effect=from_plain(data["effect"]),
             messages=tuple(data["messages"]),
             blocks=tuple(data["blocks"]),
             depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
         )
 
 
-def to_plain(value: Any) -> Any:
-    """Return plain JSON data.
+#: Keys of plain text, also where it reads "inf".
+_TEXT = frozenset({"name", "node", "module", "kind", "note", "method", "reason", "op"})
+_INFINITIES = {"inf": math.inf, "-inf": -math.inf}
 
-    >>> to_plain((1.0, {"a": float("inf")}))
-    [1.0, {'a': 'inf'}]
+
+def to_plain(value: Any) -> Any:
+    """Return plain JSON data; a number that is not one is not known.
+
+    >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
+    [1.0, {'a': 'inf', 'b': None}]
     """
     if isinstance(value, Value | Depth):
         return value.to_dict()
     if isinstance(value, float):
-        return json_number(value)
+        return None if math.isnan(value) else json_number(value)
     if isinstance(value, dict):
         return {str(k): to_plain(v) for k, v in value.items()}
     if isinstance(value, tuple | list):
@@ -202,6 +208,16 @@ def to_plain(value: Any) -> Any:
     return value
 
 
-def from_plain(data: dict[str, Any]) -> dict[str, Any]:
-    """Return a dictionary with every JSON value turned back into a :class:`Value`."""
-    return {k: Value.from_dict(v) if isinstance(v, dict) and "log10" in v else v for k, v in data.items()}
+def from_plain(data: Any) -> Any:
+    """Return JSON data with every value a :class:`Value` again, and every infinity a float.
+
+    >>> from_plain({"floor": "inf", "name": "inf", "details": {"low": "-inf"}})
+    {'floor': inf, 'name': 'inf', 'details': {'low': -inf}}
+    """
+    if isinstance(data, list):
+        return [from_plain(v) for v in data]
+    if not isinstance(data, dict):
+        return _INFINITIES.get(data, data) if isinstance(data, str) else data
+    if "log10" in data and "domain" in data:
+        return Value.from_dict(data)
+    return {k: v if k in _TEXT else from_plain(v) for k, v in data.items()}

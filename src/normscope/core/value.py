@@ -102,12 +102,14 @@ def log_of(x: float) -> float:
 
 
 def exact_sum(terms: Iterable[float], side: float) -> float:
-    """Return the sum of floats rounded to a side, or to nearest.
+    """Return the sum of floats rounded to a side, or to nearest; ``inf``, "no bound", is more than any other term.
 
-    >>> exact_sum([1.0, 1e-30], math.inf) > 1.0
-    True
+    >>> exact_sum([1.0, 1e-30], math.inf) > 1.0, exact_sum([-math.inf, math.inf], math.inf)
+    (True, inf)
     """
     items = tuple(terms)
+    if math.inf in items:
+        return math.inf
     rounded = math.fsum(items)
     if math.isnan(side) or math.isinf(rounded):
         return rounded
@@ -274,8 +276,7 @@ def product(values: Iterable[Value]) -> Value:
     items = tuple(values)
     if not items:
         return Value(0.0, Kind.CERTIFIED)
-    infinite = any(v.log == math.inf for v in items)
-    return _combine(items, math.inf if infinite else exact_sum((v.log for v in items), _side(items)))
+    return _combine(items, exact_sum((v.log for v in items), _side(items)))
 
 
 def total(values: Iterable[Value]) -> Value:

@@ -6,7 +6,7 @@ import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
+from normscope.core.attempt import attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result
@@ -49,6 +50,7 @@ SCRIPTS = ("vendor/uPlot.iife.min.js", "page/charts.js", "page/tables.js", "page
 LICENCE = "vendor/LICENSE-uPlot.txt"
 #: Most rows of the table of a chart's numbers.
 CHART_ROWS = 300
+_NO_TREE = Branch("", "", 1, 0, 0, (), 0, ())
 
 
 @dataclass(frozen=True)
@@ -143,20 +145,18 @@ def save_html(
 
 def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | None) -> View:
     """Return a result as the template takes it."""
-    hot, total = hot_rows(result)
-    return View(
-        id=f"r{index}",
-        name=name,
-        result=result,
-        verdict=verdict(result),
-        findings=None if findings is None else grouped(findings),
-        rows=layer_rows(result),
-        depth=depth_chart(result, f"r{index}-depth"),
-        variances=variance_chart(result, f"r{index}-variances"),
-        tree=architecture(result.blocks, result.normalizers),
-        hot=hot,
-        hot_total=total,
-    )
+    told: list[str] = []
+    hot, total = attempt("the hot channels", lambda: hot_rows(result), ([], 0), told)
+    places = f"r{index}-depth", f"r{index}-variances"
+    parts: dict[str, Any] = {
+        "rows": attempt("the table of layers", lambda: layer_rows(result), [], told),
+        "depth": attempt("the chart along depth", lambda: depth_chart(result, places[0]), None, told),
+        "variances": attempt("the chart of variances", lambda: variance_chart(result, places[1]), None, told),
+        "tree": attempt("the tree of modules", lambda: architecture(result.blocks, result.normalizers), _NO_TREE, told),
+    }
+    shown = replace(result, messages=(*result.messages, *told)) if told else result
+    said = None if findings is None else grouped(findings)
+    return View(f"r{index}", name, shown, verdict(result), said, hot=hot, hot_total=total, **parts)
 
 
 def _weights_page(result: CheckpointResult, title: str) -> str:

@@ -123,7 +123,7 @@ def variances_view(result: Result, ax: Axes) -> None:
     """Draw the variance before each normalizer: least, mean and most over channels, and the line at one."""
     seen = [n for n in result.normalizers if "seen_variance_mean" in n.details]
     for i, n in enumerate(seen):
-        low, mean, high = (float(n.details[f"seen_variance_{key}"]) for key in ("min", "mean", "max"))
+        low, mean, high = (n.details[f"seen_variance_{key}"] or 0.0 for key in ("min", "mean", "max"))
         bottom = low if low > 0 else mean * 1e-3 or 1e-12
         ax.plot([i, i], [bottom, max(high, bottom)], color=COLOURS["global"], linewidth=1.2)
         ax.plot([i], [mean or bottom], "o", color=COLOURS["global"], markersize=3.5)

@@ -115,7 +115,7 @@ def hot_rows(result: Result) -> tuple[list[HotChannel], int]:
 
 def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
     """Return the row of one hot channel."""
-    ratios = [float(item[key]) for key in ("factor_over_median", "variance_over_median") if key in item]
+    ratios = [x for key in ("factor_over_median", "variance_over_median") if (x := item.get(key)) is not None]
     return HotChannel(
         name=n.name,
         kind=n.kind.replace("_", " "),
@@ -124,7 +124,7 @@ def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
         factor_ratio=page_float(item.get("factor_over_median")),
         variance=page_float(item.get("variance")),
         variance_ratio=page_float(item.get("variance_over_median")),
-        heat=max(ratios),
+        heat=max(ratios, default=0.0),
     )
 
 

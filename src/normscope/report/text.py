@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from normscope.core.attempt import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
 from normscope.report.numbers import (
@@ -75,19 +76,21 @@ def result_sections(result: Result, *, everything: bool = False) -> list[Section
     Returns:
         The sections; those without content are left out.
     """
-    sections = [_model(result), _coverage(result.coverage)]
-    if result.messages:
-        sections.append(Section("messages", lines=result.messages))
-    sections.append(_end_to_end(result.end_to_end))
-    if result.normalizers:
-        sections.append(_normalizers(result, everything))
-    if result.layers:
-        sections.append(_layers(result, everything))
-    if result.effect:
-        sections.append(_effect(result.effect))
-    if result.statistics:
-        sections.append(_statistics(result, everything))
-    return sections
+    told: list[str] = []
+    parts: dict[str, Callable[[], Section | None]] = {
+        "model": lambda: _model(result),
+        "coverage": lambda: _coverage(result.coverage),
+        "messages": lambda: None,
+        "end to end": lambda: _end_to_end(result.end_to_end),
+        "normalizers": lambda: _normalizers(result, everything) if result.normalizers else None,
+        "layers": lambda: _layers(result, everything) if result.layers else None,
+        "what normalizers change": lambda: _effect(result.effect) if result.effect else None,
+        "statistics": lambda: _statistics(result, everything) if result.statistics else None,
+    }
+    sections = {name: attempt(f"the section {name!r}", part, None, told) for name, part in parts.items()}
+    messages = (*result.messages, *told)
+    sections["messages"] = Section("messages", lines=messages) if messages else None
+    return [section for section in sections.values() if section is not None]
 
 
 def _model(result: Result) -> Section:
@@ -202,11 +205,9 @@ def _effect(effect: Mapping[str, Any]) -> Section:
         item = effect.get(key)
         if item is None:
             continue
-        rows.append((words, number_text(float(item["log10"])), item["kind"]))
+        rows.append((words, number_text(item["log10"]), item["kind"]))
         if "weights_log10" in item:
-            rows.append(
-                ("  the same layers without them, prod ||W||", number_text(float(item["weights_log10"])), "certified")
-            )
+            rows.append(("  the same layers without them, prod ||W||", number_text(item["weights_log10"]), "certified"))
         after.append(f"{key.replace('_', ' ')}: {item['note']}")
     table = Table(("quantity", "value", "kind"), tuple(rows), frozenset({"quantity", "kind"}))
     return Section("what normalizers change", table=table, after=tuple(after))
@@ -217,13 +218,12 @@ def _statistics(result: Result, everything: bool) -> Section:
     facts = result.statistics
     lines = [f"{count_text(int(facts['samples']))} samples"] if "samples" in facts else []
     for i, item in enumerate(facts.get("inputs", ())):
-        low, high, norm = (float(item[key]) for key in ("low", "high", "largest_norm"))
-        lines.append(f"input {i}: entries from {digits(low)} to {digits(high)}, largest norm {digits(norm)}")
+        low, high, norm = (float_text(item[key]) for key in ("low", "high", "largest_norm"))
+        lines.append(f"input {i}: entries from {low} to {high}, largest norm {norm}")
     columns = ("before activation", "variance mean", "least", "most", "largest norm")
     keys = ("variance_mean", "variance_min", "variance_max", "largest_norm")
     rows = tuple(
-        (str(item["name"]), *(float_text(float(item[key])) for key in keys))
-        for item in facts.get("before_activations", ())
+        (str(item["name"]), *(float_text(item[key]) for key in keys)) for item in facts.get("before_activations", ())
     )
     if not rows:
         return Section("statistics of the data", lines=tuple(lines))
@@ -270,7 +270,7 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
         items = [result.effect.get(key) for result in results.values()]
         kinds = [item["kind"] for item in items if item is not None]
         if kinds:
-            cells = [NOTHING if item is None else number_text(float(item["log10"])) for item in items]
+            cells = [NOTHING if item is None else number_text(item["log10"]) for item in items]
             rows.append((words, *cells, kinds[0]))
     columns = ("constant", *results, "kind")
     return Section("side by side", table=Table(columns, tuple(rows), frozenset({"constant", "kind"})))

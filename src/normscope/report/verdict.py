@@ -115,7 +115,7 @@ def _normalizers(result: Result) -> tuple[Piece, ...]:
     effect = result.effect.get("change_of_bound")
     if effect is None:
         return (f"There {'is' if sum(counts.values()) == 1 else 'are'} {names}.",)
-    change = float(effect["log10"])
+    change = effect["log10"]
     one = sum(counts.values()) == 1
     if abs(change) < EQUAL:
         return (f"Taking its {names} out of the same weights leaves the proved bound as it is.",)

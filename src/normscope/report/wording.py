@@ -60,8 +60,8 @@ def page_float(x: float | str | None) -> str:
     if x is None:
         return NOTHING
     number = float(x)
-    if math.isinf(number) or number < 0:
-        return digits(number)
+    if not 0 <= number < math.inf:
+        return NOTHING if math.isnan(number) else digits(number)
     return power_text(math.log10(number)) if number else "0"
 
 

@@ -363,11 +363,13 @@ def _claims(match: Match, spread: Spread) -> bool:
     return match.centered and len(spread.view) > 1 and spread.axes[:1] == (0,)
 
 
-_of_batches = spread_constants(
-    "normscope F2",
-    (lambda floor, eps: batch_norm_printed(floor.flatten().square(), eps), "than2025 Lemma 1"),
-    across_batch=True,
-)
+def _printed_on_floor(floor: Tensor, eps: float) -> float:
+    """Return Lemma 1 at the least spreads of a batch; without eps and with a spread of zero there is no number."""
+    variance = floor.flatten().square()
+    return batch_norm_printed(variance, eps) if bool((variance + eps > 0).all()) else math.inf
+
+
+_of_batches = spread_constants("normscope F2", (_printed_on_floor, "than2025 Lemma 1"), across_batch=True)
 NORMALIZER = Normalizer(
     kind="batch_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of a channel of the batch, or fixed ones",
