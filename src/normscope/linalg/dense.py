@@ -18,6 +18,8 @@ from normscope.operators.linear_map import LinearMap
 
 #: Sides up to which eigenvalues are cheaper than a Lanczos run.
 EIGENVALUES_UP_TO = 256
+#: Columns of a Gram matrix that are computed at once where it is large.
+BLOCK_SIDE = 256
 #: Fewer matrices than this are measured one by one.
 FEW = 4
 #: How many numbers of a stack of matrices to hold at once in each intermediate result.
@@ -59,7 +61,7 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     frobenius = float(torch.linalg.matrix_norm(A)) * (1.0 + A.numel() * UNIT_ROUNDOFF)
     gram_error = gamma(A.shape[0]) * frobenius**2
     apply_error = gamma(A.shape[1]) * frobenius
-    bounds = gram_norm(LinearMap.from_matrix(A), A.mT @ A, gram_error, apply_error, seed=seed)
+    bounds = gram_norm(LinearMap.from_matrix(A), symmetric_product(A), gram_error, apply_error, seed=seed)
     return bounds.scaled(log_factor)
 
 
@@ -141,6 +143,23 @@ def gram_norm(
         attained, certified = _by_eigenpair(map, gram, gram_error, apply_error)
         lower, upper = max(lower, attained), min(upper, certified)
     return NormBounds.between(lower, upper, "cholesky")
+
+
+def symmetric_product(A: Tensor) -> Tensor:
+    r"""Return :math:`A^T A`, of a large matrix only the blocks below the diagonal: the others mirror them.
+
+    >>> symmetric_product(torch.tensor([[1.0, 2.0]])).tolist()
+    [[1.0, 2.0], [2.0, 4.0]]
+    """
+    n = A.shape[1]
+    if n < 4 * BLOCK_SIDE:
+        return A.mT @ A
+    gram = A.new_empty(n, n)
+    for start in range(0, n, BLOCK_SIDE):
+        stop = min(start + BLOCK_SIDE, n)
+        gram[start:, start:stop] = A[:, start:].mT @ A[:, start:stop]
+        gram[start:stop, stop:] = gram[stop:, start:stop].mT
+    return gram
 
 
 def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:

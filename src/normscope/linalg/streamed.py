@@ -12,6 +12,7 @@ from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.cholesky import certify_largest_eigenvalue
+from normscope.linalg.dense import symmetric_product
 from normscope.linalg.eigenpair import certified_eigenpair
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma, root_above
@@ -59,7 +60,7 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     m, n = A.shape
     gram = torch.zeros(n, n, dtype=torch.float64, device=A.device)
     for block in _blocks(A, numbers, exponent):
-        gram.addmm_(block.mT, block)
+        gram += symmetric_product(block)
     # The trace is the square of the Frobenius norm, all of its terms non-negative.
     frobenius = math.sqrt(float(gram.diagonal().sum())) * (1.0 + gamma(m + n))
     gram_error = gamma(m) * frobenius**2 * (1.0 + 1e-12)

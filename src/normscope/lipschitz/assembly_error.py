@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -136,8 +137,24 @@ def _after(error: float, mass: float, gain: float, roundings: int) -> float:
     return gain + log_sum((error, own))
 
 
+#: What :func:`_absolute` gave for an operation, by the shape it was applied to.
+_gains: WeakKeyDictionary[LinearOp, dict[tuple[int, ...], tuple[float, int]]] = WeakKeyDictionary()
+
+
 def absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
-    """Return the log of the norm of an operation with absolute coefficients, and its roundings either way."""
+    """Return the log of the norm of an operation with absolute coefficients, and its roundings either way.
+
+    Computed once: an operation is part of many segments.
+    """
+    of_shapes = _gains.setdefault(op, {})
+    shape = expr.inputs[0].shape
+    if shape not in of_shapes:
+        of_shapes[shape] = _absolute(op, expr)
+    return of_shapes[shape]
+
+
+def _absolute(op: LinearOp, expr: Expr) -> tuple[float, int]:
+    """Compute what :func:`absolute` returns."""
     source = expr.inputs[0]
     if op.kind in ("isometry", "embedding") or (op.kind == "contraction" and op.data.get("coordinate")):
         return 0.0, 0

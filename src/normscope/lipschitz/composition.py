@@ -76,7 +76,7 @@ class Composition:
         """Return (certified log, probable log, delta) of the network's constant."""
         self.run()
         parts = [part for _, expr in self.program.outputs for part in _orthogonal_parts(expr)]
-        lips = [self.lipschitz(_side_by_side(group)) for group in self._jointly(parts)]
+        lips = [self.lipschitz(self._side_by_side(group)) for group in self._jointly(parts)]
         if not lips:
             return -INF, -INF, 0.0
         certified = _largest_singular_value([lip.certified for lip in lips])
@@ -91,7 +91,7 @@ class Composition:
             if len(part.atoms) == 1:
                 by_atom.setdefault(part.atoms, []).append(part)
         for group in by_atom.values():
-            if len(group) > 1 and self.norms.has_closed_form(self._atom_of(group[0]), _side_by_side(group)):
+            if len(group) > 1 and self.norms.has_closed_form(self._atom_of(group[0]), self._side_by_side(group)):
                 groups.append(group)
             else:
                 groups.extend([part] for part in group)
@@ -173,7 +173,7 @@ class Composition:
             return Lip.constant(INF, self.blocks)
         total = Lip.constant(-INF, self.blocks)
         for group in _by_atom(junction.inputs):
-            total = total + self.lipschitz(_summed(group))
+            total = total + self.lipschitz(self._summed(group))
         return total
 
     def _distributed(self, junction: Expr, path: list[Expr]) -> Lip:
@@ -187,9 +187,9 @@ class Composition:
         lips: list[Lip] = []
         groups = [[i] for i in junction.inputs] if concat else _by_atom(junction.inputs)
         for index, group in enumerate(groups):
-            branch = _summed(group)
-            placed = _placed(junction, index) if concat else branch
-            whole = _replayed(path, placed) if len(branch.atoms) == 1 else None
+            branch = self._summed(group)
+            placed = self._placed(junction, index) if concat else branch
+            whole = self._replayed(path, placed) if len(branch.atoms) == 1 else None
             if whole is not None and self.norms.has_closed_form(self._atom_of(branch), whole):
                 lips.append(self._through(self._atom_of(branch), whole))
             elif branch.atoms:
@@ -198,6 +198,20 @@ class Composition:
         for lip in lips:
             total = total + lip
         return total
+
+    # Expressions made here are made once and shared by all domains, and so are their norms.
+
+    def _summed(self, group: list[Expr]) -> Expr:
+        return self.norms.made(("sum", *(e.id for e in group)), lambda: _summed(group))
+
+    def _side_by_side(self, group: list[Expr]) -> Expr:
+        return self.norms.made(("side by side", *(e.id for e in group)), lambda: _side_by_side(group))
+
+    def _placed(self, junction: Expr, index: int) -> Expr:
+        return self.norms.made(("placed", junction.id, index), lambda: _placed(junction, index))
+
+    def _replayed(self, path: list[Expr], start: Expr) -> Expr:
+        return self.norms.made(("replayed", start.id, *(e.id for e in path)), lambda: _replayed(path, start))
 
     # Ranges --------------------------------------------------------------------------------------------------------
 
@@ -233,7 +247,8 @@ class Composition:
             source = self._atom_of(expr)
             row = self.image(source).row
             if row < INF:
-                out = out.meet(ranges.row_wise(source, expr, row, constant=offset(expr, self._offsets)))
+                constant, matrices = offset(expr, self._offsets), self.norms.matrices
+                out = out.meet(ranges.row_wise(source, expr, row, constant=constant, matrices=matrices))
         return out
 
     def _linear_range(self, expr: Expr, below: list[Range]) -> Range:
@@ -282,7 +297,8 @@ class Composition:
         if not bool(torch.isfinite(constant).all()) or not bool((constant == constant[..., :1, :]).all()):
             return full
         source = self._atom_of(expr)
-        return min(full, ranges.row_wise(source, expr, self.image(source).row).row)
+        centred = ranges.row_wise(source, expr, self.image(source).row, matrices=self.norms.matrices)
+        return min(full, centred.row)
 
 
 def _largest_singular_value(rows: list[tuple[float, ...]]) -> float:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.lipschitz.assembly_error import forming_error
-from normscope.lipschitz.tokens import token_axis, token_matrices, token_matrix
+from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices
 from normscope.operators.expression import Expr, LinearOp
 from normscope.operators.nonlinear import INF, Range, product
 
@@ -171,7 +171,9 @@ def _largest_norm(blocks: Tensor) -> float:
     return up((torch.linalg.eigvalsh(gram)[..., -1].clamp_min(0.0) + slack).sqrt().max())
 
 
-def row_wise(source: Expr, expr: Expr, row: float, *, constant: Tensor | None = None) -> Range:
+def row_wise(
+    source: Expr, expr: Expr, row: float, *, constant: Tensor | None = None, matrices: TokenMatrices | None = None
+) -> Range:
     """Return the range of a map that treats every row (slice along the last axis) of its source alike.
 
     ``|y_j| <= ||M_j|| R + |c_j|`` with M the matrix of one row and R the largest norm of a row; where rows of the
@@ -182,12 +184,13 @@ def row_wise(source: Expr, expr: Expr, row: float, *, constant: Tensor | None = 
         expr: where it ends.
         row: R.
         constant: what is added to the linear part, of the shape of the result.
+        matrices: where matrices formed before are kept.
     """
     if row == INF or not source.shape or not expr.shape or 0 in (source.numel, expr.numel):
         return Range()
     width = source.shape[-1]
     found = token_axis(source, expr, wanted=(source.numel // width, width))
-    matrix = None if found is None else token_matrix(source, expr, found)
+    matrix = None if found is None else (matrices or TokenMatrices(0)).matrix(source, expr, found)
     if found is None or matrix is None:
         return Range()
     forming = forming_error(source, expr)

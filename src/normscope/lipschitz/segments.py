@@ -18,8 +18,9 @@ from normscope.linalg.dense import gram_matrix, gram_norm, largest_matrix_norm, 
 from normscope.linalg.matrix_free import operator_norm
 from normscope.linalg.product import chain_norm
 from normscope.linalg.schur import schur_norm
+from normscope.linalg.streamed import streamed_norm
 from normscope.lipschitz.assembly_error import forming_error
-from normscope.lipschitz.tokens import token_axis, token_matrix
+from normscope.lipschitz.tokens import TokenMatrices, token_axis
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
 from normscope.operators.linear_map import LinearMap
 
@@ -31,6 +32,9 @@ LARGEST_FORMED = 2**22
 LARGEST_FACTOR = 1_024
 #: Largest side of a block of a map that acts index by index, and most entries of all blocks.
 LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
+#: Most entries of a weight that is copied to float64 as a whole.
+LARGEST_COPIED = 2**24
+LOG_2 = math.log(2.0)
 #: Isometric kinds: they leave every norm as it is.
 UNIT = ("isometry", "embedding")
 
@@ -63,7 +67,9 @@ class SegmentNorms:
     def __init__(self, effort: Effort | None = None, progress: Callable[[str], None] | None = None) -> None:
         self.effort = effort or Effort()
         self.progress = progress or (lambda text: None)
+        self.matrices = TokenMatrices()
         self._memo: dict[tuple[int, int], NormBounds] = {}
+        self._made: dict[tuple[Any, ...], Expr] = {}
         self._content: dict[Any, tuple[NormBounds, Tensor]] = {}
 
     def norm(self, source: Expr, target: Expr) -> NormBounds:
@@ -72,6 +78,17 @@ class SegmentNorms:
         if key not in self._memo:
             self._memo[key] = self._measure(source, target)
         return self._memo[key]
+
+    def made(self, key: tuple[Any, ...], make: Callable[[], Expr]) -> Expr:
+        """Return an expression made of others, the same one for the same key, so that its norm is found once.
+
+        Args:
+            key: what it is made of.
+            make: makes it the first time.
+        """
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
 
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
         """Tell whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
@@ -84,17 +101,22 @@ class SegmentNorms:
             return _unit("identity")
         if source.numel == 0 or target.numel == 0:
             return _exact(0.0, "zero")
-        chain = dominators(source, target)
-        while len(chain) > 1 and _is_unit(chain[-2], chain[-1]):  # isometries at the end change nothing
-            chain.pop()
-        while len(chain) > 1 and _is_isometry(chain[0], chain[1]):  # nor at the beginning, if they are onto
-            chain.pop(0)
+        whole = dominators(source, target)
+        chain, exponent = _stripped(whole)
         if len(chain) == 1:
-            return _unit("isometry")
+            return _unit("isometry").scaled(exponent * LOG_2)
+        if len(chain) < len(whole):
+            return self.norm(chain[0], chain[-1]).scaled(exponent * LOG_2)
+        return self._measure_chain(chain)
+
+    def _measure_chain(self, chain: list[Expr]) -> NormBounds:
+        """Measure a segment that neither begins nor ends with an isometry."""
         source, target = chain[0], chain[-1]
         whole = self._as_convolution(chain)
         if whole is not None:
             return whole
+        if len(chain) == 2 and _weight_of(chain) is not None:
+            return self._one_step(source, target)
         by_token = self._by_token(source, target)
         if by_token is not None:
             return by_token
@@ -199,11 +221,21 @@ class SegmentNorms:
 
     def _by_token(self, source: Expr, target: Expr) -> NormBounds | None:
         """Measure a map that treats every token alike by its matrix on one token."""
-        matrix = token_matrix(source, target)
+        matrix = self.matrices.matrix(source, target)
         if matrix is None:
             return None
         forming = forming_error(source, target)
         return forming.allow(matrix_norm(matrix, seed=self.effort.seed)) if forming.fits else None
+
+    def _of_weight(self, weight: Tensor) -> NormBounds:
+        """Measure a weight, or the largest of several, once for all operations that use it."""
+        key = "matrix", weight.data_ptr(), tuple(weight.shape), weight.stride(), weight.dtype
+        if key not in self._content:
+            stack = weight.reshape(-1, *weight.shape[-2:])
+            large = len(stack) == 1 and weight.numel() > LARGEST_COPIED
+            measured = streamed_norm(stack[0]) if large else largest_matrix_norm(stack, seed=self.effort.seed)
+            self._content[key] = measured, weight  # held, so that no other weight takes its address
+        return self._content[key][0]
 
     def _one_step(self, source: Expr, target: Expr) -> NormBounds:
         """Measure one operation, or one block between two dominators."""
@@ -233,8 +265,7 @@ class SegmentNorms:
         if op.kind == "nonnegative":
             return schur_norm(LinearMap.from_function(op.apply, source.shape, target.shape, dtype=torch.float64))
         if op.kind == "matrix":
-            weight = op.data["weight"]
-            return largest_matrix_norm(weight.reshape(-1, *weight.shape[-2:]), seed=self.effort.seed)
+            return self._of_weight(op.data["weight"])
         if op.kind == "convolution":
             return self._as_convolution([source, target])
         return None
@@ -257,6 +288,47 @@ class SegmentNorms:
                 logs[expr.id] = math.inf if known is None else exact_sum((below[0], known.log_upper), math.inf)
         upper = logs[target.id]
         return NormBounds(-math.inf, upper, upper, 0.0, "sum over paths")
+
+
+def _stripped(chain: list[Expr]) -> tuple[list[Expr], int]:
+    """Return a chain without what changes no norm, and the exponent of the power of two that was taken out.
+
+    At the end that is what copies entries, at the beginning what is onto as well; equal factors that are powers of two
+    (the weight of a new normalizer) are taken out exactly.
+    """
+    chain, exponent = list(chain), 0
+    while len(chain) > 1:
+        power = _power_of_two(chain[-2], chain[-1])
+        if power is None and not _is_unit(chain[-2], chain[-1]):
+            break
+        exponent += power or 0
+        chain.pop()
+    while len(chain) > 1:
+        power = _power_of_two(chain[0], chain[1])
+        if power is None and not _is_isometry(chain[0], chain[1]):
+            break
+        exponent += power or 0
+        chain.pop(0)
+    return chain, exponent
+
+
+def _power_of_two(below: Expr, above: Expr) -> int | None:
+    """Return the exponent if a step multiplies every entry by plus or minus one and the same power of two."""
+    op = _single(below, above)
+    if op is None or op.kind != "diagonal":
+        return None
+    factors = op.data["scale"].detach().to(torch.float64).abs()
+    mantissa, exponent = math.frexp(float(factors.max()))
+    return exponent - 1 if mantissa == 0.5 and bool((factors == factors.max()).all()) else None
+
+
+def _weight_of(chain: list[Expr]) -> Tensor | None:
+    """Return the weight if a chain is one multiplication by it, along the last axis."""
+    op = _single(chain[0], chain[1]) if len(chain) == 2 else None
+    if op is None or op.kind != "matrix" or op.data["axis"] != -1 or op.data["weight"].ndim != 2:
+        return None
+    weight: Tensor = op.data["weight"]
+    return weight
 
 
 def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:

@@ -3,54 +3,236 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, evaluate, track
+from normscope.operators.expression import Expr, LinearOp, Track, evaluate, track, tracks
 
 #: Largest side of a matrix that is formed for a segment acting token by token.
 LARGEST_MATRIX = 20_000
 #: Most entries of a stack of matrices, one for each row.
 LARGEST_STACK = 20_000_000
-
+#: Bytes of matrices that are kept to be extended by further operations.
+KEPT_BYTES = 2**28
 
 #: An axis of the source, as (length, stride), and where it ends up in the target.
 Axis = tuple[tuple[int, int], tuple[int, int]]
 
 
-def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
-    """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """A matrix with at most one entry in each row: row r holds ``factor[r]`` in column ``column[r]``."""
 
-    A token is what the source holds at one index of an axis; the map is ``I (x) M``, and M is returned, of shape
-    (output entries per token, input entries per token).
+    column: Tensor
+    factor: Tensor
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the number of rows and of columns."""
+        return len(self.column), self.width
+
+    def dense(self) -> Tensor:
+        """Return the matrix itself."""
+        matrix = torch.zeros(self.shape, dtype=torch.float64)
+        return matrix.scatter_(1, self.column.unsqueeze(1), self.factor.unsqueeze(1))
+
+    def rows(self, index: Tensor, sign: Tensor) -> Selection:
+        """Return the matrix of some of its rows, each times a sign or zero."""
+        return Selection(self.column[index], self.factor[index] * sign, self.width)
+
+    def after(self, weight: Tensor) -> Tensor:
+        """Return the product of a matrix with this one: columns are scaled and moved, nothing is multiplied out."""
+        scaled = weight.to(torch.float64) if bool((self.factor == 1).all()) else weight * self.factor
+        if self.width == len(self.column) and bool((self.column == torch.arange(self.width)).all()):
+            return scaled
+        return scaled.new_zeros(len(weight), self.width).index_add_(1, self.column, scaled)
+
+
+#: The matrix of a map on one token, dense or not.
+Known = Tensor | Selection
+
+
+class TokenMatrices:
+    """Matrices on one token, composed operation by operation; the latest are kept, so that longer maps extend them.
+
+    What an operation does to all columns of a matrix at once is what it does to unit vectors one by one: the rounding
+    errors are those of :func:`normscope.lipschitz.assembly_error.forming_error` either way.
 
     Args:
-        source: the expression the map starts from.
-        target: where it ends.
-        axis: the axis that counts tokens, as :func:`token_axis` gives it; by default the longest one.
+        kept_bytes: how much memory the kept matrices may take.
     """
-    axis = axis or token_axis(source, target)
-    if axis is None:
+
+    def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
+        self.kept_bytes = kept_bytes
+        self._kept: dict[tuple[int, int, Track], Known] = {}
+
+    def matrix(self, source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
+        """Return the matrix by which a map treats every token, or ``None`` if it does not treat tokens alike.
+
+        A token is what the source holds at one index of an axis; the map is ``I (x) M``, and M is returned, of shape
+        (output entries per token, input entries per token).
+
+        Args:
+            source: the expression the map starts from.
+            target: where it ends.
+            axis: the axis that counts tokens, as :func:`token_axis` gives it; by default the longest one.
+        """
+        axis = axis or token_axis(source, target)
+        if axis is None:
+            return None
+        (n, s), _ = axis
+        places = tracks(source, target, (n, s))
+        width = source.numel // n
+        if places is None or max(width, target.numel // n) > LARGEST_MATRIX:
+            return None
+        found: dict[int, Known] = {source.id: _identity(width)}
+        order = self._missing(source, target, (n, s), found)
+        last = {item.id: expr.id for expr in order for item in expr.inputs}
+        for expr in order:
+            known = [None if i.id not in places else (found[i.id], places[i.id][0]) for i in expr.inputs]
+            found[expr.id] = _applied(expr, known, n, places[expr.id][0])
+            if expr.op is not None and (expr.op.kind == "matrix" or expr.id == target.id):
+                self._keep((source.id, expr.id, (n, s)), found[expr.id])
+            for item in expr.inputs:
+                if last[item.id] == expr.id:
+                    found.pop(item.id, None)
+        result = found[target.id]
+        return result.dense() if isinstance(result, Selection) else result
+
+    def _missing(self, source: Expr, target: Expr, axis: Track, found: dict[int, Known]) -> list[Expr]:
+        """Return the expressions still to be computed, in order; what is kept of those below goes into ``found``."""
+        missing: dict[int, Expr] = {}
+        stack = [target]
+        while stack:
+            expr = stack.pop()
+            kept = self._kept.get((source.id, expr.id, axis))
+            if kept is not None:
+                found[expr.id] = kept
+            elif expr.id != source.id and expr.id not in missing and expr.atoms:
+                missing[expr.id] = expr
+                stack.extend(expr.inputs)
+        return [missing[key] for key in sorted(missing)]
+
+    def _keep(self, key: tuple[int, int, Track], matrix: Known) -> None:
+        """Keep a matrix; those kept longest make room for it."""
+        self._kept[key] = matrix
+        while sum(_bytes(m) for m in self._kept.values()) > self.kept_bytes:
+            self._kept.pop(next(iter(self._kept)))
+
+
+def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
+    """Return the matrix by which a map treats every token, as :meth:`TokenMatrices.matrix` does, and keep nothing."""
+    return TokenMatrices(0).matrix(source, target, axis)
+
+
+def _identity(width: int) -> Selection:
+    """Return the identity on the entries of a token."""
+    return Selection(torch.arange(width), torch.ones(width, dtype=torch.float64), width)
+
+
+def _bytes(matrix: Known) -> int:
+    """Return how much memory a matrix takes."""
+    return 8 * (matrix.numel() if isinstance(matrix, Tensor) else 2 * len(matrix.column))
+
+
+#: The matrix of an operand on one token, and the stride of tokens in it; ``None`` for a constant.
+Operand = tuple[Known, Track] | None
+
+
+def _applied(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Known:
+    """Return the matrix on one token after an operation, from those of its operands."""
+    op = expr.op
+    if op is None:
+        raise ValueError("the source does not lie on every path from the target to its atoms")
+    below = [item for item in known if item is not None]
+    matrix, (_, stride) = below[0]
+    if op.kind == "sum":
+        return sum((_dense(m) for m, _ in below[1:]), start=_dense(matrix)) if len(below) > 1 else matrix
+    if len(known) == 1:
+        if op.data.get("reshape"):
+            return matrix
+        if op.kind == "diagonal":
+            return _scaled(matrix, op.data["scale"].expand(expr.shape).reshape(-1, *place)[:, 0].reshape(-1))
+        weight = op.data.get("weight") if op.kind == "matrix" and op.data["axis"] == -1 else None
+        if weight is not None and weight.ndim == 2 and stride % weight.shape[1] == 0:
+            return _multiplied(weight, matrix)
+        moved = _moved(op, expr, (n, stride), place) if _moves(op) else None
+        if moved is not None:
+            return matrix.rows(*moved) if isinstance(matrix, Selection) else matrix[moved[0]] * moved[1].unsqueeze(1)
+    return _column_by_column(expr, known, n, place)
+
+
+def _dense(matrix: Known) -> Tensor:
+    """Return a matrix as a tensor."""
+    return matrix.dense() if isinstance(matrix, Selection) else matrix
+
+
+def _scaled(matrix: Known, factor: Tensor) -> Known:
+    """Return a matrix with its rows multiplied by factors."""
+    factor = factor.detach().to(torch.float64)
+    if isinstance(matrix, Selection):
+        return Selection(matrix.column, matrix.factor * factor, matrix.width)
+    return matrix * factor.unsqueeze(1)
+
+
+def _multiplied(weight: Tensor, matrix: Known) -> Tensor:
+    """Return a weight times each block of rows of a matrix."""
+    rows, columns = weight.shape
+    if isinstance(matrix, Selection) and len(matrix.column) == columns:
+        return matrix.after(weight)
+    blocks = _dense(matrix).reshape(-1, columns, matrix.shape[1])
+    return torch.matmul(weight.to(torch.float64), blocks).reshape(len(blocks) * rows, -1)
+
+
+def _moves(op: LinearOp) -> bool:
+    """Tell whether an operation may only move, copy and drop entries."""
+    return op.kind in ("isometry", "embedding") or bool(op.data.get("coordinate"))
+
+
+def _moved(op: LinearOp, expr: Expr, before: Track, after: Track) -> tuple[Tensor, Tensor] | None:
+    """Return which row of a token each row is after an operation that moves entries, and its sign (zero: none).
+
+    Entries are numbered and the operation is looked at: what it gives must be plus or minus a number within the
+    first token, or zero, and the same must hold for random entries. Otherwise it does more than that: ``None``.
+    """
+    shape = expr.inputs[0].shape
+    size = expr.inputs[0].numel // before[0]
+    numbers = torch.zeros(size, *before[:1], dtype=torch.float64)
+    numbers[:, 0] = torch.arange(1, size + 1)
+    noise = torch.zeros_like(numbers)
+    noise[:, 0] = torch.rand(size, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
+    images = []
+    for entries in (numbers, noise):
+        tensor = entries.reshape(-1, before[1], before[0]).transpose(1, 2).reshape(shape)
+        images.append(op.apply(tensor).reshape(-1, *after)[:, 0].reshape(-1))
+    index, sign = images[0].abs(), images[0].sign()
+    if not bool(((index == index.round()) & (index <= size)).all()):
         return None
-    (n, s), (_, t) = axis
-    outer = source.numel // (n * s)
-    width = outer * s
-    out_outer = target.numel // (n * t)
-    height = out_outer * t
-    if max(width, height) > LARGEST_MATRIX:
-        return None
-    function = evaluate(source, target)
-    matrix = torch.zeros(height, width, dtype=torch.float64)
-    # Every token gets a unit vector of its own, so one pass gives as many columns as there are tokens.
+    rows = (index.long() - 1).clamp_min(0)
+    return (rows, sign) if bool((images[1] == noise[rows, 0] * sign).all()) else None
+
+
+def _column_by_column(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Tensor:
+    """Apply an operation to the columns of matrices: every token takes one of its own, so one pass takes n of them."""
+    dense = [None if item is None else (_dense(item[0]), item[1]) for item in known]
+    width = next(item[0].shape[1] for item in dense if item is not None)
+    matrix = torch.zeros(expr.numel // n, width, dtype=torch.float64)
     for start in range(0, width, n):
         count = min(n, width - start)
-        units = torch.zeros(outer, n, s, dtype=torch.float64)
-        columns = torch.arange(start, start + count)
-        units[columns // s, torch.arange(count), columns % s] = 1.0
+        operands = []
+        for item, below in zip(dense, expr.inputs, strict=True):
+            tensor = torch.zeros(below.numel, dtype=torch.float64)
+            if item is not None:
+                columns = item[0][:, start : start + count].unflatten(0, (-1, item[1][1])).transpose(1, 2)
+                tensor.reshape(-1, *item[1])[:, :count] = columns
+            operands.append(tensor.reshape(below.shape))
         with torch.no_grad():
-            image = function(units.reshape(source.shape)).reshape(out_outer, n, t)
-        matrix[:, start : start + count] = image[:, :count].permute(0, 2, 1).reshape(height, count)
+            image = expr.op.apply(*operands).reshape(-1, *place)  # type: ignore[union-attr]
+        matrix[:, start : start + count] = image[:, :count].transpose(1, 2).reshape(len(matrix), count)
     return matrix
 
 

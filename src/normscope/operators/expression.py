@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -151,8 +151,7 @@ def evaluate(source: Expr, target: Expr) -> Callable[[Tensor], Tensor]:
 
 def offset(target: Expr, memo: dict[int, Tensor], dtype: torch.dtype = torch.float64) -> Tensor:
     """Return the constant part: the value of the expression where every atom is zero."""
-    order = [e for e in _ancestors(target) if e.id not in memo]
-    for expr in order:
+    for expr in _ancestors(target, memo):
         if expr.op is None:
             memo[expr.id] = torch.zeros(expr.shape, dtype=dtype)
             continue
@@ -161,13 +160,13 @@ def offset(target: Expr, memo: dict[int, Tensor], dtype: torch.dtype = torch.flo
     return memo[target.id]
 
 
-def _ancestors(target: Expr) -> list[Expr]:
-    """Return every node the target depends on, itself included, in order of evaluation."""
+def _ancestors(target: Expr, known: Container[int]) -> list[Expr]:
+    """Return what the target depends on, itself included and nothing below what is known, in order of evaluation."""
     seen: dict[int, Expr] = {}
     stack = [target]
     while stack:
         expr = stack.pop()
-        if expr.id not in seen:
+        if expr.id not in seen and expr.id not in known:
             seen[expr.id] = expr
             stack.extend(expr.inputs)
     return [seen[key] for key in sorted(seen)]
@@ -200,6 +199,12 @@ def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None
     Returns:
         Its place in the target and whether the map is the same at every index, or ``None`` if it mixes along it.
     """
+    places = tracks(source, target, start)
+    return None if places is None else places[target.id]
+
+
+def tracks(source: Expr, target: Expr, start: Track) -> dict[int, tuple[Track, bool]] | None:
+    """Return the same for every expression between the two that depends on the source, by its id."""
     places: dict[int, tuple[Track, bool]] = {source.id: (start, True)}
     for expr in between(source, target):
         below = [(i, *places[i.id]) for i in expr.inputs if i.id in places]
@@ -211,7 +216,7 @@ def track(source: Expr, target: Expr, start: Track) -> tuple[Track, bool] | None
             return None
         alike = all(step[1] for step in steps if step is not None) and all(same for _, _, same in below)
         places[expr.id] = (found.pop(), alike)
-    return places[target.id]
+    return places
 
 
 def _track_op(expr: Expr, item: Expr, place: Track) -> tuple[Track, bool] | None:
