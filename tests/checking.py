@@ -13,7 +13,7 @@ from normscope.doctor import check
 
 def found(code: str, model: nn.Module, data: Any = None, **settings: Any) -> list[Finding]:
     """Return what one rule finds; the rule must have run."""
-    result = check(model, data, select=[code], **settings)
+    result = check(model, data, select=[code], group=False, **settings)
     assert result.ran == (code,), result.skipped
     assert all(f.code == code for f in result.findings)
     return list(result.findings)

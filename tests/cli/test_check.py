@@ -131,7 +131,7 @@ def test_data_and_batch_size(run: Run) -> None:
     done = run("check", "zoo:mlp[norm=bn,in_features=64,hidden=(8,)]", "--data", "digits", "--limit", "64",
                "--batch-size", "4", "--format", "json")  # fmt: skip
     report = json.loads(done.stdout)
-    assert {"NS201", "NS203"} <= {f["code"] for f in report["findings"]}
+    assert {"NS101", "NS201"} <= {f["code"] for f in report["findings"]}
     assert done.exit_code == 1
 
 

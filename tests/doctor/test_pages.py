@@ -36,14 +36,23 @@ def test_the_index_is_up_to_date_and_nothing_else_is_there() -> None:
 def test_a_page_holds_all_that_its_rule_says(rule: Rule) -> None:
     """Every text, what it needs, both examples as code; only code may be wider than a line."""
     text = page(rule)
-    for said in (rule.title, rule.why, rule.fix[1:], f"`{rule.name}`", rule.severity.value, rule.certainty.value):
+    for said in (
+        rule.title,
+        rule.why,
+        rule.effect[1:],
+        rule.fix[1:],
+        f"`{rule.name}`",
+        rule.severity.value,
+        rule.certainty.value,
+    ):
         assert _words(said) in _words(text)
     for need in rule.needs:
         assert NEEDS[need] in _words(text)
     for code in (rule.example, rule.good):
         assert all(f"    {line}".rstrip() in text for line in code.splitlines())
     assert all(len(line) <= WIDTH for line in text.splitlines() if not line.startswith("    "))
-    assert text.count("\n## ") == 3 + bool(rule.statement)
+    assert all(f"<https://github.com/{thread}>" in text for thread in rule.threads)
+    assert text.count("\n## ") == 4 + bool(rule.statement) + bool(rule.threads)
 
 
 def test_a_rule_that_needs_nothing_and_states_nothing() -> None:

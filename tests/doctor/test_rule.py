@@ -19,8 +19,8 @@ def test_a_finding_has_the_rules_own_unless_told_otherwise() -> None:
         rule.certainty,
         rule.fix,
     )
-    other = rule.finding("a", "m", severity=Severity.INFO, certainty=Certainty.HEURISTIC, fix="f")
-    assert (other.severity, other.certainty, other.fix) == (Severity.INFO, Certainty.HEURISTIC, "f")
+    other = rule.finding("a", "m", severity=Severity.INFO, certainty=Certainty.LIKELY, fix="f")
+    assert (other.severity, other.certainty, other.fix) == (Severity.INFO, Certainty.LIKELY, "f")
 
 
 def test_what_is_missing_is_told_in_words() -> None:

@@ -9,7 +9,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from checking import noise
 from normscope.core.errors import InputError
-from normscope.doctor.subject import examine, modules_of
+from normscope.doctor.modules import modules_of
+from normscope.doctor.subject import examine
 
 
 def test_what_is_there_and_what_is_not() -> None:

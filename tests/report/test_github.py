@@ -16,8 +16,8 @@ def test_one_command_for_each_finding() -> None:
     )
     result = CheckResult("m", findings)
     assert github_text(result, Source("a,b.py", 2)).splitlines() == [
-        "::error file=a%2Cb.py,line=2,title=NS204 bn::half of it: 50 %25, gone",
-        "::notice file=a%2Cb.py,line=2,title=NS003 model::a remark",
+        "::error file=a%2Cb.py,line=2,title=NS204 bn::half of it: 50 %25, gone (likely)",
+        "::notice file=a%2Cb.py,line=2,title=NS003 model::a remark (likely)",
     ]
     assert github_text(result).startswith("::error title=NS204 bn::")
     assert github_text(CheckResult("m", ())) == ""

@@ -55,7 +55,7 @@ class Outline(HTMLParser):
 
 
 FINDINGS = [
-    Finding("NS2", Severity.INFO, "fc", "small", {"ratio": 0.25}, Certainty.ESTIMATED, "than2025 Lemma 1", "leave it"),
+    Finding("NS2", Severity.INFO, "fc", "small", {"ratio": 0.25}, Certainty.MEASURED, "than2025 Lemma 1", "leave it"),
     Finding("NS1", Severity.ERROR, "<norm>", "a & b", {"count": 3}, Certainty.PROVED, "", "mend it"),
     Finding("NS1", Severity.ERROR, "out", "again"),
 ]

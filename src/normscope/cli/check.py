@@ -50,6 +50,8 @@ class Request(Named):
         optimizer: ``FILE.py:factory`` of a function from the model to its optimizer.
         batch_size: of training.
         dtype: the precision the model will be run in.
+        purpose: what the model is used for.
+        before: weights of the same model at an earlier time.
         device: where to compute.
         seed: of everything random.
     """
@@ -57,6 +59,8 @@ class Request(Named):
     optimizer: str | None
     batch_size: int | None
     dtype: str | None
+    purpose: str
+    before: Path | None
     device: str | None
     seed: int
 
@@ -74,8 +78,12 @@ def check(
     optimizer: Annotated[
         str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Batch size of training.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of one forward pass in training.")] = None,
     dtype: Annotated[str | None, typer.Option(help="Precision it will be run in: float16, bfloat16, ...")] = None,
+    purpose: Annotated[
+        str, typer.Option(help="What it is for: train, inference, finetune, private, contrastive or gan.")
+    ] = "",
+    before: Annotated[Path | None, typer.Option(help="Weights of the same model at an earlier time.")] = None,
     select: Annotated[list[str] | None, typer.Option(help="Run only these rules (codes or beginnings).")] = None,
     ignore: Annotated[list[str] | None, typer.Option(help="Do not run these rules.")] = None,
     fail_on: Annotated[
@@ -102,8 +110,9 @@ def check(
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     request = Request(
-        model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, device, seed
-    )
+        model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, purpose, before,
+        device, seed,
+    )  # fmt: skip
     with aside(), Stages(quiet=quiet, lines=format == "text") as stages:
         stages("loading torch")
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
@@ -152,6 +161,8 @@ def run(
             input_shape=loaded.shape,
             batch_size=request.batch_size,
             dtype=precision,
+            purpose=request.purpose,
+            before=None if request.before is None else _earlier(loaded.model, request.before),
             limit=request.limit,
             device=request.device,
             seed=request.seed,
@@ -244,6 +255,17 @@ def source_of(spec: str) -> Source | None:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
     return Source(Path(location).as_posix(), line)
+
+
+def _earlier(model: nn.Module, weights: Path) -> nn.Module:
+    """Return the model with the weights of an earlier time."""
+    import copy
+
+    from normscope.zoo.state_dict import load_weights
+
+    earlier = copy.deepcopy(model)
+    load_weights(earlier, weights)
+    return earlier
 
 
 def _settings(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 from normscope.core.value import json_number
 
 #: Version of the JSON form of findings.
-FINDINGS_VERSION = 1
+FINDINGS_VERSION = 2
 
 
 class Severity(Enum):
@@ -32,11 +32,11 @@ class Severity(Enum):
 
 
 class Certainty(Enum):
-    """What stands behind a finding: a proof from graph and weights, a measurement on data, or a rule of thumb."""
+    """How sure a finding is: it follows from graph and weights, was measured on data, or is likely by experience."""
 
     PROVED = "proved"
-    ESTIMATED = "estimated"
-    HEURISTIC = "heuristic"
+    MEASURED = "measured"
+    LIKELY = "likely"
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,13 @@ class Finding:
         place: module path; empty for the model itself.
         message: one line.
         evidence: the numbers behind it (and short words), by name.
-        certainty: proved, estimated or heuristic.
+        certainty: proved, measured or likely.
         statement: the statement behind it, in words or as ``paper number``.
         fix: what to do.
+        cause: what is behind it, in a few words; findings of one cause are told as one.
+        effect: what it does to training or accuracy.
+        places: every place, where several were told as one; ``place`` is the first.
+        explains: codes of what else was found because of it, and is not told by itself.
 
     >>> Finding("NS101", Severity.WARNING, "conv", "a bias has no effect").key
     ('NS101', 'conv')
@@ -62,9 +66,13 @@ class Finding:
     place: str
     message: str
     evidence: Mapping[str, float | int | str] = field(default_factory=dict)
-    certainty: Certainty = Certainty.HEURISTIC
+    certainty: Certainty = Certainty.LIKELY
     statement: str = ""
     fix: str = ""
+    cause: str = ""
+    effect: str = ""
+    places: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if "\n" in self.message:
@@ -74,6 +82,15 @@ class Finding:
     def key(self) -> tuple[str, str]:
         """Return what a baseline remembers it by: code and place."""
         return self.code, self.place
+
+    @property
+    def everywhere(self) -> tuple[str, ...]:
+        """Return every place of it.
+
+        >>> Finding("NS101", Severity.WARNING, "conv", "a bias has no effect").everywhere
+        ('conv',)
+        """
+        return self.places or (self.place,)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; infinities become strings."""
@@ -86,17 +103,23 @@ class Finding:
             "certainty": self.certainty.value,
             "statement": self.statement,
             "fix": self.fix,
+            "cause": self.cause,
+            "effect": self.effect,
+            "places": list(self.everywhere),
+            "explains": list(self.explains),
         }
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Finding:
         """Read the JSON form back.
 
-        >>> one = Finding("NS1", Severity.INFO, "a", "b", {"c": 1.0}, Certainty.PROVED, "d", "e")
+        >>> one = Finding("NS1", Severity.INFO, "a", "b", {"c": 1.0}, Certainty.PROVED, "d", "e", places=("a", "f"))
         >>> Finding.from_dict(one.to_dict()) == one
         True
         """
-        rest = dict(data)
+        rest = {**data, "explains": tuple(data.get("explains", ()))}
+        places = tuple(data.get("places", ()))
+        rest["places"] = () if places == (data["place"],) else places
         severity, certainty = Severity(rest.pop("severity")), Certainty(rest.pop("certainty"))
         return cls(severity=severity, certainty=certainty, **rest)
 
@@ -104,6 +127,35 @@ class Finding:
 def _plain(value: float | int | str) -> float | int | str:
     """Return a number as strict JSON can carry it."""
     return value if isinstance(value, str | int) and not isinstance(value, float) else json_number(float(value))
+
+
+def grouped(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings with those of one rule and one severity told as one, at the first of their places.
+
+    >>> many = [Finding("NS1", Severity.INFO, place, f"{place} is odd") for place in "abc"]
+    >>> (one,) = grouped(many)
+    >>> one.message, one.places
+    ('a is odd (also b, c)', ('a', 'b', 'c'))
+    """
+    groups: dict[tuple[str, Severity, str], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.code, finding.severity, finding.fix), []).append(finding)
+    return [_as_one(group) for group in groups.values()]
+
+
+#: How many further places a message lists.
+LISTED = 6
+
+
+def _as_one(group: list[Finding]) -> Finding:
+    """Return findings of one rule as one."""
+    first = group[0]
+    places = tuple(dict.fromkeys(place for f in group for place in f.everywhere))
+    others = [place or "the model" for place in places if place != first.place]
+    if not others:
+        return first
+    more = f" and {len(others) - LISTED} more" if len(others) > LISTED else ""
+    return replace(first, message=f"{first.message} (also {', '.join(others[:LISTED])}{more})", places=places)
 
 
 def order(findings: Iterable[Finding]) -> list[Finding]:

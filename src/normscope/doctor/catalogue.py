@@ -1,15 +1,11 @@
-"""Every rule, by code."""
+"""Every rule, by code: one file in the folder of rules each, registered by being there."""
 
 from __future__ import annotations
 
 from normscope.core.discovery import modules_in
 from normscope.doctor.rule import Rule
 
-#: Every rule by its code, in order: each module of ``doctor/rules`` with a ``RULE`` is one.
-RULES: dict[str, Rule] = {
-    rule.code: rule
-    for rule in sorted(
-        (module.RULE for module in modules_in("normscope.doctor.rules") if hasattr(module, "RULE")),
-        key=lambda rule: rule.code,
-    )
-}
+_FILES = modules_in("normscope.doctor.rules")
+
+#: Every rule by its code, in order.
+RULES: dict[str, Rule] = {rule.code: rule for rule in sorted((m.RULE for m in _FILES), key=lambda r: r.code)}

@@ -15,12 +15,12 @@ INDEX = "README.md"
 #: What the hundreds of a code stand for.
 FAMILIES = {
     "NS0": "what can be checked at all",
-    "NS1": "what cancels",
+    "NS1": "what cancels, and what stands at the wrong place",
     "NS2": "statistics",
     "NS3": "stabilizers",
-    "NS4": "weight decay",
+    "NS4": "the optimizer",
     "NS5": "capacity",
-    "NS6": "units and vectors",
+    "NS6": "units, scales and vectors",
 }
 
 
@@ -33,6 +33,7 @@ def page(rule: Rule) -> str:
     needs = ", ".join(NEEDS[need] for need in rule.needs) or "nothing but the model"
     facts = f"`{rule.name}`. Severity: {rule.severity.value}. Certainty: {rule.certainty.value}. Needs: {needs}."
     parts = [f"# {rule.code}: {rule.title}", _wrapped(facts), "## Why", _wrapped(rule.why)]
+    parts += ["## What it does", _wrapped(f"{rule.effect[0].upper()}{rule.effect[1:]}.")]
     if rule.statement:
         parts += ["## Statement", f"    {rule.statement}"]
     parts += [
@@ -44,14 +45,17 @@ def page(rule: Rule) -> str:
         "This is not:",
         textwrap.indent(rule.good, "    "),
     ]
+    if rule.threads:
+        links = "\n".join(f"- <https://github.com/{thread}>" for thread in rule.threads)
+        parts += ["## Where people met it", links]
     return "\n\n".join(parts) + "\n"
 
 
 def index() -> str:
     """Return the page that lists every rule."""
     intro = (
-        "What `normscope check` looks for. A finding is *proved* (it follows from graph and weights), *estimated* "
-        "(measured on the data) or *heuristic* (a rule of thumb). The severity in the table is that of most "
+        "What `normscope check` looks for. A finding is *proved* (it follows from graph and weights), *measured* "
+        "(on the data) or *likely* (by experience). The severity in the table is that of most "
         "findings of a rule; one finding may be milder or graver. These pages are written from the rules themselves."
     )
     parts = ["# Rules of the doctor", _wrapped(intro)]

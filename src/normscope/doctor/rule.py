@@ -14,6 +14,8 @@ NEEDS = {
     "data": "data (--data)",
     "optimizer": "the optimizer (optimizer=..., --optimizer)",
     "batch size": "the training batch size (--batch-size, or a DataLoader)",
+    "purpose": "the purpose (--purpose private, contrastive or gan)",
+    "before": "an earlier checkpoint (before=..., --before)",
 }
 
 
@@ -27,13 +29,17 @@ class Rule:
         severity: of most of its findings; one finding may be milder or graver.
         certainty: of most of its findings.
         statement: the mathematics behind it.
-        why: what it costs.
+        why: where it comes from, and what it costs.
+        effect: what it does to training or accuracy, in a few words.
         fix: what to do.
-        example: code that triggers it.
+        example: code that triggers it: it binds ``model`` and may bind ``data``, ``optimizer`` and ``options``.
         good: code that does not.
         look: the function from a subject to findings.
         needs: what must be there, keys of :data:`NEEDS`.
         name: a short name without spaces.
+        threads: where people met it, below ``https://github.com/``.
+        explains: codes of rules that speak as well because of what this one found.
+        not_for: purposes it has nothing to say about.
     """
 
     code: str
@@ -43,11 +49,15 @@ class Rule:
     certainty: Certainty
     statement: str
     why: str
+    effect: str
     fix: str
     example: str
     good: str
     needs: tuple[str, ...]
     look: Callable[[Rule, Subject], Iterable[Finding]]
+    threads: tuple[str, ...] = ()
+    explains: tuple[str, ...] = ()
+    not_for: tuple[str, ...] = ()
 
     def finding(
         self,
@@ -69,6 +79,8 @@ class Rule:
             certainty or self.certainty,
             self.statement,
             fix or self.fix,
+            cause=self.title,
+            effect=self.effect,
         )
 
     def missing(self, subject: Subject) -> list[str]:

@@ -15,7 +15,7 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
-from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, order
+from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.settings import Settings, read_baseline
 from normscope.doctor.subject import Progress, Subject, examine
@@ -33,6 +33,7 @@ class CheckResult:
         skipped: codes of the rules that could not run, and what they need.
         hidden: how many findings were ignored at their place or known from the baseline.
         failed: whether the check fails, by its settings.
+        purpose: what the model is used for, if that was said.
     """
 
     model: str
@@ -41,6 +42,7 @@ class CheckResult:
     skipped: dict[str, str] = field(default_factory=dict)
     hidden: int = 0
     failed: bool = False
+    purpose: str = ""
 
     def count(self, severity: Severity) -> int:
         """Return how many findings have a severity."""
@@ -55,6 +57,7 @@ class CheckResult:
             "kind": "findings",
             "normscope": __version__,
             "model": self.model,
+            "purpose": self.purpose,
             "failed": self.failed,
             "counts": {s.value: self.count(s) for s in Severity},
             "findings": [f.to_dict() for f in self.findings],
@@ -84,15 +87,18 @@ def check(
     input_shape: tuple[int, ...] | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
+    purpose: str = "",
+    before: nn.Module | None = None,
     limit: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    group: bool = True,
 ) -> CheckResult:
     """Look for what is wrong with the normalization of a network; nothing of it is changed.
 
     Args:
-        model: any PyTorch module.
+        model: any PyTorch module, also compiled or wrapped for several devices.
         data: inputs as for ``analyze``; without them rules that need data are skipped, and said to be.
         optimizer: its optimizer, for what concerns weight decay.
         select: codes, or beginnings of codes, that run; none means all.
@@ -100,12 +106,16 @@ def check(
         settings: all settings at once, e.g. those of ``pyproject.toml``; ``select`` and ``ignore`` are added.
         name: how the model is called in the result.
         input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
-        batch_size: of training; by default that of a DataLoader given as data.
+        batch_size: of training, what one forward pass sees; by default that of a DataLoader given as data.
         dtype: the precision the model will be run in, if another than its own.
-        limit: use at most this many samples of the data.
+        purpose: what the model is used for: ``train``, ``inference``, ``finetune``, ``private``, ``contrastive`` or
+            ``gan``; rules that depend on it are silent without.
+        before: the same model at an earlier time, for what changed since.
+        limit: use at most this many samples of the data; by default 512, fewer of a large network.
         device: where the graph is run; by default where the model is.
         seed: of everything random.
         progress: called with a line of text at each step.
+        group: tell findings of one rule and severity as one, at the first of their places.
 
     Returns:
         The result: findings, the gravest first.
@@ -127,13 +137,40 @@ def check(
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
     with untouched(model):
         subject = examine(
-            model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype, limit=limit,
-            device=device, seed=seed, progress=progress,
+            model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
+            purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress,
         )  # fmt: skip
         found, ran, skipped = run_rules(subject, settings, say)
-    kept = [f for f in found if not settings.hides(f) and f.key not in known]
+    told = one_per_cause(found)
+    kept = [f for f in told if not settings.hides(f) and f.key not in known]
     title = name or type(model).__name__
-    return CheckResult(title, tuple(order(kept)), ran, skipped, len(found) - len(kept), settings.fails(kept))
+    shown = order(grouped(order(kept)) if group else kept)
+    return CheckResult(title, tuple(shown), ran, skipped, len(told) - len(kept), settings.fails(kept), purpose)
+
+
+def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
+    """Return findings without those that another one at the same place explains; it names them.
+
+    >>> cause = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
+    >>> (one,) = one_per_cause([cause, Finding("NS301", Severity.WARNING, "bn", "a variance is near eps")])
+    >>> one.code, one.explains
+    ('NS210', ('NS301',))
+    """
+    found = list(findings)
+    gone: set[int] = set()
+    explained: dict[int, set[str]] = {}
+    for cause in found:
+        for i, other in enumerate(found):
+            if other.code in RULES[cause.code].explains and _concerns(cause, other):
+                gone.add(i)
+                explained.setdefault(id(cause), set()).add(other.code)
+    return [replace(f, explains=tuple(sorted(explained.get(id(f), ())))) for i, f in enumerate(found) if i not in gone]
+
+
+def _concerns(cause: Finding, other: Finding) -> bool:
+    """Tell whether a finding lies at the place of another, or comes of an error, which spreads through a network."""
+    spreads = cause.severity is Severity.ERROR
+    return spreads or bool(set(cause.everywhere) & set(other.everywhere))
 
 
 def run_rules(
@@ -148,7 +185,8 @@ def run_rules(
     found: dict[tuple[str, str, str], Finding] = {}
     ran: list[str] = []
     skipped: dict[str, str] = {}
-    for rule in (r for code, r in RULES.items() if settings.runs(code)):
+    chosen = (r for code, r in RULES.items() if settings.runs(code) and subject.purpose not in r.not_for)
+    for rule in sorted(chosen, key=lambda r: (len(r.needs), r.code)):  # what needs least is told first
         missing = rule.missing(subject)
         if missing:
             skipped[rule.code] = f"needs {' and '.join(missing)}"
@@ -156,13 +194,13 @@ def run_rules(
         say(f"{rule.code} {rule.title}")
         try:
             new = rule.run(subject)
-        except (RuntimeError, ValueError, ArithmeticError) as error:  # one rule that cannot speak hides no other
+        except Exception as error:  # one rule that cannot speak hides no other
             skipped[rule.code] = f"failed: {type(error).__name__}: {' '.join(str(error).split())[:200]}"
             continue
         ran.append(rule.code)
         for finding in new:
             found.setdefault((*finding.key, finding.message), finding)
-    return list(found.values()), tuple(ran), skipped
+    return list(found.values()), tuple(sorted(ran)), skipped
 
 
 def counts_text(result: CheckResult) -> str:

@@ -144,7 +144,7 @@ def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 def baseline_text(findings: Iterable[Finding]) -> str:
     """Return the text of a baseline that knows these findings, one entry per code and place."""
-    entries = sorted({f.key for f in findings})
+    entries = sorted({(f.code, place) for f in findings for place in f.everywhere})
     return json.dumps({"normscope_baseline": 1, "findings": [list(e) for e in entries]}, indent=1) + "\n"
 
 

@@ -3,32 +3,47 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.context import Work, candidates, look, walk
+from normscope.analysis.context import Work, batches, walk
 from normscope.analysis.options import Options
 from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonFiniteInputError, NormscopeError
+from normscope.doctor.features import channel_axis, feature_axes
+from normscope.doctor.modules import opened
+from normscope.doctor.neighbours import reach, reads
+from normscope.doctor.probe import Probe, probe
 from normscope.doctor.quick import FiniteNorms
 from normscope.doctor.structure import Structure
-from normscope.graph.capture import Captured, capture, uncompiled
-from normscope.graph.inputs import guess_inputs, iterate
+from normscope.graph.capture import Captured, capture
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
-from normscope.graph.weights_validation import check_model
+from normscope.graph.signature import InnermostModule, sized_layers
+from normscope.graph.statefulness import evaluating
+from normscope.graph.weights_validation import STATISTICS, check_model, count_non_finite, named_tensors
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
 from normscope.operators.site import Site
-from normscope.operators.survey import Seen, Survey
+from normscope.operators.survey import Seen, Survey, activation_inputs, survey
 
 Progress = Callable[[str], None]
+#: What a model may be used for.
+PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
+#: Samples of the example a model is captured on, those looked at by default, and the fewest of them.
+EXAMPLE, SAMPLES, FEWEST = 4, 512, 32
+#: Multiplications of all forward passes over the data, about; and samples that a probe holds.
+WORK, PROBED = 1e11, 128
 
 
 @dataclass(eq=False)
@@ -46,8 +61,14 @@ class Subject:
         batch_size: of training, if it is known.
         samples: number of training samples and whether an incomplete last batch is dropped, if they are known.
         dtype: the precision the model will be run in, if another than its own.
+        purpose: what the model is used for, one of :data:`PURPOSES`, or nothing.
+        before: the same model at an earlier time.
+        parallel: the wrapper that runs it on several devices, if there is one.
         failure: why there is no graph, if there is none.
+        failed_at: the layer that raised, if one did.
         broken: what is not a finite number, if anything is.
+        broken_at: the layer it is at.
+        batch: a few samples of the data, for :func:`~normscope.doctor.probe.probe`.
     """
 
     model: nn.Module
@@ -60,8 +81,14 @@ class Subject:
     batch_size: int | None = None
     samples: tuple[int, bool] | None = None
     dtype: torch.dtype | None = None
+    purpose: str = ""
+    before: nn.Module | None = None
+    parallel: str = ""
     failure: str = ""
+    failed_at: str = ""
     broken: str = ""
+    broken_at: str = ""
+    batch: list[Tensor] | None = None
 
     def has(self, need: str) -> bool:
         """Tell whether what a rule needs is there."""
@@ -70,6 +97,8 @@ class Subject:
             "data": self.seen,
             "optimizer": self.optimizer,
             "batch size": self.batch_size,
+            "purpose": self.purpose or None,
+            "before": self.before,
         }
         return found[need] is not None
 
@@ -96,6 +125,52 @@ class Subject:
         found = None if self.seen is None else self.seen.before_normalizers.get(site.node)
         return found if found is not None and found.moments.count else None
 
+    def scale_of(self, site: Site) -> Tensor | None:
+        """Return the scale of a normalizer in float64: its own, or the first constant its result is multiplied by."""
+        if site.gamma is not None:
+            return site.gamma.detach().double().flatten().cpu()
+        structure = self._evaluation
+        atom = structure.divisions.get(site.node)
+        for _ in range(3):  # a written-out normalizer may centre once more, or cast, before it scales
+            readers = [] if atom is None else structure.parents.get(atom.id, [])
+            if len(readers) != 1 or readers[0].op is None:
+                return None
+            scale = readers[0].op.data.get("scale") if readers[0].op.kind == "diagonal" else None
+            if isinstance(scale, Tensor):
+                return scale.detach().double().flatten().cpu()
+            atom = readers[0]
+        return None
+
+    @functools.cached_property
+    def _evaluation(self) -> Structure:
+        """Return who feeds whom in evaluation."""
+        return Structure(self.program or Program())
+
+    @functools.cached_property
+    def calls(self) -> Counter[str]:
+        """Return how often each normalizer is called in one pass, by the first of its paths."""
+        return Counter(self.first_path(place_of(s)) for s in self.sites())
+
+    def first_path(self, path: str) -> str:
+        """Return the first path of a module that has several."""
+        return self._first_paths.get(path, path)
+
+    @functools.cached_property
+    def _first_paths(self) -> dict[str, str]:
+        """Return the first path of every module, by each of its paths."""
+        first = {id(module): path for path, module in self.model.named_modules()}
+        return {path: first[id(m)] for path, m in self.model.named_modules(remove_duplicate=False)}
+
+    @functools.cached_property
+    def features(self) -> dict[str, frozenset[int]]:
+        """Return the axes that hold features, by graph node."""
+        return {} if self.captured is None else feature_axes(self.captured)
+
+    @functools.cached_property
+    def probe(self) -> Probe:
+        """Return what a few samples show inside the network."""
+        return Probe() if self.captured is None or self.batch is None else probe(self.captured, self.batch)
+
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
         """Return the parameters by name, each under its first name."""
@@ -121,28 +196,16 @@ class Subject:
         if self.captured is None:
             return False
         graph = self.captured.graph
-        users = graph.users()
         first = [n.name for n in graph if start in (n.name, n.target)]
-        above, beneath = _reach(first, users), _reach([end], {n.name: list(n.inputs()) for n in graph})
-        return any(_drops(graph[name]) for name in above & beneath)
+        return any(drop_rate(graph[name]) > 0 for name in reach(first, graph.users()) & reach([end], reads(graph)))
 
 
-def _reach(start: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return what can be reached along edges, the start included."""
-    seen: set[str] = set()
-    stack = list(start)
-    while stack:
-        name = stack.pop()
-        if name not in seen:
-            seen.add(name)
-            stack.extend(edges.get(name, ()))
-    return seen
-
-
-def _drops(node: Node) -> bool:
-    """Tell whether a node is a dropout that acts in training."""
+def drop_rate(node: Node) -> float:
+    """Return the rate of a dropout that acts in training, and zero of any other operation."""
+    if "dropout" not in node.op:
+        return 0.0
     rates = [a for a in node.args if isinstance(a, float)]
-    return "dropout" in node.op and (not rates or rates[0] > 0)
+    return rates[0] if rates else 0.5
 
 
 def place_of(site: Site) -> str:
@@ -167,6 +230,8 @@ def examine(
     input_shape: tuple[int, ...] | None = None,
     batch_size: int | None = None,
     dtype: torch.dtype | None = None,
+    purpose: str = "",
+    before: nn.Module | None = None,
     limit: int | None = None,
     device: str | torch.device | None = None,
     seed: int = 0,
@@ -181,7 +246,9 @@ def examine(
         input_shape: shape of one input, where there is no data.
         batch_size: of training; by default that of a DataLoader.
         dtype: the precision the model will be run in.
-        limit: use at most this many samples.
+        purpose: what it is used for, one of :data:`PURPOSES`.
+        before: the same model at an earlier time.
+        limit: use at most this many samples; by default :data:`SAMPLES`, fewer of a large network.
         device: where the graph is run.
         seed: of everything random.
         progress: called with a line of text at each step.
@@ -198,18 +265,21 @@ def examine(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+    if purpose and purpose not in PURPOSES:
+        raise InputError(f"a purpose is {', '.join(PURPOSES)}; got {purpose!r}")
     _checked_counts(limit, batch_size)
-    inner = uncompiled(model)
-    subject = Subject(inner, optimizer=optimizer, dtype=dtype)
+    inner, parallel = opened(model)
+    earlier = None if before is None else opened(before)[0]
+    subject = Subject(inner, optimizer=optimizer, dtype=dtype, purpose=purpose, before=earlier, parallel=parallel)
     subject.batch_size, subject.samples = _batches_of(data, batch_size)
     try:
         check_model(inner)
     except NonFiniteError as error:
-        subject.broken = str(error)
+        subject.broken, subject.broken_at = str(error), _first_broken(inner)
         return subject
     data = repeatable(data)
     if data is not None:
-        example = next(iter(iterate(data, inner)))  # data that does not fit is the user's mistake, not a finding
+        example = _few(next(iter(iterate(data, inner))))  # data that does not fit is a mistake, not a finding
     try:
         if data is None:
             example = guess_inputs(inner, input_shape, batch=2)
@@ -222,10 +292,52 @@ def examine(
     except CaptureError as error:
         subject.failure = str(error)
     except InputError as error:
-        if data is not None:
-            raise
         subject.failure = str(error)
+        if data is not None:
+            subject.failed_at, subject.failure = _where_it_raises(inner, example, str(error))
     return subject
+
+
+def _few(inputs: ModelInputs) -> ModelInputs:
+    """Return the first samples of a batch: enough to capture a model on."""
+    length = inputs.batch
+
+    def cut(value: Any) -> Any:
+        fits = isinstance(value, Tensor) and value.ndim and value.shape[0] == length
+        return value[:EXAMPLE] if fits else value
+
+    if length <= EXAMPLE:
+        return inputs
+    return ModelInputs(tuple(map(cut, inputs.args)), {k: cut(v) for k, v in inputs.kwargs.items()})
+
+
+def _where_it_raises(model: nn.Module, inputs: ModelInputs, reason: str) -> tuple[str, str]:
+    """Return the layer that raises on an input, and why.
+
+    Raises:
+        InputError: if none does, or the first layer: the input does not fit the model.
+    """
+    where = InnermostModule(model)
+    try:
+        with untouched(model, *inputs.tensors()), torch.no_grad():
+            evaluating(model)
+            with where:
+                model(*inputs.args, **inputs.kwargs)
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
+        text = " ".join(str(error).split())
+        first = next((path for path, _ in sized_layers(model)), "")
+        if where.path in ("", first):
+            raise InputError(reason) from error
+        return where.path, f"{where.text or 'the model'}, and raised {type(error).__name__}: {text}"
+    raise InputError(reason)
+
+
+def _first_broken(model: nn.Module) -> str:
+    """Return the module of the first parameter or running statistic that is not finite."""
+    for name, tensor in named_tensors(model):
+        if sum(count_non_finite(tensor)) and (name.endswith(STATISTICS) or name in dict(model.named_parameters())):
+            return name.rpartition(".")[0]
+    return ""
 
 
 def _checked_counts(limit: int | None, batch_size: int | None) -> None:
@@ -252,14 +364,34 @@ def _fill(
     subject.norms = SegmentNorms(Effort(1e-2, options.delta, seed, lanczos=False), say)
     subject.captured, subject.program = captured, program
     subject.training = _in_training(captured, program)
-    if data is not None:
-        say("statistics of the data")
-        work = Work(captured, program, options, subject.norms, say)
-        work.candidates = candidates(work, subject.model, data, limit)
-        try:
-            subject.seen = look(work, subject.model, data, limit)
-        except NonFiniteError as error:
-            subject.broken = str(error)
+    if data is None:
+        return
+    say("statistics of the data")
+    work = Work(captured, program, options, subject.norms, say)
+    most = samples_of(program) if limit is None else limit
+    seen = list(batches(work, subject.model, data, most))
+    subject.batch = _joined(seen[: max(1, PROBED // max(1, len(seen[0][0])))]) if seen else None
+    activations = activation_inputs(captured, program)
+    axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
+    try:
+        subject.seen = survey(captured, program, seen, activations=activations, channels=axes)
+    except NonFiniteError as error:
+        subject.broken = str(error)
+        first = subject.probe.broken
+        subject.broken_at = captured.graph[first].owner if first else ""
+    if subject.seen is not None and subject.seen.samples == 0:
+        raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+
+
+def samples_of(program: Program) -> int:
+    """Return how many samples are looked at: fewer of a network that takes longer."""
+    return int(min(SAMPLES, max(FEWEST, WORK / max(1.0, forward_cost(program)))))
+
+
+def _joined(pieces: list[list[Tensor]]) -> list[Tensor]:
+    """Return batches as one, where all of their tensors are batched."""
+    sizes = {t.shape[0] if t.ndim else 0 for t in pieces[0]}
+    return [torch.cat(column) for column in zip(*pieces, strict=True)] if len(sizes) == 1 else pieces[0]
 
 
 def _in_training(captured: Captured, program: Program) -> Program:
@@ -282,14 +414,3 @@ def _batches_of(data: Any, batch_size: int | None) -> tuple[int | None, tuple[in
         return size, (len(loader.dataset), bool(loader.drop_last))  # type: ignore[arg-type]
     except TypeError:  # a stream has no length
         return size, None
-
-
-def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of some kinds with their paths.
-
-    >>> [path for path, _ in modules_of(nn.Sequential(nn.ReLU(), nn.Linear(1, 1)), nn.Linear)]
-    ['1']
-    """
-    for path, module in model.named_modules():
-        if isinstance(module, kinds):
-            yield path, module

@@ -117,7 +117,7 @@ class InnermostModule:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self.text = ""
+        self.text = self.path = ""
         self._paths = {id(module): path for path, module in model.named_modules()}
         self._stack: list[tuple[nn.Module, Any]] = []
 
@@ -135,7 +135,7 @@ class InnermostModule:
             hook.remove()
         if error is not None and self._stack:
             module, args = self._stack[-1]
-            path = self._paths.get(id(module), "")
+            path = self.path = self._paths.get(id(module), "")
             layer = repr(module) if not list(module.children()) else type(module).__name__
             shapes = ", ".join(str(tuple(a.shape)) for a in args if isinstance(a, torch.Tensor))
             self.text = f"layer {path}, {layer}, got {shapes}" if path else ""

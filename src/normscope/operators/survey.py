@@ -77,6 +77,7 @@ def survey(
     activations: Mapping[str, str],
     progress: Callable[[int], None] | None = None,
     dtype: torch.dtype | None = None,
+    channels: Mapping[str, int | None] | None = None,
 ) -> Survey:
     """Run the graph over the data once and collect statistics.
 
@@ -87,6 +88,7 @@ def survey(
         activations: node of each activation to look at, and the node it reads.
         progress: called with the number of samples so far.
         dtype: run in this precision instead of the model's own.
+        channels: the axis that holds channels, by activation, where it is known.
 
     Raises:
         NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
@@ -111,7 +113,8 @@ def survey(
                 result.inputs[index] = _widened(result.inputs[index], value, size, reference)
             for name, site in watch.get(node.name, ()):
                 group = result.before_activations if site is None else result.before_normalizers
-                _see(group.setdefault(name, Seen()), value, site, size, reference, name)
+                axis = None if channels is None else channels.get(name)
+                _see(group.setdefault(name, Seen()), value, site, size, reference, name, axis)
 
         with torch.no_grad():
             outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
@@ -131,7 +134,9 @@ def _batch_of(program: Program) -> int:
     return program.blocks[0].shape[0] if program.blocks and program.blocks[0].shape else 1
 
 
-def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str) -> None:
+def _see(
+    seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str, axis: int | None = None
+) -> None:
     """Add one batch to what was seen at a place."""
     if not bool(torch.isfinite(x).all()):
         if site is None:
@@ -140,7 +145,7 @@ def _see(seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, na
             f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
             "mend the data, or run the model in a wider dtype (model.double())"
         )
-    seen.moments.update(channel_rows(x, _channel_axis(x, site)))
+    seen.moments.update(channel_rows(x, _channel_axis(x, site) if axis is None else axis))
     per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)
     seen.largest_norm = max(seen.largest_norm, float(per_sample.double().norm(dim=1).max()))
     if site is not None and site.spread is not None:

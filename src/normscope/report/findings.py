@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
+from collections.abc import Mapping
 
 from normscope.core.finding import Finding
 from normscope.doctor.run import CheckResult, counts_text
@@ -21,32 +22,56 @@ def findings_text(result: CheckResult) -> str:
         A paragraph for each finding, what could not be checked and why, and a summary.
 
     >>> print(findings_text(CheckResult("net", (), ran=("NS101",), skipped={"NS601": "needs data (--data)"})))
-    not checked: NS601 needs data (--data)
+    1 more rule with data (--data)
     net: no findings (1 rule ran, 1 could not)
     """
     blocks = [finding_text(f) for f in result.findings]
-    by_reason: dict[str, list[str]] = {}
-    for code, reason in result.skipped.items():
-        by_reason.setdefault(reason, []).append(code)
-    lines = [f"not checked: {', '.join(codes)} {reason}" for reason, codes in by_reason.items()]
+    lines = not_checked(result.skipped)
     ran = f"{len(result.ran)} rule{'' if len(result.ran) == 1 else 's'} ran"
     more = f", {len(result.skipped)} could not" if result.skipped else ""
     hidden = f", {result.hidden} hidden by settings or baseline" if result.hidden else ""
-    lines.append(f"{result.model}: {counts_text(result)} ({ran}{more}{hidden})")
+    purpose = f" for {result.purpose}" if result.purpose else ""
+    lines.append(f"{result.model}{purpose}: {counts_text(result)} ({ran}{more}{hidden})")
     return "\n\n".join([*blocks, "\n".join(lines)])
+
+
+def not_checked(skipped: Mapping[str, str]) -> list[str]:
+    """Return what further rules need, in one line, and those that failed, in one line each.
+
+    >>> not_checked({"NS601": "needs data (--data)", "NS401": "needs x", "NS402": "needs x", "NS1": "failed: why"})
+    ['NS1 failed: why', '1 more rule with data (--data), 2 with x']
+    """
+    needs: dict[str, int] = {}
+    lines = []
+    for code, reason in skipped.items():
+        if reason.startswith("needs "):
+            needs[reason.removeprefix("needs ")] = needs.get(reason.removeprefix("needs "), 0) + 1
+        else:
+            lines.append(f"{code} {reason}")
+    parts = [f"{n} with {what}" for what, n in needs.items()]
+    if parts:
+        count, _, rest = parts[0].partition(" ")
+        lines.append(", ".join([f"{count} more rule{'' if count == '1' else 's'} {rest}", *parts[1:]]))
+    return lines
 
 
 def finding_text(finding: Finding) -> str:
     """Return one finding as a paragraph.
 
     >>> from normscope.core.finding import Severity
-    >>> print(finding_text(Finding("NS101", Severity.WARNING, "conv", "a bias has no effect", fix="bias=False")))
-    NS101 warning (heuristic) conv: a bias has no effect
+    >>> one = Finding("NS101", Severity.WARNING, "conv", "a bias has no effect", fix="bias=False", effect="none")
+    >>> print(finding_text(one))
+    NS101 warning (likely) conv: a bias has no effect
+        effect: none
         fix: bias=False
     """
     place = finding.place or "model"
     head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {place}: {finding.message}"
     lines = _wrapped(head, "", "    ")
+    if finding.effect:
+        lines += _wrapped(f"effect: {finding.effect}", "    ", "         ")
+    if finding.explains:
+        lines += _wrapped(f"also behind: {', '.join(finding.explains)}", "    ", "         ")
     if finding.fix:
         lines += _wrapped(f"fix: {finding.fix}", "    ", "         ")
     return "\n".join(lines)
@@ -66,9 +91,10 @@ def findings_html(result: CheckResult) -> str:
     True
     """
     rows = "\n".join(_row(f) for f in result.findings)
-    head = "".join(f"<th>{h}</th>" for h in ("code", "severity", "certainty", "place", "finding", "fix"))
+    head = "".join(f"<th>{h}</th>" for h in ("code", "severity", "certainty", "place", "finding", "effect", "fix"))
     table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>" if rows else ""
-    title = html.escape(f"{result.model}: {counts_text(result)}")
+    purpose = f" for {result.purpose}" if result.purpose else ""
+    title = html.escape(f"{result.model}{purpose}: {counts_text(result)}")
     skipped = "".join(f"<li>{c} {html.escape(reason)}</li>" for c, reason in result.skipped.items())
     rest = f"<h2>not checked</h2><ul>{skipped}</ul>" if skipped else ""
     style = (
@@ -88,6 +114,6 @@ def _row(finding: Finding) -> str:
     cells = (
         f"<td>{finding.code}</td><td class={severity}>{severity}</td><td>{finding.certainty.value}</td>"
         f"<td><code>{html.escape(finding.place or 'model')}</code></td>"
-        f"<td>{html.escape(finding.message)}</td><td>{html.escape(finding.fix)}</td>"
+        f"<td>{html.escape(finding.message)}</td><td>{html.escape(finding.effect)}</td><td>{html.escape(finding.fix)}</td>"
     )
     return f"<tr>{cells}</tr>"

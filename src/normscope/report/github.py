@@ -18,7 +18,7 @@ def github_text(result: CheckResult, source: Source | None = None) -> str:
 
     >>> one = Finding("NS101", Severity.WARNING, "conv", "100 % gone")
     >>> github_text(CheckResult("net", (one,)), Source("net.py", 3))
-    '::warning file=net.py,line=3,title=NS101 conv::100 %25 gone'
+    '::warning file=net.py,line=3,title=NS101 conv::100 %25 gone (likely)'
     """
     return "\n".join(_command(f, source) for f in result.findings)
 
@@ -28,7 +28,9 @@ def _command(finding: Finding, source: Source | None) -> str:
     properties = {} if source is None else {"file": source.file, "line": str(source.line)}
     properties["title"] = f"{finding.code} {finding.place or 'model'}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::{_COMMANDS[finding.severity]} {listed}::{_data(finding.message)}"
+    parts = [f"{finding.message} ({finding.certainty.value})"]
+    parts += [f"{key}: {text}" for key, text in (("effect", finding.effect), ("fix", finding.fix)) if text]
+    return f"::{_COMMANDS[finding.severity]} {listed}::{_data(chr(10).join(parts))}"
 
 
 def _data(text: str) -> str:

@@ -52,7 +52,7 @@ def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:
         "tool": {"driver": driver},
         "columnKind": "unicodeCodePoints",
         "results": [_result(f, codes.index(f.code), source) for f in result.findings],
-        "properties": {"model": result.model, "skipped": dict(result.skipped)},
+        "properties": {"model": result.model, "purpose": result.purpose, "skipped": dict(result.skipped)},
     }
     return {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
 
@@ -77,9 +77,8 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 def _result(finding: Finding, index: int, source: Source | None) -> dict[str, Any]:
     """Return a finding as a result."""
-    location: dict[str, Any] = {
-        "logicalLocations": [{"fullyQualifiedName": finding.place or "model", "kind": "module"}]
-    }
+    places = [{"fullyQualifiedName": place or "model", "kind": "module"} for place in finding.everywhere]
+    location: dict[str, Any] = {"logicalLocations": places}
     if source is not None:
         location["physicalLocation"] = {
             "artifactLocation": {"uri": quote(source.file)},
@@ -94,5 +93,7 @@ def _result(finding: Finding, index: int, source: Source | None) -> dict[str, An
         "message": {"text": f"{finding.place or 'model'}: {finding.message}"},
         "locations": [location],
         "partialFingerprints": {"normscopePlace/v1": mark},
-        "properties": {k: plain[k] for k in ("certainty", "statement", "fix", "evidence")},
+        "properties": {
+            k: plain[k] for k in ("certainty", "cause", "effect", "statement", "fix", "evidence", "explains")
+        },
     }

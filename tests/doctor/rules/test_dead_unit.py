@@ -26,9 +26,11 @@ def test_a_unit_far_below_zero_is_dead_for_a_relu_and_not_for_a_leaky_one() -> N
     assert (one.place, one.evidence["dead"], one.certainty, one.severity) == (
         "1",
         1,
-        Certainty.ESTIMATED,
-        Severity.WARNING,
+        Certainty.MEASURED,
+        Severity.INFO,
     )
+    assert one.evidence["channels"] == "3"
+    assert "channel 3" in one.message
     assert int((dead[1](dead[0](x)).amax(0) == 0).sum()) == 1
     assert found("NS601", _network(nn.LeakyReLU(), -100.0), x) == []
     assert found("NS601", _network(nn.ReLU(), 0.0), x) == []

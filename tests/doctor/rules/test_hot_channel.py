@@ -20,9 +20,10 @@ def _network(variance: float) -> nn.Module:
 
 def test_one_small_variance_sets_the_constant() -> None:
     """The factor told is below the true one, by dense singular values, and close to it."""
-    model = _network(1e-4)
+    model = _network(1e-6)
     (one,) = found("NS501", model, input_shape=(6,))
-    assert (one.place, one.evidence["channel"], one.severity) == ("1", 5, Severity.WARNING)
+    assert (one.place, one.evidence["channel"]) == ("1", 5)
+    assert (one.severity is Severity.WARNING) is (one.evidence["factor"] >= 100)
     scale = (model[1].weight / (model[1].running_var + 1e-5).sqrt()).double()
     folded = (scale.unsqueeze(1) * model[0].weight.double()).detach()
     rest = folded[torch.arange(8) != 5]

@@ -7,7 +7,7 @@ from torch import nn
 
 from checking import found, initialized, noise, places
 from networks import Lambda
-from normscope.core.finding import Certainty
+from normscope.core.finding import Certainty, Severity
 
 
 def test_two_layer_norms_are_told() -> None:
@@ -25,7 +25,7 @@ def test_a_first_one_with_a_scale_of_its_own_is_not_removable() -> None:
     with torch.no_grad():
         first.weight.copy_(torch.arange(1.0, 7.0))
     (one,) = found("NS102", nn.Sequential(first, nn.LayerNorm(6)), noise(4, 6))
-    assert (one.evidence["first_removable"], one.certainty) == ("no", Certainty.HEURISTIC)
+    assert (one.evidence["first_removable"], one.certainty) == ("no", Certainty.LIKELY)
 
 
 def test_batch_norm_twice_whatever_the_scale() -> None:
@@ -45,12 +45,13 @@ def test_dropout_between_is_noticed() -> None:
     assert one.evidence["first_removable"] == "no"
 
 
-def test_what_stands_between_or_beside_is_not_told() -> None:
+def test_what_stands_between_is_not_told_and_beside_is_a_remark() -> None:
     """A linear layer, a ReLU, a way around."""
     for between in (nn.Linear(6, 6), nn.ReLU()):
         model = initialized(nn.Sequential(nn.LayerNorm(6), between, nn.LayerNorm(6)))
         assert places("NS102", model, noise(4, 6)) == []
     around = Lambda(lambda s, x: s.b(s.a(x)) + s.a(x), a=nn.LayerNorm(6), b=nn.LayerNorm(6))
     shared = Lambda(lambda s, x: (lambda y: s.b(y) + y)(s.a(x)), a=nn.LayerNorm(6), b=nn.LayerNorm(6))
-    assert places("NS102", shared, noise(4, 6)) == []
+    (beside,) = found("NS102", shared, noise(4, 6))
+    assert (beside.place, beside.severity) == ("a", Severity.INFO)  # normalized twice on one of its two ways
     assert places("NS102", around, noise(4, 6)) == ["a"]  # called twice: one of the two is followed by the other

@@ -19,9 +19,9 @@ def _with_variance(value: float, gamma: float = 1.0) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize(("value", "told"), [(0.0, True), (1e-8, True), (9e-5, True), (2e-4, False), (1.0, False)])
+@pytest.mark.parametrize(("value", "told"), [(0.0, True), (1e-8, True), (1.9e-5, True), (9e-5, False), (1.0, False)])
 def test_running_variances(value: float, told: bool) -> None:
-    """Up to ten times eps."""
+    """Up to twice eps; a person should act where it is amplified much."""
     findings = found("NS301", _with_variance(value), input_shape=(3, 6, 6))
     assert bool(findings) is told
     for one in findings:
@@ -40,5 +40,5 @@ def test_groups_of_the_data() -> None:
     assert found("NS301", model, x) == []
     x[3] = 1.0 + 1e-4 * x[3]
     (one,) = found("NS301", model, x)
-    assert (one.certainty, one.severity) == (Certainty.ESTIMATED, Severity.INFO)
+    assert (one.certainty, one.severity) == (Certainty.MEASURED, Severity.INFO)
     assert one.evidence["least_variance"] == pytest.approx(float(x[3].double().var(correction=0)), rel=1e-3)

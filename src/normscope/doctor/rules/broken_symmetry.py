@@ -12,6 +12,8 @@ from normscope.doctor.subject import Subject, place_of
 
 #: Share of eps in variance + eps from which on the symmetry counts as broken.
 SHARE = 0.05
+#: Share from which on a person should act.
+HALF = 0.5
 
 
 def share(variance: float, eps: float) -> float:
@@ -33,7 +35,7 @@ def _typical(subject: Subject, feed: Feed) -> tuple[float, Certainty, str] | Non
     seen = subject.seen_before(site)
     if seen is None or seen.floor is None or feed.spread.where != "inside":
         return None
-    return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.ESTIMATED, "some sample"
+    return float(seen.floor.double().min()) ** 2 * feed.spread.factor, Certainty.MEASURED, "some sample"
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -54,7 +56,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             "the output there",
             {"share": part, "variance": variance, "eps": feed.site.eps, "doubling": doubled},
             certainty=certainty,
-            severity=Severity.WARNING if certainty is Certainty.PROVED else Severity.INFO,
+            severity=Severity.WARNING if certainty is Certainty.PROVED and part >= HALF else Severity.INFO,
         )
 
 
@@ -68,9 +70,12 @@ RULE = Rule(
     why="Before a normalizer the scale of a weight is meant not to matter; what is known about effective learning "
     "rates and weight decay rests on that. Where eps is a large part of the denominator the scale does "
     "matter: weight decay then shrinks the output, and the network slowly loses the layer.",
+    effect="what is known of effective learning rates does not hold; weight decay slowly closes the layer",
     fix="rescale the weight (and the running variance) up, lower eps, or reduce weight decay on this layer",
-    example="conv.weight.data *= 1e-3  # before BatchNorm with eps=1e-5, running variance about 1e-6",
-    good="conv.weight.data /= conv.weight.data.std()",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
+    "model[1].running_var.fill_(1e-6)  # eps is 1e-5",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
+    "model[1].running_var.fill_(0.5)",
     needs=("program",),
     look=_look,
 )

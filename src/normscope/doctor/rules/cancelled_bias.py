@@ -90,12 +90,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         largest = float(bias.detach().abs().max())
         when = " while training" if couples_samples(site.kind) else ""
         shift = name in shifts
+        other = site.beta is not None and site.beta.numel() != bias.numel() and not shift
         yield rule.finding(
             owner or name,
             f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
             severity=Severity.INFO if shift else None,
-            fix="nothing need be done: the shift of a normalizer comes with its scale" if shift else "",
+            fix="nothing need be done: the shift of a normalizer comes with its scale"
+            if shift
+            else "normalize over the features instead: the shift of this normalizer runs along another axis and does "
+            "not take the place of the bias"
+            if other
+            else "",
         )
 
 
@@ -110,10 +116,12 @@ RULE = Rule(
     "goes with it: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and a reader's "
     "attention. In evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: "
     "it leaves the bias at some entries only. Other things a model does in training alone are not seen.",
+    effect="none on accuracy: parameters, memory and time for nothing",
     fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
     "it into the running mean",
-    example="nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
-    good="nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
+    example="model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
+    good="model = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
     needs=("program",),
     look=_look,
+    threads=("milesial/Pytorch-UNet/pull/325", "4uiiurz1/pytorch-nested-unet/issues/39"),
 )

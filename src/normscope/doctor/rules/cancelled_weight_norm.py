@@ -75,9 +75,13 @@ RULE = Rule(
     why="A normalizer of activations divides by the scale of what it is given, so it does not notice the gain of "
     "weight normalization, nor that spectral normalization divided the weight. The gain has no gradient, and the "
     "constant that spectral normalization was to bound is set by the normalizer instead.",
+    effect="the gain has no gradient; the bound that spectral normalization promised does not hold",
     fix="use one of the two: drop the parametrization, or drop the normalizer after it",
-    example="nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8))",
-    good="nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU())",
+    example="model = nn.Sequential(\n"
+    "    nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8)\n"
+    ")",
+    good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU())",
     needs=("program",),
     look=_look,
+    threads=("arcchang1236/CA-NoiseGAN/issues/3",),
 )

@@ -43,8 +43,13 @@ class Pair:
     between: tuple[Expr, ...]
 
 
-def pairs(structure: Structure) -> Iterator[Pair]:
-    """Yield every pair of normalizers with nothing but a linear map between them, and no way around the second."""
+def pairs(structure: Structure, *, confined: bool = True) -> Iterator[Pair]:
+    """Yield every pair of normalizers with nothing but a linear map between them.
+
+    Args:
+        structure: of the network in training.
+        confined: those with no way around the second, otherwise those with one.
+    """
     by_atom = {atom.id: (site, source, atom) for site, source, atom in structure.sites()}
     for second, source, _ in structure.sites():
         if len(source.atoms) != 1:
@@ -53,7 +58,7 @@ def pairs(structure: Structure) -> Iterator[Pair]:
         if key not in by_atom:
             continue
         first, before, atom = by_atom[key]
-        if structure.confined(atom, second):
+        if structure.confined(atom, second) is confined:
             between = tuple(e for e in region(source) if e.op is not None)
             yield Pair(first, second, atom, before, _end(structure, first, atom), source, between)
 
@@ -124,9 +129,13 @@ RULE = Rule(
     why="A linear map that treats every channel by itself (average pooling, a depthwise convolution, a diagonal) "
     "commutes with a normalizer of channels. If another normalizer of the same channels follows, it alone decides the "
     "result: the first one, its scale and its shift do nothing.",
+    effect="none on accuracy: a layer, its scale and its shift for nothing",
     fix="remove the first normalizer, or put a nonlinearity between the two",
-    example="nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
-    good="nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))",
+    example="model = nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
+    "options = {'input_shape': (8, 6, 6)}",
+    good="model = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
+    "options = {'input_shape': (8, 6, 6)}",
     needs=("program",),
     look=_look,
+    threads=("quark0/darts/issues/41",),
 )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.interpreter import call
@@ -16,7 +17,7 @@ from normscope.graph.ir import Node, Ref
 from normscope.operators.site import Site
 
 #: Share of dead units of a layer that is a warning; and the fewest samples that say anything.
-SHARE, FEWEST = 0.1, 32
+SHARE, FEWEST = 0.2, 32
 _POINTS = 33
 
 
@@ -33,7 +34,7 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
     first = next((a.name for a in node.args if isinstance(a, Ref)), "")
     try:
         values = call(node, {first: points}, torch.float64)
-    except (RuntimeError, KeyError, TypeError):  # it needs more than its input
+    except (RuntimeError, LookupError, TypeError):  # it needs more than its input, or moves its entries
         return torch.zeros(low.shape, dtype=torch.bool)
     return (
         (values == values[:1]).all(0)
@@ -54,11 +55,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         dead = flat_on(subject.captured.graph[name], seen.moments.low.cpu(), seen.moments.high.cpu())
         count, of = int(dead.sum()), dead.numel()
         if count:
+            which = dead.nonzero().flatten().tolist()
             yield rule.finding(
                 owners.get(name) or name,
-                f"{count} of {of} units are constant on all {subject.seen.samples} samples: their input stays where "
-                "the activation is flat",
-                {"dead": count, "of": of, "samples": subject.seen.samples},
+                f"{count} of {of} units are constant on all {subject.seen.samples} samples ({listed_channels(which)}): "
+                "their input stays where the activation is flat",
+                {"dead": count, "of": of, "samples": subject.seen.samples, "channels": ", ".join(map(str, which))},
                 severity=Severity.WARNING if count >= SHARE * of else Severity.INFO,
             )
 
@@ -83,12 +85,14 @@ def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue
         dead = flat_on(node, *reach)
         if bool(dead.any()):
-            count = int(dead.sum())
+            count, which = int(dead.sum()), dead.nonzero().flatten().tolist()
             yield rule.finding(
                 place_of(site),
-                f"{count} of {dead.numel()} channels are constant for every input: the scale and shift of this "
-                "normalizer keep them where the activation after it is flat",
-                {"dead": count, "of": dead.numel()},
+                f"{count} of {dead.numel()} channels are constant for every input ({listed_channels(which)}): the "
+                "scale "
+                "and shift of this normalizer keep them where the activation after it is flat",
+                {"dead": count, "of": dead.numel(), "channels": ", ".join(map(str, which))},
+                fix="raise the shift of these channels or their scale if it is zero, re-initialize them, or prune them",
                 certainty=Certainty.PROVED,
                 severity=Severity.WARNING if count >= SHARE * dead.numel() else Severity.INFO,
             )
@@ -113,13 +117,19 @@ RULE = Rule(
     name="dead-unit",
     title="dead units",
     severity=Severity.WARNING,
-    certainty=Certainty.ESTIMATED,
+    certainty=Certainty.MEASURED,
     statement="normscope Proposition BN-7",
     why="A unit whose input never leaves the flat part of its activation passes no gradient and carries no signal: it "
     "cannot recover by itself, and takes capacity from its layer.",
+    effect="capacity is lost: these units pass no signal and no gradient",
     fix="lower the learning rate or raise the shift of its normalizer; re-initialize the unit; use a leaky activation",
-    example="nn.Sequential(linear, nn.ReLU())  # linear.bias[3] = -100",
-    good="nn.Sequential(linear, nn.LeakyReLU())",
+    example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()\n"
+    "model[0].bias.data[:3] = -100.0\n"
+    "data = torch.randn(64, 8)",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 2)).eval()\n"
+    "model[0].bias.data[:3] = -100.0\n"
+    "data = torch.randn(64, 8)",
     needs=("program",),
     look=_look,
+    threads=("Yang7879/3D-RecGAN/issues/6",),
 )

@@ -1,4 +1,4 @@
-"""NS203: running statistics that no longer match the data."""
+"""NS203: running statistics that do not match the data."""
 
 from __future__ import annotations
 
@@ -9,32 +9,36 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Rule
+from normscope.doctor.rules.new_statistics import is_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
-#: Shift of a mean in running standard deviations, and factor of a variance, that are too much; and how many standard
-#: errors of the sample are allowed on top.
-SHIFT, FACTOR, ERRORS = 0.5, 2.0, 4.0
-#: Fewer samples say nothing.
-FEWEST = 16
+#: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
+#: for a single one; and how many standard errors of the sample are allowed on top.
+SHIFT, FACTOR, ALONE, ERRORS = 0.5, 2.0, 16.0, 4.0
+#: Share of channels that are many; and the fewest samples that say anything.
+MANY, FEWEST = 0.25, 16
 
 
 @dataclass(frozen=True)
 class Drift:
-    """How far a channel's statistics are from the running ones.
+    """How far statistics of data are from running ones.
 
     Attributes:
-        channels: how many channels are too far.
+        channels: the channels that are too far.
         of: how many there are.
         shift: largest shift of a mean, in running standard deviations.
         factor: largest factor of a variance, up or down.
+        up: whether variances of the data are mostly larger.
     """
 
-    channels: int
+    channels: tuple[int, ...]
     of: int
     shift: float
     factor: float
+    up: bool = True
 
 
 def drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float, samples: int) -> Drift:
@@ -42,65 +46,72 @@ def drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: f
 
     ``|m - mu| / sqrt(v + eps)`` and ``|log((s^2 + eps)/(v + eps))|``, against limits widened by four standard errors of
     a sample of this size (``1/sqrt(n)`` and ``sqrt(2/n)``; the places of one sample are not counted as independent).
+    Where few channels are off, only those count that are off by a factor of :data:`ALONE`.
 
     >>> import torch
     >>> zero, one = torch.zeros(2), torch.ones(2)
     >>> drift(torch.tensor([0.0, 9.0]), one, (zero, one), 0.0, 100).channels
-    1
+    (1,)
     """
     mu, v = (t.detach().double().flatten().cpu() for t in running)
+    v = v.clamp_min(0.0)
     shift = (mean.cpu() - mu).abs() / (v + eps).sqrt()
-    log = ((variance.cpu() + eps) / (v + eps)).log().abs()
-    far = (shift > SHIFT + ERRORS / math.sqrt(samples)) | (log > math.log(FACTOR) + ERRORS * math.sqrt(2 / samples))
-    return Drift(int(far.sum()), far.numel(), float(shift.max()), float(log.max().exp()))
-
-
-def _initial(site: Site) -> bool:
-    """Tell whether running statistics are exactly those of a new layer."""
-    return site.running is not None and bool((site.running[0] == 0).all()) and bool((site.running[1] == 1).all())
+    log = ((variance.cpu() + eps) / (v + eps)).log()
+    more, wider = ERRORS / math.sqrt(samples), ERRORS * math.sqrt(2 / samples)
+    far = (shift > SHIFT + more) | (log.abs() > math.log(FACTOR) + wider)
+    if int(far.sum()) < MANY * far.numel():
+        far = (shift > math.sqrt(ALONE) + more) | (log.abs() > math.log(ALONE) + wider)
+    which = tuple(far.nonzero().flatten().tolist())
+    largest = float(log.abs().max().exp()) if log.numel() else 1.0
+    return Drift(which, far.numel(), float(shift.max()), largest, bool(log.median() >= 0))
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield one finding at the first normalizer that drifted, and one if none was ever updated."""
-    sites = [s for s in subject.sites() if s.running is not None]
-    new = [s for s in sites if _initial(s)]
-    if new:
-        yield rule.finding(
-            place_of(new[0]),
-            f"{len(new)} of {len(sites)} running statistics are those of a new layer (mean 0, variance 1): the model "
-            "was never trained, or never with them",
-            {"sites": len(new), "of": len(sites)},
-            severity=Severity.INFO,
-            certainty=Certainty.PROVED,
-            fix="train, load weights, or run the training data through the model in train mode once",
-        )
-    samples = 0 if subject.seen is None else subject.seen.samples
+    """Yield every normalizer whose own statistics do not match, the ones before it aside."""
+    samples = subject.probe.samples
     if samples < FEWEST:
         return
-    found: list[tuple[Site, Drift]] = []
+    modules = dict(subject.model.named_modules())
+    sites = [s for s in subject.sites() if s.running is not None]
     for site in sites:
-        seen = subject.seen_before(site)
-        if site in new or seen is None or site.running is None or seen.moments.mean.numel() != site.running[0].numel():
+        found = subject.probe.statistics.get(site.node)
+        if found is None or site.running is None or found[0].numel() != site.running[0].numel():
             continue
-        far = drift(seen.moments.mean, seen.moments.variance, site.running, site.eps, samples)
+        if place_of(site) in modules and is_new(modules[place_of(site)]):
+            continue  # another rule's matter
+        if subject.calls[subject.first_path(place_of(site))] > 1:
+            continue  # statistics of several places fit none of them
+        far = drift(*found, site.running, site.eps, samples)
         if far.channels:
-            found.append((site, far))
-    if found:
-        site, first = found[0]
-        worst = max(found, key=lambda pair: max(pair[1].shift, pair[1].factor))
-        yield rule.finding(
-            place_of(site),
-            f"running statistics do not match the data from here on: {first.channels} of {first.of} channels, "
-            f"{len(found)} of {len(sites)} normalizers; worst {place_of(worst[0])}: a mean off by {worst[1].shift:.3g} "
-            f"standard deviations, a variance by a factor {worst[1].factor:.3g}",
-            {
-                "normalizers": len(found),
-                "channels": first.channels,
-                "largest_shift": worst[1].shift,
-                "largest_factor": worst[1].factor,
-                "samples": samples,
-            },
+            yield _finding(rule, subject, site, far, first=site is sites[0])
+
+
+def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: bool) -> Finding:
+    """Return the finding of one normalizer, with what may be behind it."""
+    every = len(far.channels) == far.of
+    which = "all channels" if every else f"{len(far.channels)} of {far.of} channels ({listed_channels(far.channels)})"
+    means = f"a mean is off by up to {far.shift:.3g} standard deviations"
+    widths = f"a variance {'above' if far.up else 'below'} the running one by up to a factor {far.factor:.3g}"
+    if first and subject.seen is not None and subject.seen.inputs:
+        inside = subject.seen.inputs[0]
+        cause = (
+            f"the inputs run from {inside.low:.3g} to {inside.high:.3g}: were they scaled as in training? If so, the "
+            "layer before was changed after the statistics were gathered"
         )
+    else:
+        cause = "the layers before were changed after the statistics were gathered, or the statistics were"
+    return rule.finding(
+        place_of(site),
+        f"the running statistics of {which} do not match the data: {means}, {widths}; {cause}",
+        {
+            "channels": len(far.channels),
+            "of": far.of,
+            "first_channel": far.channels[0],
+            "largest_shift": far.shift,
+            "largest_factor": far.factor,
+            "samples": subject.probe.samples,
+        },
+    )
 
 
 RULE = Rule(
@@ -108,15 +119,27 @@ RULE = Rule(
     name="drifted-statistics",
     title="running statistics do not match the data",
     severity=Severity.WARNING,
-    certainty=Certainty.ESTIMATED,
+    certainty=Certainty.MEASURED,
     statement="normscope F1",
-    why="In evaluation BatchNorm divides by what it remembers. If the data is distributed otherwise (other "
-    "preprocessing, another domain, weights changed after the last training batch), channels arrive shifted and "
-    "scaled, and the error grows from layer to layer.",
+    why="In evaluation BatchNorm divides by what it remembers. Each layer is compared with the batch while the ones "
+    "before it normalize by the batch, so that a layer is told for its own sake. At the first one the inputs are "
+    "suspect (other preprocessing), at a later one its statistics or the weights before it (an average without "
+    "buffers, weights changed after the last batch, a conversion).",
+    effect="evaluation is worse than training, on the same data",
     fix="check the preprocessing (--normalize), or estimate the statistics anew: run training data in train mode with "
     "momentum=None",
-    example="normscope.check(trained, data=images_of_0_to_255)",
-    good="normscope.check(trained, data=images_as_in_training)",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
+    "for _ in range(50):\n"
+    "    model(torch.randn(64, 8))\n"
+    "model.eval()\n"
+    "data = 255 * torch.rand(64, 8)  # other preprocessing than in training",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
+    "for _ in range(50):\n"
+    "    model(torch.randn(64, 8))\n"
+    "model.eval()\n"
+    "data = torch.randn(64, 8)",
     needs=("program", "data"),
     look=_look,
+    threads=("apache/mxnet/issues/12063", "fadel/pytorch_ema/issues/13", "sha2nkt/deco/issues/22"),
+    explains=("NS601", "NS301", "NS303", "NS501"),
 )

@@ -12,6 +12,9 @@ from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
+#: Slope at nearly equal entries that is worth a remark in float32: that of eps = 1e-10.
+STEEP = 1e5
+
 
 def precision(subject: Subject, site: Site) -> torch.dtype:
     """Return the dtype a normalizer's result is computed in, or that of the planned run if it is narrower."""
@@ -50,10 +53,17 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 f"largest {name} ({information.max:g}), so gradients overflow where the spread is small"
             )
             evidence["slope"] = steepest(site)
+        elif steepest(site) >= STEEP and dtype is torch.float32:
+            text = (
+                f"{site.kind} with eps = {site.eps:g} in float32: where entries are nearly equal its slope reaches "
+                f"{steepest(site):.3g}, and in half precision eps is zero"
+            )
+            yield rule.finding(place_of(site), text, evidence | {"slope": steepest(site)}, severity=Severity.INFO)
+            continue
         else:
             continue
         own = subject.dtype is None or dtype is not subject.dtype
-        yield rule.finding(place_of(site), text, evidence, certainty=Certainty.PROVED if own else Certainty.HEURISTIC)
+        yield rule.finding(place_of(site), text, evidence, certainty=Certainty.PROVED if own else Certainty.LIKELY)
 
 
 RULE = Rule(
@@ -66,9 +76,14 @@ RULE = Rule(
     why="eps is what stands between a group of nearly equal entries and a division by zero. In half precision 1e-12 is "
     "zero where it is added by hand, and where it is not, the slope 1/sqrt(eps) = 1e6 exceeds the largest number "
     "(65504): gradients become infinite, then NaN.",
+    effect="gradients become infinite, then NaN, where entries are nearly equal",
     fix="use eps of at least 1e-5 for float16 (1e-6 in float32), or compute the normalizer in float32",
-    example="nn.LayerNorm(64, eps=1e-12).half()",
-    good="nn.LayerNorm(64, eps=1e-5).half()",
+    example="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-12)).half()\n"
+    "options = {'input_shape': (64,)}",
+    good="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-5)).half()\n"
+    "options = {'input_shape': (64,)}",
     needs=("program",),
     look=_look,
+    explains=("NS306",),
+    threads=("huggingface/diffusers/pull/13316", "nomic-ai/gpt4all/pull/1946", "keras-team/keras/issues/2960"),
 )

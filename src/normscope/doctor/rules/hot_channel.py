@@ -15,7 +15,7 @@ from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.site import Site
 
 #: Factor by which the constant must fall without the channel to be told, and to be a warning.
-TOLD, GRAVE = 3.0, 10.0
+TOLD, GRAVE = 10.0, 100.0
 #: What is left of a channel that is taken away; the norm with it is above that without it.
 LEFT = 1e-6
 #: Fewer channels are not many.
@@ -56,7 +56,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             f"channel {channel} alone sets the constant of {what}: without it {whole:.3g} falls by a factor of at "
             f"least {factor:.3g}",
             {"channel": channel, "factor": factor, "constant": whole, "channels": gains.numel()},
-            severity=Severity.WARNING if factor >= GRAVE else Severity.INFO,
+            severity=Severity.WARNING if factor >= GRAVE and math.isfinite(factor) else Severity.INFO,
         )
 
 
@@ -101,9 +101,12 @@ RULE = Rule(
     why="The constant of a layer folded with its normalizer is that of its steepest direction. If one channel with a "
     "tiny variance or a large scale is many times steeper than all others, it alone decides how sensitive the layer "
     "is, and quantization and half precision must make room for it.",
+    effect="one channel decides how sensitive the layer is; quantization must make room for it",
     fix="look at the channel: remove it if it is dead on the data, clip its scale, or train it on",
-    example="bn.running_var[7] = 1e-6  # all others of order one",
-    good="bn.running_var.fill_(1.0)",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
+    "model[1].running_var.fill_(1.0)\n"
+    "model[1].running_var[7] = 1e-4",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=("program",),
     look=_look,
 )

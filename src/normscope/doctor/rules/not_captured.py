@@ -13,7 +13,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield why there is no graph."""
     if subject.failure:
         reason = " ".join(subject.failure.split())
-        yield rule.finding("", f"only the modules were checked; there is no graph: {reason}")
+        raised = bool(subject.failed_at)
+        yield rule.finding(
+            subject.failed_at,
+            f"the model does not run on the data: {reason}"
+            if raised
+            else f"only the modules were checked; there is no graph: {reason}",
+            severity=Severity.ERROR if raised else None,
+            fix="mend what raises, or give other data" if raised else "",
+        )
 
 
 RULE = Rule(
@@ -25,9 +33,23 @@ RULE = Rule(
     statement="",
     why="Most rules read the graph of what the model computes. Without it only what modules and the optimizer tell is "
     "checked.",
+    effect="most rules did not run",
     fix="give an input shape (--input) or data, or make forward() run on them without errors",
-    example="class Net(nn.Module):\n    def forward(self, x):\n        return x.argmax()",
-    good="class Net(nn.Module):\n    def forward(self, x):\n        return x.relu()",
+    example="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return x.argmax()\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
+    good="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return x.relu()\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
     needs=(),
     look=_look,
+    threads=("liufeng2915/CFSM/issues/4",),
 )

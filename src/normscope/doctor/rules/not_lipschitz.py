@@ -48,7 +48,6 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             place,
             f"{op} has no finite constant on all inputs ({uses} uses): it multiplies or divides what nothing bounds",
             {"uses": uses, "operation": op},
-            severity=Severity.INFO,
             fix="put a normalizer or a bounded activation before it; on data of bounded range it has a constant",
         )
 
@@ -57,15 +56,28 @@ RULE = Rule(
     code="NS504",
     name="not-lipschitz",
     title="part without a Lipschitz constant",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F10",
     why="An operation that jumps (rounding, argmax, comparisons) or whose slope is unbounded (a square, a quotient, a "
     "root at zero) has no Lipschitz constant: arbitrarily small changes of the input may change the output by a fixed "
     "amount, or gradients may be arbitrarily large. No certificate passes through it.",
+    effect="no certificate passes through it; gradients there are zero or unbounded",
     fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
-    example="torch.sign(x)",
-    good="torch.tanh(x)",
+    example="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return torch.sign(x)\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
+    good="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return torch.tanh(x)\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
     needs=("program",),
     look=_look,
 )

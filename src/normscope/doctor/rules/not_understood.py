@@ -32,9 +32,22 @@ RULE = Rule(
     statement="normscope F10",
     why="A bound through an operation nobody has a rule for is infinite. That says nothing about the operation; it "
     "says that what follows it was not checked.",
+    effect="nothing after it is certified",
     fix="register a rule for it (normscope.register_rule), or write it with known operations",
-    example="torch.special.bessel_j0(x)",
-    good="torch.tanh(x)",
+    example="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return torch.special.bessel_j0(x)\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
+    good="class Net(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return torch.tanh(x)\n"
+    "\n"
+    "\n"
+    "model = Net()\n"
+    "options = {'input_shape': (4,)}",
     needs=("program",),
     look=_look,
 )

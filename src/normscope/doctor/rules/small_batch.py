@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import modules_of
 from normscope.doctor.rule import Rule
-from normscope.doctor.subject import Subject, modules_of, place_of
+from normscope.doctor.subject import Subject, place_of
 from normscope.operators.normalizer import couples_samples
 
 #: Samples, and values per channel, below which the statistics of a batch are mostly noise.
@@ -65,14 +66,18 @@ RULE = Rule(
     name="small-batch",
     title="batch too small for BatchNorm",
     severity=Severity.WARNING,
-    certainty=Certainty.ESTIMATED,
+    certainty=Certainty.MEASURED,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
     why="BatchNorm divides by the variance of the batch. Estimated from few values it is noise: training and "
     "evaluation then see different networks, and the noise grows with every layer. Values of one image are not "
-    "independent, so large feature maps do not help as much as samples.",
+    "independent, so large feature maps do not help as much as samples. Adding up the gradients of several batches "
+    "does not help: what one forward pass sees counts.",
+    effect="training is noisy, and evaluation is another network than training",
     fix="use a larger batch, SyncBatchNorm across devices, or GroupNorm or LayerNorm, which do not use the batch",
-    example="normscope.check(model_with_batch_norm, batch_size=2)",
-    good="normscope.check(model_with_batch_norm, batch_size=64)",
+    example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 2}",
+    good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 64}",
     needs=("program", "batch size"),
     look=_look,
+    not_for=("inference",),
+    threads=("fastai/fastai/issues/1352", "ultralytics/yolov5/issues/1630", "STVIR/PMTD/issues/6"),
 )

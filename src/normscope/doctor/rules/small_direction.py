@@ -52,9 +52,12 @@ RULE = Rule(
     statement="d(g v/||v||)/dv = (g/||v||) (I - v v^T/||v||^2)",
     why="Weight normalization divides a vector by its length. Near zero the gradient with respect to it grows as "
     "1/||v||: one step turns it anywhere; at zero the weight is NaN.",
+    effect="one step turns the vector anywhere; at zero the weight is NaN",
     fix="scale the vector up: its direction is all that counts, so v -> c v changes nothing",
-    example="layer.parametrizations.weight.original1.data[0] *= 1e-6",
-    good="nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))",
+    example="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))\n"
+    "model[0].parametrizations.weight.original1.data[0] *= 1e-6",
+    good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))",
     needs=("program",),
     look=_look,
+    threads=("pytorch/pytorch/issues/19126",),
 )

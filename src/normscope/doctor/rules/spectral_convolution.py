@@ -43,15 +43,18 @@ RULE = Rule(
     code="NS505",
     name="spectral-convolution",
     title="spectrally normalized convolution is not 1-Lipschitz",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope Proposition SN-2",
     why="Spectral normalization divides by the norm of the kernel reshaped to a matrix, not of the convolution. The "
     "convolution's own norm is up to sqrt(kh kw) times larger (3 for a 3x3 kernel), so a network built of such layers "
     "is not 1-Lipschitz, and the certificate grows exponentially with depth.",
+    effect="a network of such layers is not 1-Lipschitz: certificates built on that are void",
     fix="divide the weight by sqrt(kh kw), or normalize by the norm of the convolution itself",
-    example="nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1))",
-    good="nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))",
+    example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1)))\n"
+    "options = {'input_shape': (8, 6, 6)}",
+    good="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))",
     needs=("program",),
     look=_look,
+    threads=("pytorch/pytorch/issues/99149", "pfnet-research/sngan_projection/issues/37"),
 )

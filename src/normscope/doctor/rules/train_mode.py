@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import modules_of
 from normscope.doctor.rule import Rule
-from normscope.doctor.subject import Subject, modules_of, place_of
+from normscope.doctor.subject import Subject, place_of
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
@@ -16,14 +17,18 @@ _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield BatchNorm modules left in train mode, and normalizers over the batch axis in evaluation."""
     left = set()
+    whole = subject.model.training
     for path, module in modules_of(subject.model, _BATCH_NORM):
-        if module.training and not subject.model.training:
+        if module.training and (not whole or subject.purpose == "inference"):
             left.add(path)
+            while_ = "and is to be used for inference" if whole else "while the model is in evaluation"
             yield rule.finding(
                 path,
-                f"{type(module).__name__} is in train mode while the model is in evaluation: its output depends on the "
-                "other samples of the batch, and its running statistics move",
-                fix="call model.eval() after everything is built, and do not override train() of parts",
+                f"{type(module).__name__} is in train mode {while_}: its output depends on the other samples of the "
+                "batch, and its running statistics move",
+                fix="call model.eval() before inference"
+                if whole
+                else "call model.eval() after everything is built, and do not override train() of parts",
             )
     for site in subject.sites():
         spread = site.spread
@@ -48,9 +53,11 @@ RULE = Rule(
     statement="normscope F2",
     why="In evaluation BatchNorm is meant to be a fixed affine map. With batch statistics the answer for one sample "
     "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving.",
+    effect="the answer for one sample changes with the others of its batch",
     fix="call model.eval(), and keep running statistics",
-    example="model.eval(); model.layer1[0].bn1.train()",
-    good="model.eval()",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=(),
     look=_look,
+    threads=("yunjey/pytorch-tutorial/issues/62", "uci-cbcl/UFold/issues/18", "dragen1860/MAML-Pytorch/issues/44"),
 )

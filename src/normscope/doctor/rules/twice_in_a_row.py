@@ -11,7 +11,7 @@ from normscope.doctor.subject import Subject, place_of
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield a finding for each such pair, at the first of the two."""
+    """Yield a finding for each such pair, at the first of the two, then those beside a way around the second."""
     for pair in pairs(subject.structure):
         if not directly(pair):
             continue
@@ -26,8 +26,20 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             first,
             f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}: {what}",
             {"second": second, "first_removable": "yes" if gone else "no"},
-            certainty=Certainty.PROVED if gone else Certainty.HEURISTIC,
+            certainty=Certainty.PROVED if gone else Certainty.LIKELY,
         )
+    for pair in pairs(subject.structure, confined=False):
+        first, second = place_of(pair.first), place_of(pair.second)
+        if directly(pair) and first != second:
+            yield rule.finding(
+                first,
+                f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}, and its output is "
+                "used "
+                "elsewhere too (a residual): that branch is normalized twice",
+                {"second": second, "first_removable": "no"},
+                certainty=Certainty.LIKELY,
+                severity=Severity.INFO,
+            )
 
 
 RULE = Rule(
@@ -39,9 +51,15 @@ RULE = Rule(
     statement="N(a N(x) + b) = N(x) for a > 0, eps = 0, where a and b are constant within a group",
     why="The second normalizer undoes the first one's scale and shift where they are constant within its groups, so "
     "these parameters do nothing; the pair costs twice, and two constants of up to 1/sqrt(eps) multiply.",
+    effect="none on accuracy in most cases: the first scale and shift do nothing, and the pair costs twice",
     fix="keep one of the two",
-    example="nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 2))",
-    good="nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2))",
+    example="model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 2))",
+    good="model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2))",
     needs=("program",),
     look=_look,
+    threads=(
+        "pytorch/pytorch/issues/50086",
+        "ggml-org/llama.cpp/pull/1925",
+        "nlp-with-transformers/notebooks/issues/129",
+    ),
 )

@@ -45,15 +45,17 @@ RULE = Rule(
     code="NS503",
     name="unbounded-attention",
     title="attention logits without a bound",
-    severity=Severity.WARNING,
+    severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F11",
     why="Dot-product attention is Lipschitz only where queries, keys and values are bounded. With a normalizer before "
     "the projections (or of queries and keys themselves) the logits are bounded by the weights; without one they grow "
     "with the square of the input, the softmax saturates, and training in half precision overflows.",
+    effect="logits may grow without bound in training; half precision overflows first",
     fix="normalize what the queries and keys are computed from (pre-norm), or the queries and keys (QK-norm)",
-    example="nn.MultiheadAttention(64, 4)(x, x, x)",
-    good="attention(norm(x), norm(x), norm(x))  # norm = nn.LayerNorm(64)",
+    example="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)\noptions = {'input_shape': (5, 16)}",
+    good="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)\n"
+    "options = {'input_shape': (5, 16)}",
     needs=("program",),
     look=_look,
 )

@@ -53,9 +53,14 @@ RULE = Rule(
     why="The gradient of a scale-invariant weight is orthogonal to it: every step of gradient descent makes it longer, "
     "and the same step turns it less. Without decay nothing balances this; the effective learning rate falls whatever "
     "the schedule says.",
+    effect="the effective learning rate falls whatever the schedule says",
     fix="give these weights weight decay (or normalize them after each step), or know that the rate decays by itself",
-    example="torch.optim.SGD(resnet.parameters(), lr=0.1)",
-    good="torch.optim.SGD([{'params': weights, 'weight_decay': 5e-4}, {'params': rest}], lr=0.1)",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.LayerNorm(8))\n"
+    "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.LayerNorm(8))\n"
+    "groups = [{'params': [model[0].weight], 'weight_decay': 5e-4}, {'params': model[1].parameters()}]\n"
+    "optimizer = torch.optim.SGD(groups, lr=0.1)",
     needs=("program", "optimizer"),
     look=_look,
+    not_for=("inference",),
 )

@@ -127,9 +127,14 @@ RULE = Rule(
     why="Without a normalizer the constants of layers multiply. A certified product of 1e-4 or less proves that the "
     "stretch hardly passes anything on: differences of inputs, and gradients, shrink at least that much. A product of "
     "1e6 or more proves nothing by itself (it is an upper bound), but nothing keeps the stretch from it either.",
+    effect="differences of inputs, and gradients, vanish: the layers before are not trained",
     fix="put a normalizer where the message says, or rescale the weights there",
-    example="nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.Tanh())))  # weights of norm 0.3",
-    good="nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())))",
+    example="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.Tanh())))\n"
+    "for layer in model[::2]:\n"
+    "    nn.init.orthogonal_(layer.weight, gain=0.3)",
+    good="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())))\n"
+    "for layer in model[::3]:\n"
+    "    nn.init.orthogonal_(layer.weight, gain=0.3)",
     needs=("program",),
     look=_look,
 )

@@ -7,12 +7,15 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
 #: A variance within this factor of eps is near it.
-NEAR = 10.0
+NEAR = 2.0
+#: Amplification from which on a person should act.
+STEEP = 100.0
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -24,17 +27,27 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 low &= site.gamma.detach().double().flatten().to(low.device) != 0  # a closed channel does no harm
             if not bool(low.any()):
                 continue
-            least, count = float(variance.min()), int(low.sum())
-            steep = (max(least, 0.0) + site.eps) ** -0.5
+            least, count = float(variance[low].min()), int(low.sum())
+            steep = float(_gain(site, variance)[low].max())
             where = words.format(count=count, of=variance.numel())
+            named = f" ({listed_channels(low.nonzero().flatten().tolist())})" if variance.numel() > 1 else ""
+            share = site.eps / (max(least, 0.0) + site.eps)
             yield rule.finding(
                 place_of(site),
-                f"{where} at most {NEAR:g} eps: least {least:.3g}, eps {site.eps:g}, so eps decides the scale and the "
-                f"constant reaches {steep:.3g} |gamma|",
-                {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps},
+                f"{where} at most {NEAR:g} eps{named}: least {least:.3g}, eps {site.eps:g} is {share:.0%} of what it "
+                "is "
+                f"divided by, and the channel is amplified {steep:.3g} times",
+                {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps, "gain": steep},
                 certainty=certainty,
-                severity=Severity.WARNING if certainty is Certainty.PROVED else Severity.INFO,
+                severity=Severity.WARNING if certainty is Certainty.PROVED and steep >= STEEP else Severity.INFO,
             )
+
+
+def _gain(site: Site, variance: Tensor) -> Tensor:
+    """Return ``|gamma| / sqrt(variance + eps)`` of each group."""
+    gamma = None if site.gamma is None else site.gamma.detach().double().flatten().abs().to(variance.device)
+    gain = (variance.clamp_min(0.0) + site.eps).rsqrt()
+    return gain if gamma is None else gain * (gamma if gamma.numel() == gain.numel() else gamma.max())
 
 
 def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Certainty]]:
@@ -50,7 +63,7 @@ def _variances(subject: Subject, site: Site) -> Iterator[tuple[Tensor, str, Cert
         return
     square = seen.floor.double().flatten().square() * spread.factor
     words = "the variance of some sample is" if square.numel() == 1 else "{count} of {of} groups have a variance of"
-    yield square, words, Certainty.ESTIMATED
+    yield square, words, Certainty.MEASURED
 
 
 RULE = Rule(
@@ -63,9 +76,12 @@ RULE = Rule(
     why="The constant of a channel is |gamma|/sqrt(variance + eps). Where the variance falls to eps, the channel is "
     "nearly constant on the data, is amplified up to 1/sqrt(eps) times (316 for 1e-5), and is no longer normalized: "
     "a small shift of the data moves it by many standard deviations.",
+    effect="the channel is amplified up to 1/sqrt(eps) times: a small shift of the data moves it by a lot",
     fix="remove the dead channel (its unit carries no signal), restart it, or raise eps above the noise",
-    example="bn = nn.BatchNorm2d(16); bn.running_var[3] = 1e-8",
-    good="bn = nn.BatchNorm2d(16)  # running_var of order one",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
+    "model[1].running_var[3] = 1e-8",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=("program",),
     look=_look,
+    threads=("Tomiinek/Multilingual_Text_to_Speech/issues/81",),
 )

@@ -64,14 +64,22 @@ RULE = Rule(
     name="decayed-normalizer",
     title="normalization parameters or biases decay",
     severity=Severity.WARNING,
-    certainty=Certainty.HEURISTIC,
+    certainty=Certainty.LIKELY,
     statement="",
     why="Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias pulls its mean: it "
     "limits what the layer can represent, not the size of a weight. Common recipes leave both out of decay.",
+    effect="decay pulls the output of normalizers to zero and limits what layers can represent",
     fix="put parameters with one axis into a group with weight_decay=0",
-    example="torch.optim.AdamW(model.parameters(), weight_decay=0.1)",
-    good="torch.optim.AdamW([\n    {'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': 0.1},\n"
-    "    {'params': [p for p in model.parameters() if p.ndim <= 1], 'weight_decay': 0.0},\n])",
+    example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
+    "optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
+    "groups = [\n"
+    "    {'params': [p for p in model.parameters() if p.ndim > 1], 'weight_decay': 0.1},\n"
+    "    {'params': [p for p in model.parameters() if p.ndim <= 1], 'weight_decay': 0.0},\n"
+    "]\n"
+    "optimizer = torch.optim.AdamW(groups)",
     needs=("optimizer",),
     look=_look,
+    not_for=("inference",),
+    threads=("Lightning-AI/lit-llama/issues/254", "huggingface/transformers/issues/4360"),
 )

@@ -1,0 +1,87 @@
+"""Who stands before whom in a captured graph: what a normalizer reads, through operations that only pass things on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from normscope.graph.ir import Graph, Node
+from normscope.graph.recognise import name_of
+
+#: Operations that make new features out of old ones.
+LAYERS = (
+    "linear", "addmm", "mm", "embedding", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d",
+    "conv_transpose2d", "conv_transpose3d", "lstm", "gru",
+)  # fmt: skip
+
+
+def reach(start: Iterable[str], edges: Mapping[str, Iterable[str]], without: Iterable[str] = ()) -> set[str]:
+    """Return what can be reached along edges, the start included, some nodes left out.
+
+    >>> sorted(reach(["a"], {"a": ["b"], "b": ["c"]}, without=["c"]))
+    ['a', 'b']
+    """
+    seen: set[str] = set()
+    closed = set(without)
+    stack = list(start)
+    while stack:
+        name = stack.pop()
+        if name not in seen and name not in closed:
+            seen.add(name)
+            stack.extend(edges.get(name, ()))
+    return seen
+
+
+def reads(graph: Graph) -> dict[str, tuple[str, ...]]:
+    """Return for every node those it reads."""
+    return {n.name: n.inputs() for n in graph}
+
+
+def between(graph: Graph, start: str, end: str) -> set[str]:
+    """Return the nodes on some way from one node to another, both included."""
+    return reach([start], graph.users()) & reach([end], reads(graph))
+
+
+def moving(graph: Graph) -> set[str]:
+    """Return the nodes that depend on the input."""
+    return reach((n.name for n in graph if n.op == "input"), graph.users())
+
+
+def before(graph: Graph, name: str, depends: set[str]) -> Iterator[Node]:
+    """Yield the nodes before one, as far back as each reads nothing else that depends on the input.
+
+    Args:
+        graph: the graph.
+        name: where to begin.
+        depends: what :func:`moving` returns.
+    """
+    node = graph[name]
+    while True:
+        sources = [s for s in node.inputs() if s in depends]
+        if len(sources) != 1:
+            return
+        node = graph[sources[0]]
+        yield node
+
+
+def producers(graph: Graph, name: str) -> set[str]:
+    """Return the modules whose layers made what a node reads: the nearest ones on every way back.
+
+    >>> from normscope.graph.ir import Ref
+    >>> nodes = (Node("x", "input"), Node("y", "aten.linear.default", (Ref("x"),), owner="fc"),
+    ...          Node("z", "aten.relu.default", (Ref("y"),)))
+    >>> producers(Graph(nodes), "z")
+    {'fc'}
+    """
+    found: set[str] = set()
+    seen: set[str] = set()
+    stack = list(graph[name].inputs())
+    while stack:
+        node = graph[stack.pop()]
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if name_of(node) in LAYERS:
+            found.add(node.owner)
+        else:
+            stack.extend(node.inputs())
+    return found

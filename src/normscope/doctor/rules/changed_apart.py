@@ -1,0 +1,92 @@
+"""NS216: between two checkpoints, weights that changed without their statistics, or statistics without weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.frozen_in_training import is_frozen
+from normscope.doctor.subject import Subject
+
+#: Relative change of a tensor that counts.
+CHANGED = 1e-3
+
+
+def change(old: torch.Tensor, new: torch.Tensor) -> float:
+    """Return how far a tensor moved, relative to its size.
+
+    >>> change(torch.ones(2), torch.tensor([1.0, 1.0]))
+    0.0
+    """
+    a, b = old.detach().double(), new.detach().double()
+    size = float(a.norm())
+    return float((b - a).norm()) / size if size else float(b.norm())
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield BatchNorms whose buffers stayed while the weights moved, and frozen ones whose buffers moved."""
+    if subject.before is None:
+        return
+    old = dict(batch_norms(subject.before))
+    moved = _weights_moved(subject.before, subject.model)
+    for path, bn in batch_norms(subject.model):
+        was = old.get(path)
+        if was is None or getattr(bn, "running_var", None) is None or getattr(was, "running_var", None) is None:
+            continue
+        far = max(change(getattr(was, name), getattr(bn, name)) for name in ("running_mean", "running_var"))
+        if far == 0 and moved >= CHANGED:
+            yield rule.finding(
+                path,
+                f"the weights moved by {moved:.2g} of their size since the earlier checkpoint, and the running "
+                "statistics "
+                "of this layer not at all: they belong to the old weights",
+                {"weights": moved},
+            )
+        elif far >= CHANGED and is_frozen(bn):
+            yield rule.finding(
+                path,
+                f"its parameters are frozen, and its running statistics moved by {far:.2g} of their size since the "
+                "earlier "
+                "checkpoint",
+                {"statistics": far},
+                fix="keep frozen layers in evaluation mode: call .eval() on them after every model.train()",
+            )
+
+
+def _weights_moved(old: nn.Module, new: nn.Module) -> float:
+    """Return the largest relative change of a weight."""
+    before = dict(old.named_parameters())
+    pairs = [(before[n], p) for n, p in new.named_parameters() if n in before and before[n].shape == p.shape]
+    return max((change(a, b) for a, b in pairs if b.ndim > 1), default=0.0)
+
+
+RULE = Rule(
+    code="NS216",
+    name="changed-apart",
+    title="weights and statistics changed apart",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="Running statistics belong to the weights they were gathered with. An average, a merge or a converter that "
+    "writes parameters only leaves those of the old weights; a frozen layer in train mode changes its statistics and "
+    "not its weights. Two checkpoints show either.",
+    effect="evaluation is worse than it was, without any error",
+    fix="copy or average buffers as well, or gather the statistics anew: run training data in train mode",
+    example="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8))\n"
+    "options = {'before': copy.deepcopy(model)}\n"
+    "nn.init.normal_(model[0].weight)  # other weights, the same statistics",
+    good="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8))\n"
+    "options = {'before': copy.deepcopy(model)}\n"
+    "nn.init.normal_(model[0].weight)\n"
+    "model(torch.randn(64, 8))  # in train mode: the statistics follow",
+    needs=("before",),
+    look=_look,
+    threads=("fadel/pytorch_ema/issues/13", "facebookresearch/moco/issues/70"),
+)

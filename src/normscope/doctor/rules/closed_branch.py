@@ -1,0 +1,69 @@
+"""NS603: a normalizer whose scales are all zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.neighbours import reach
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.new_statistics import is_new, is_trained
+from normscope.doctor.subject import Subject, place_of
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield them: an error where the whole network passes through, a warning in a trained one, else a remark."""
+    captured = subject.captured
+    if captured is None:
+        return
+    graph = captured.graph
+    users = graph.users()
+    inputs = [n.name for n in graph if n.op == "input"]
+    (output,) = (n.name for n in graph if n.op == "output")
+    trained = any(is_trained(bn) or not is_new(bn) for _, bn in batch_norms(subject.model)
+                  if getattr(bn, "running_mean", None) is not None)  # fmt: skip
+    for site in subject.sites():
+        scale = subject.scale_of(site)
+        if scale is None or bool((scale != 0).any()):
+            continue
+        if output not in reach(inputs, users, without=[site.node]):
+            yield rule.finding(
+                place_of(site),
+                f"all {scale.numel()} scales of this {site.kind} are zero and everything passes through it: the output "
+                "does not depend on the input",
+                {"channels": scale.numel()},
+                severity=Severity.ERROR,
+            )
+        else:
+            rest = "in a trained network: the branch does nothing" if trained else "at the start: the branch is closed"
+            yield rule.finding(
+                place_of(site),
+                f"all {scale.numel()} scales of this {site.kind} are zero {rest}",
+                {"channels": scale.numel()},
+                severity=Severity.WARNING if trained else Severity.INFO,
+                fix="" if trained else "nothing need be done: branches that start closed open in training",
+            )
+
+
+RULE = Rule(
+    code="NS603",
+    name="closed-branch",
+    title="all scales of a normalizer are zero",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="A scale of zero makes the output of a normalizer its shift. The last normalizer of a residual branch may "
+    "start "
+    "so, and opens in training. In a trained network the branch was pruned, lost in loading or never trained; where "
+    "there is no way around it, the network is a constant.",
+    effect="the layers of the branch are dead weight; without a way around it nothing is learned",
+    fix="initialize the scale with one, or remove the branch",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))\n"
+    "nn.init.zeros_(model[1].weight)",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))",
+    needs=("program",),
+    look=_look,
+    threads=("tensorpack/tensorpack/issues/420", "jack-willturner/batchnorm-pruning/issues/1"),
+    explains=("NS601", "NS604", "NS502"),
+)

@@ -1,0 +1,62 @@
+"""NS208: a normalizer that couples samples where the purpose forbids it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+_WHY = {
+    "private": "the gradient of one sample depends on the others, so there is no per-sample gradient to clip",
+    "gan": "a gradient penalty is meant for each sample alone, and here its gradient runs through the whole batch",
+    "contrastive": "batch statistics tell which samples came together, which the loss then rewards",
+}
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every normalizer that uses the statistics of the batch in training."""
+    why = _WHY.get(subject.purpose)
+    if why is None:
+        return
+    for path, bn in batch_norms(subject.model):
+        if subject.purpose == "contrastive" and isinstance(bn, nn.SyncBatchNorm):
+            continue
+        if not bn.training and subject.model.training and getattr(bn, "running_mean", None) is not None:
+            continue  # frozen: an affine map
+        yield rule.finding(
+            path,
+            f"{type(bn).__name__} couples the samples of a batch: {why}",
+            {"purpose": subject.purpose},
+            severity=Severity.ERROR if subject.purpose == "private" else None,
+        )
+
+
+RULE = Rule(
+    code="NS208",
+    name="coupled-samples",
+    title="BatchNorm where samples must not meet",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="normscope F2",
+    why="In training BatchNorm makes every output a function of the whole batch. Differential privacy needs gradients "
+    "of single samples, a gradient penalty constrains the critic at single samples, and contrastive learning must "
+    "not be able to tell which samples share a batch.",
+    effect="privacy accounting is void; the penalty constrains the wrong function; the representation learns a "
+    "shortcut",
+    fix="use GroupNorm, LayerNorm or InstanceNorm (for contrastive learning also SyncBatchNorm or shuffled batches)",
+    example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())\n"
+    "options = {'purpose': 'private'}",
+    good="model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.ReLU())\noptions = {'purpose': 'private'}",
+    needs=("purpose",),
+    look=_look,
+    threads=(
+        "meta-pytorch/opacus/issues/319",
+        "facebookresearch/moco/issues/137",
+        "eriklindernoren/Keras-GAN/issues/253",
+    ),
+)

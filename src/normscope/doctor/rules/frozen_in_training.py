@@ -1,0 +1,58 @@
+"""NS207: a frozen BatchNorm whose running statistics still move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+
+def is_frozen(module: nn.Module) -> bool:
+    """Tell whether a module has parameters and none of them is trained.
+
+    >>> is_frozen(nn.BatchNorm1d(2).requires_grad_(False)), is_frozen(nn.ReLU())
+    (True, False)
+    """
+    parameters = list(module.parameters(recurse=False))
+    return bool(parameters) and not any(p.requires_grad for p in parameters)
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield frozen BatchNorms in train mode, if anything else is trained."""
+    if not any(p.requires_grad for p in subject.model.parameters()):
+        return  # the whole model is frozen, to be run: its mode is another rule's matter
+    for path, bn in batch_norms(subject.model):
+        if bn.training and getattr(bn, "running_mean", None) is not None and is_frozen(bn):
+            yield rule.finding(
+                path,
+                f"{type(bn).__name__} is frozen (requires_grad is off) and in train mode: it normalizes by the batch, "
+                "and its running statistics move",
+            )
+
+
+RULE = Rule(
+    code="NS207",
+    name="frozen-in-training",
+    title="frozen BatchNorm in train mode",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="requires_grad=False stops the gradient. It does not stop BatchNorm from using the statistics of the batch, "
+    "nor "
+    "from writing them into its buffers; model.train() puts frozen parts, teachers and momentum encoders back into "
+    "train mode at every epoch.",
+    effect="the frozen part drifts to the new data, and no longer is the network that was loaded",
+    fix="call .eval() on the frozen part after every model.train(), or override train() of the model to do it",
+    example="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()",
+    good="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()\nmodel[0].eval()",
+    needs=(),
+    look=_look,
+    not_for=("inference",),
+    threads=("pytorch/pytorch/issues/86590", "pgniewko/gt-pyg/issues/112",
+             "Sharpiless/yolov5-knowledge-distillation/issues/5"),
+)  # fmt: skip

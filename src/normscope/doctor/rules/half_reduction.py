@@ -1,0 +1,97 @@
+"""NS305: a normalizer that sums squares in half precision."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+
+import torch
+
+from normscope.core.errors import NormscopeError
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import between
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.graph.capture import capture
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import as_floating
+from normscope.graph.ir import Graph
+from normscope.graph.recognise import name_of
+from normscope.operators.site import Site
+
+#: Reductions of squares that are numbers of their own before; torch's norm and variance are computed in float32.
+_REDUCTIONS = ("mean", "sum")
+_HALF = ("float16", "bfloat16")
+
+
+def reduces_in(graph: Graph, site: Site) -> str:
+    """Return the half precision in which a written-out normalizer reduces, or nothing."""
+    for name in sorted(between(graph, site.source, site.node)):
+        node = graph[name]
+        if name_of(node) in _REDUCTIONS and node.dtype in _HALF:
+            return node.dtype
+    return ""
+
+
+def _graph(subject: Subject) -> Graph | None:
+    """Return the graph in the precision that is planned, if it is another one and half."""
+    captured, planned = subject.captured, subject.dtype
+    if captured is None or planned not in (torch.float16, torch.bfloat16):
+        return None if captured is None else captured.graph
+    if not any(s.written_out for s in subject.sites()):
+        return None
+    try:
+        model = copy.deepcopy(subject.model).to(planned)
+        return capture(model, ModelInputs(tuple(as_floating(captured.example, planned)))).graph
+    except (NormscopeError, RuntimeError, TypeError):  # it cannot be copied, or not be run so
+        return None
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every normalizer that is written out and does not widen its input first."""
+    graph = _graph(subject)
+    if graph is None:
+        return
+    names = {n.name for n in graph}
+    for site in subject.sites():
+        if not site.written_out or site.node not in names or site.source not in names:
+            continue
+        dtype = reduces_in(graph, site)
+        if dtype:
+            short = dtype == "float16"
+            yield rule.finding(
+                place_of(site),
+                f"{site.kind} sums squares in {dtype}: "
+                + ("entries above 256 overflow" if short else "two digits of the mean square are left"),
+                {"dtype": dtype},
+                severity=None if short else Severity.INFO,
+            )
+
+
+RULE = Rule(
+    code="NS305",
+    name="half-reduction",
+    title="normalizer reduces in half precision",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="256^2 > 65504",
+    why="torch's own normalizers widen half precision to float32 inside. One that is written out does so only if it "
+    "says so: in float16 the square of 256 is infinite, and the output zero or NaN; in bfloat16 the mean has two "
+    "digits.",
+    effect="NaN or zeros as soon as activations grow, which they do in deep networks",
+    fix="widen first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
+    example="class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm()).half()\n"
+    "options = {'input_shape': (8,)}",
+    good="class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        y = x.float()\n"
+    "        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm()).half()\n"
+    "options = {'input_shape': (8,)}",
+    needs=("program",),
+    look=_look,
+    threads=("pytorch/pytorch/pull/133085", "skyzh/tiny-llm/pull/18"),
+)

@@ -1,0 +1,63 @@
+"""NS507: attention logits that saturate the softmax on the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+#: Distance of a logit from the middle of its row that is too large.
+LARGE = 100.0
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every attention with such logits."""
+    if subject.captured is None:
+        return
+    for name, distance in subject.probe.logits.items():
+        if distance >= LARGE:
+            yield rule.finding(
+                subject.captured.graph[name].owner,
+                f"a logit lies {distance:.3g} above the middle of its row on the data: the softmax picks one entry, "
+                "and "
+                "gradients through it vanish",
+                {"distance": distance, "samples": subject.probe.samples},
+            )
+
+
+RULE = Rule(
+    code="NS507",
+    name="large-logits",
+    title="attention logits too large on the data",
+    severity=Severity.WARNING,
+    certainty=Certainty.MEASURED,
+    statement="the softmax of logits that lie d apart has gradients of at most exp(-d)",
+    why="Logits grow with the norms of queries and keys: without the factor 1/sqrt(d), without a normalizer before the "
+    "projections, or after a while of training at a high rate. The softmax then attends to one entry only.",
+    effect="attention stops learning; the loss jumps, and half precision overflows",
+    fix="divide by sqrt(d), normalize queries and keys (QK-norm), or lower the learning rate",
+    example="class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.q, self.k = nn.Linear(64, 64), nn.Linear(64, 64)\n"
+    "\n"
+    "    def forward(self, x):\n"
+    "        return (self.q(x) @ self.k(x).transpose(1, 2)).softmax(-1) @ x\n\n\n"
+    "model = Net()\n"
+    "data = 10 * torch.randn(32, 8, 64)",
+    good="class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.q, self.k, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64)\n"
+    "\n"
+    "    def forward(self, x):\n"
+    "        x = self.norm(x)\n"
+    "        return (self.q(x) @ self.k(x).transpose(1, 2) / 8).softmax(-1) @ x\n\n\n"
+    "model = Net()\n"
+    "data = 10 * torch.randn(32, 8, 64)",
+    needs=("program", "data"),
+    look=_look,
+    threads=("PAIR-code/tiny-transformers/issues/71", "lucidrains/imagen-pytorch/issues/69"),
+)

@@ -1,0 +1,51 @@
+"""NS210: a running variance below zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms, listed_channels
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every BatchNorm with such channels."""
+    for path, bn in batch_norms(subject.model):
+        variance = getattr(bn, "running_var", None)
+        if not isinstance(variance, Tensor):
+            continue
+        wrong = (variance < 0).nonzero().flatten().tolist()
+        if wrong:
+            least, eps = float(variance.min()), float(getattr(bn, "eps", 0.0))
+            what = "its root is NaN" if least + eps < 0 else "eps alone keeps its root real"
+            yield rule.finding(
+                path,
+                f"running_var of {listed_channels(wrong)} is negative (least {least:.3g}), which no variance is: "
+                f"{what}",
+                {"channels": len(wrong), "least": least, "eps": eps},
+            )
+
+
+RULE = Rule(
+    code="NS210",
+    name="negative-variance",
+    title="running variance below zero",
+    severity=Severity.ERROR,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="A variance is never negative. A running variance that is was written by something else: an extrapolating "
+    "average of checkpoints, a momentum above one, a converter that subtracts eps, arithmetic on a whole state_dict.",
+    effect="evaluation gives NaN, or a channel amplified by up to 1/sqrt(eps)",
+    fix="gather the statistics anew (train mode, momentum=None), and find what wrote them",
+    example="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = "
+    "-0.1",
+    good="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = 0.1",
+    needs=(),
+    look=_look,
+    threads=("tensorflow/tensorflow/issues/18334", "facebookresearch/detectron2/pull/3160"),
+    explains=("NS002", "NS203", "NS301", "NS303", "NS501", "NS504", "NS601"),
+)

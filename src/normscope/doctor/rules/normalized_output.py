@@ -1,0 +1,67 @@
+"""NS106: a normalizer right before the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import before, moving
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.graph.ir import Ref
+from normscope.graph.recognise import name_of
+
+#: An output of more entries may be an embedding, which many networks normalize.
+FEW = 32
+#: Operations that end a network after its logits.
+_ENDINGS = (
+    "sigmoid", "softmax", "_softmax", "log_softmax", "_log_softmax", "tanh", "squeeze", "view", "flatten", "reshape",
+    "clone", "contiguous", "detach", "alias", "mul", "add",
+)  # fmt: skip
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
+    if subject.captured is None:
+        return
+    graph = subject.captured.graph
+    depends = moving(graph)
+    sites = {s.node: s for s in subject.sites()}
+    ends = [a.name for n in graph if n.op == "output" for a in n.args if isinstance(a, Ref)]
+    for end in ends:
+        for node in (graph[end], *before(graph, end, depends)):
+            site = sites.get(node.name)
+            if site is not None:
+                axis = 1 if site.kind == "batch_norm" else len(site.shape) - 1
+                plain = site.kind == "batch_norm" or len(site.shape) == 2
+                if plain and site.kind in ("batch_norm", "layer_norm", "rms_norm") and site.shape[axis] <= FEW:
+                    yield rule.finding(
+                        place_of(site),
+                        f"{site.kind} is the last layer: it fixes mean and variance of the {site.shape[axis]} outputs, "
+                        "whatever the targets are",
+                        {"outputs": site.shape[axis]},
+                    )
+                break
+            if name_of(node) not in _ENDINGS and node.op != "getitem":
+                break
+
+
+RULE = Rule(
+    code="NS106",
+    name="normalized-output",
+    title="normalizer right before the output",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
+    "of a sample. Targets of a regression, and logits of a classifier, have a scale of their own. Outputs of more than "
+    "32 entries are taken for embeddings, which are normalized on purpose.",
+    effect="the network cannot fit the scale of its targets; with BatchNorm, answers depend on the batch",
+    fix="remove the normalizer behind the last linear layer",
+    example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))",
+    needs=("program",),
+    look=_look,
+    not_for=("contrastive",),
+    threads=("fastai/fastai2/issues/107", "Lab41/attalos/pull/89", "yaoing/DAN/issues/14"),
+)

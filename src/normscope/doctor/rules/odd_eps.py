@@ -1,0 +1,70 @@
+"""NS304: one eps unlike those of its siblings."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import role
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.site import Site
+
+#: Fewest siblings, share of them that must agree, and factor that is a difference.
+SIBLINGS, SHARE, FACTOR = 3, 0.6, 2.0
+
+
+def odd_ones(sites: list[Site]) -> Iterator[tuple[Site, float]]:
+    """Yield the sites whose eps differs from that of most, with theirs."""
+    eps = Counter(s.eps for s in sites)
+    usual, times = eps.most_common(1)[0]
+    if len(sites) < SIBLINGS or times < SHARE * len(sites) or times == len(sites):
+        return
+    for site in sites:
+        low, high = sorted((site.eps, usual))
+        if high > FACTOR * low:
+            yield site, usual
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield such normalizers among those at equal places of equal blocks, then single ones among all of a kind."""
+    sites = list({place_of(s): s for s in subject.sites()}.values())
+    told: set[str] = set()
+    by_role: dict[tuple[str, str], list[Site]] = {}
+    by_kind: dict[str, list[Site]] = {}
+    for site in sites:
+        by_role.setdefault((site.kind, role(place_of(site))), []).append(site)
+        by_kind.setdefault(site.kind, []).append(site)
+    for groups, severity in ((by_role, None), (by_kind, Severity.INFO)):
+        for group in groups.values():
+            for site, usual in odd_ones(group):
+                if place_of(site) in told:
+                    continue
+                told.add(place_of(site))
+                yield rule.finding(
+                    place_of(site),
+                    f"{site.kind} has eps = {site.eps:g}, where {len(group) - 1} others have mostly {usual:g}",
+                    {"eps": site.eps, "usual": usual, "siblings": len(group)},
+                    severity=severity,
+                )
+
+
+RULE = Rule(
+    code="NS304",
+    name="odd-eps",
+    title="one eps unlike the others",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="Layers at equal places of equal blocks have one eps. One that differs was built on another code path, or its "
+    "checkpoint was trained with another value: 1e-5 against 1e-6 is enough to change what a language model says.",
+    effect="outputs differ from those of the network the weights were trained in",
+    fix="give it the eps of the others, or say in the code why it differs",
+    example="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))\n"
+    "model[2][1].eps = 1e-3",
+    good="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))",
+    needs=("program",),
+    look=_look,
+    threads=("LeelaChessZero/lc0/pull/1914", "huggingface/candle/pull/271"),
+)

@@ -1,0 +1,57 @@
+"""NS508: rows of a layer many times longer than the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import listed_channels
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+#: Factor to the median row that is too much, and fewest rows that have a median.
+FACTOR, FEWEST = 100.0, 3
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the layers with such rows."""
+    for layer in () if subject.program is None else subject.program.layers:
+        op = layer.op
+        if op is None or op.kind == "embedding" or op.data.get("transposed"):
+            continue
+        lengths = op.data["weight"].detach().double().flatten(1).norm(dim=1)
+        some = lengths[lengths > 0]
+        if some.numel() < FEWEST:
+            continue
+        usual = float(some.median())
+        long = (lengths > FACTOR * usual).nonzero().flatten().tolist()
+        if long:
+            factor = float(lengths.max()) / usual
+            yield rule.finding(
+                op.owner,
+                f"{len(long)} of {lengths.numel()} rows are far longer than the others ({listed_channels(long)}): up "
+                "to "
+                f"{factor:.3g} times the median",
+                {"rows": len(long), "factor": factor, "channels": ", ".join(map(str, long))},
+            )
+
+
+RULE = Rule(
+    code="NS508",
+    name="outlier-row",
+    title="rows of a layer far longer than the others",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="The rows of a layer are its output units. One that is a hundred times longer than the median alone sets the "
+    "constant of the layer, and in the last layer one class wins whatever the input: rows that were not initialized "
+    "like the others, a unit conversion, a diverged class.",
+    effect="one output dominates; the first loss is huge",
+    fix="initialize the rows like the others, or look at what wrote them",
+    example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))\nmodel[2].weight.data[1] *= 1000",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))",
+    needs=("program",),
+    look=_look,
+    threads=("yaoing/DAN/issues/14",),
+    explains=("NS501", "NS502"),
+)

@@ -1,0 +1,84 @@
+"""NS214: padding inside batch statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+
+#: Share of padding that matters, share of leading blanks that speaks against padding, and fewest samples.
+SHARE, LEADING, FEWEST = 0.05, 0.02, 8
+
+
+def padded_share(x: Tensor) -> float:
+    """Return which share of a batch is padding: a constant tail of sequences of different length.
+
+    Zeros of real numbers along some axis, or a repeated id, that fill the end of most samples and not their beginning.
+
+    >>> x = torch.ones(8, 4)
+    >>> for i in range(8):
+    ...     x[i, 1 + i % 4 :] = 0
+    >>> padded_share(x)
+    0.375
+    """
+    best = 0.0
+    for axis in range(1, x.ndim):
+        rows = x.movedim(axis, 1).flatten(2) if x.ndim > 2 else x.movedim(axis, 1).unsqueeze(-1)
+        blank = torch.mode(rows[:, -1].flatten()).values if not x.is_floating_point() else rows.new_zeros(())
+        empty = (rows == blank).all(-1)
+        tail = empty.flip(1).long().cumprod(1).sum(1)
+        head = empty.long().cumprod(1).sum(1)
+        length = empty.shape[1]
+        content = tail < length
+        if length < 3 or not bool(content.any()) or len(set(tail[content].tolist())) < 2:
+            continue
+        if float(head[content].double().mean()) / length <= LEADING:
+            best = max(best, float(tail[content].double().mean()) / length)
+    return best
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every BatchNorm over places of padded data."""
+    batch = subject.batch or []
+    inputs = [t for t in batch if t.ndim > 1 and t.shape[0] >= FEWEST and t.shape[-1] > 1]
+    share = max((padded_share(t) for t in inputs), default=0.0)
+    if share < SHARE:
+        return
+    for site in subject.sites():
+        if site.kind == "batch_norm" and len(site.shape) > 2:
+            yield rule.finding(
+                place_of(site),
+                f"{share:.0%} of the data is padding, and this batch_norm counts it in its mean and variance",
+                {"padding": share},
+            )
+
+
+RULE = Rule(
+    code="NS214",
+    name="padding",
+    title="padding inside batch statistics",
+    severity=Severity.WARNING,
+    certainty=Certainty.MEASURED,
+    statement="",
+    why="Sequences of different length are padded to one. BatchNorm knows no lengths: zeros pull the mean to zero and "
+    "shrink the variance, by an amount that changes with the longest sequence of each batch.",
+    effect="a sequence is normalized differently in every batch, and otherwise in evaluation",
+    fix="use a normalizer of single places (LayerNorm over the features), mask the statistics, or batch sequences of "
+    "like length",
+    example="model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1, bias=False), nn.BatchNorm1d(8))\n"
+    "data = torch.randn(32, 4, 12)\n"
+    "for i, row in enumerate(data):\n"
+    "    row[:, 3 + i % 9 :] = 0  # sequences of 3 to 11 steps",
+    good="model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1), nn.GroupNorm(2, 8))\n"
+    "data = torch.randn(32, 4, 12)\n"
+    "for i, row in enumerate(data):\n"
+    "    row[:, 3 + i % 9 :] = 0",
+    needs=("program", "data"),
+    look=_look,
+    threads=("pytorch/pytorch/issues/70529", "SeanNaren/deepspeech.pytorch/issues/312"),
+)

@@ -1,0 +1,101 @@
+"""NS306: a division by a root without eps inside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import moving
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.recognise import name_of
+
+_SAME = ("to", "_to_copy", "clone", "contiguous", "expand", "unsqueeze", "alias", "detach")
+_STABILIZERS = ("add", "clamp", "clamp_min", "maximum")
+_SQUARES = ("pow", "square", "mul")
+
+
+def _through(graph: Graph, ref: object) -> Node | None:
+    """Return the node behind a reference, casts and repetitions aside."""
+    while isinstance(ref, Ref):
+        node = graph[ref.name]
+        if name_of(node) not in _SAME or not node.args:
+            return node
+        ref = node.args[0]
+    return None
+
+
+def bare_roots(graph: Graph) -> Iterator[tuple[Node, Node, bool]]:
+    """Yield quotients by a root of a sum of squares with nothing added inside it.
+
+    Yields:
+        The quotient, the root, and whether something is added behind the root. The derivative of a root at zero is
+        infinite; torch defines those of a norm and a standard deviation to be zero, so there only the quotient counts.
+    """
+    depends = moving(graph)
+    for node in graph:
+        if name_of(node) != "div" or len(node.args) < 2 or node.name not in depends:
+            continue
+        root = _through(graph, node.args[1])
+        added = root is not None and name_of(root) in _STABILIZERS
+        if root is not None and added:
+            root = _through(graph, root.args[0])
+        if root is None or root.name not in depends:
+            continue
+        defined = name_of(root) in ("std", "linalg_vector_norm", "norm")
+        if (defined and not added) or (not defined and _is_bare(graph, root)):
+            yield node, root, added
+
+
+def _is_bare(graph: Graph, root: Node) -> bool:
+    """Tell whether a node is the root of a mean or sum of squares, or of a variance, as it is."""
+    if name_of(root) != "sqrt" and not (name_of(root) == "pow" and root.args[1:2] == (0.5,)):
+        return False
+    inner = _through(graph, root.args[0])
+    if inner is not None and name_of(inner) == "var":
+        return True
+    if inner is None or name_of(inner) not in ("mean", "sum"):
+        return False
+    squares = _through(graph, inner.args[0])
+    return squares is not None and name_of(squares) in _SQUARES
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every quotient by such a root that depends on the input."""
+    graph = None if subject.captured is None else subject.captured.graph
+    for node, root, added in () if graph is None else bare_roots(graph):
+        what = (
+            "eps is added behind the root, whose derivative is infinite where entries are equal: gradients are NaN "
+            "there"
+            if added
+            else "nothing is added to what it divides by: equal entries are divided by zero"
+        )
+        yield rule.finding(node.owner or node.name, f"a quotient by {name_of(root)}: {what}", {"root": root.name})
+
+
+RULE = Rule(
+    code="NS306",
+    name="root-without-eps",
+    title="root without eps",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
+    why="eps behind the root keeps the value finite and not its derivative: at equal entries the chain rule multiplies "
+    "infinity by zero. A single constant sample, or padding, is enough.",
+    effect="training runs for hours and then the loss is NaN",
+    fix="add eps inside the root: (variance + eps).sqrt()",
+    example="class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        y = x - x.mean(-1, keepdim=True)\n"
+    "        return y / (y.pow(2).mean(-1, keepdim=True).sqrt() + 1e-5)\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm())",
+    good="class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        y = x - x.mean(-1, keepdim=True)\n"
+    "        return y / (y.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm())",
+    needs=("program",),
+    look=_look,
+    threads=("keras-team/keras/issues/2960", "richzhang/PerceptualSimilarity/issues/69", "pytorch/pytorch/issues/4320"),
+)

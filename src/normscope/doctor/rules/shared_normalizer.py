@@ -1,0 +1,68 @@
+"""NS213: one normalizer for several layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import role
+from normscope.doctor.neighbours import producers
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the normalizers that are called after layers which have nothing in common."""
+    if subject.captured is None:
+        return
+    graph = subject.captured.graph
+    for place, times in subject.calls.items():
+        if times < 2:
+            continue
+        sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
+        made = [producers(graph, s.node) for s in sites]
+        roles = [{role(path) for path in m} for m in made]
+        pairs = [(i, j) for i in range(len(roles)) for j in range(i) if roles[i] and roles[j]]
+        strangers = [(j, i) for i, j in pairs if not roles[i] & roles[j]]
+        if not strangers:
+            continue  # the layers before are shared too, or stand at equal places of equal blocks
+        first, second = (sorted(made[i])[0] for i in strangers[0])
+        what = (
+            "its running statistics are those of neither"
+            if sites[0].kind == "batch_norm"
+            else "with one scale for both"
+        )
+        yield rule.finding(
+            place,
+            f"this {sites[0].kind} is called {times} times, after {first} and after {second}: {what}",
+            {"calls": times, "first": first, "second": second},
+        )
+
+
+RULE = Rule(
+    code="NS213",
+    name="shared-normalizer",
+    title="one normalizer for different layers",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="A module that is called twice has one set of parameters and buffers. A BatchNorm that serves two layers "
+    "averages the statistics of both, and in evaluation neither is normalized; in training, where the batch is used, "
+    "nothing looks wrong. A shared LayerNorm gives both layers one scale and shift.",
+    effect="evaluation with BatchNorm is much worse than training",
+    fix="build one normalizer for each layer",
+    example="class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.a, self.b, self.norm = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)\n"
+    "\n"
+    "    def forward(self, x):\n"
+    "        return self.norm(self.b(self.norm(self.a(x)).relu()))\n\n\n"
+    "model = Net()",
+    good="model = nn.Sequential(\n"
+    "    nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)\n"
+    ")",
+    needs=("program",),
+    look=_look,
+    threads=("pytorch/pytorch/issues/1738", "keras-team/keras/issues/8794"),
+)

@@ -1,0 +1,56 @@
+"""NS604: scales of a normalizer that scatter around zero."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, place_of
+
+_KINDS = ("layer_norm", "rms_norm", "group_norm")
+#: Share of negative scales that is neither none nor all, a scale that is small, and fewest channels.
+MIXED, SMALL, FEWEST = 0.2, 0.02, 8
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the normalizers of single samples whose scales have no common sign, or are all tiny."""
+    for site in subject.sites():
+        scale = subject.scale_of(site) if site.kind in _KINDS else None
+        if scale is None or scale.numel() < FEWEST or not bool((scale != 0).any()):
+            continue
+        negative = float((scale < 0).double().mean())
+        usual, mean, spread = float(scale.abs().median()), float(scale.mean()), float(scale.std())
+        scattered = MIXED <= negative <= 1 - MIXED and abs(mean) < spread
+        if not scattered and usual >= SMALL:
+            continue
+        what = (
+            f"{negative:.0%} of its scales are negative and their mean is {mean:.2g}"
+            if scattered
+            else (f"its scales are about {usual:.2g}")
+        )
+        yield rule.finding(
+            place_of(site),
+            f"{what}: were they stored as deviations from one (1 + w), and the one was lost?",
+            {"mean": mean, "median": usual, "negative": negative},
+        )
+
+
+RULE = Rule(
+    code="NS604",
+    name="small-scale",
+    title="scales near zero",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="Trained scales of LayerNorm and RMSNorm are near one and of one sign. Some families of models store "
+    "deviations "
+    "from one and multiply by 1 + w; read without the one, every normalizer nearly closes.",
+    effect="the model answers with garbage, without an error",
+    fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
+    example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",
+    good="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 1.0, 0.05)",
+    needs=("program",),
+    look=_look,
+    threads=("pytorch/executorch/pull/19901", "llmmanorg/llmman/pull/151"),
+)

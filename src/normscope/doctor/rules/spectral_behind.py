@@ -1,0 +1,81 @@
+"""NS506: spectral normalization whose power iteration has not converged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, layer_of
+
+#: Norm of a normalized weight from which on the iteration is behind.
+ABOVE = 1.1
+#: Steps of a power iteration of our own.
+_STEPS = 60
+
+
+def attained_norm(weight: Tensor) -> float:
+    """Return a lower bound on the spectral norm of a weight reshaped to a matrix, by a power iteration.
+
+    >>> attained_norm(torch.diag(torch.tensor([3.0, 1.0])))
+    3.0
+    """
+    matrix = weight.detach().double().flatten(1)
+    x = matrix.T @ torch.ones(matrix.shape[0], dtype=matrix.dtype, device=matrix.device)
+    best = 0.0
+    for _ in range(_STEPS):
+        length = float(x.norm())
+        if length == 0:
+            return best
+        y = matrix @ (x / length)
+        best = max(best, float(y.norm()))
+        x = matrix.T @ y
+    return best
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every spectrally normalized weight that is still longer than one."""
+    owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
+    for layer in () if subject.program is None else subject.program.layers:
+        op = layer.op
+        if op is None or op.owner not in owners:
+            continue
+        weight = op.data["weight"]
+        norm = attained_norm(weight.transpose(0, 1) if op.data.get("transposed") else weight)
+        if norm >= ABOVE:
+            yield rule.finding(
+                op.owner,
+                f"the spectrally normalized weight has norm {norm:.3g} and not 1: its power iteration has not "
+                "converged",
+                {"norm": norm},
+            )
+
+
+RULE = Rule(
+    code="NS506",
+    name="spectral-behind",
+    title="power iteration of spectral normalization has not converged",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="Spectral normalization divides by an estimate that one power iteration improves at every step of training, "
+    "and "
+    "none in evaluation. Weights that are loaded without their vectors, or changed in evaluation, are divided by "
+    "an estimate of other weights.",
+    effect="the layer is steeper than promised: a discriminator or an invertible network breaks in evaluation",
+    fix="run some batches in train mode (or raise n_power_iterations), and load u and v with the weights",
+    example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))\n"
+    "nn.init.normal_(model[0].parametrizations.weight.original)\n"
+    "model.eval()  # no power iteration from here on",
+    good="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8), n_power_iterations=200))\n"
+    "nn.init.normal_(model[0].parametrizations.weight.original)\n"
+    "model(torch.randn(4, 8))\n"
+    "model.eval()",
+    needs=("program",),
+    look=_look,
+    threads=("jarrelscy/iResnet/issues/2", "pytorch/pytorch/pull/59564"),
+    explains=("NS505",),
+)

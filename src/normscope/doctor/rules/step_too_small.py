@@ -1,0 +1,69 @@
+"""NS404: scales in half precision that the optimizer's steps cannot move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import is_normalizer
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+_BOUNDED = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "AdamW8bit")
+
+
+def least_step(scale: torch.Tensor) -> float:
+    """Return the least step that changes the typical entry of a tensor: a quarter of its unit, downwards.
+
+    >>> least_step(torch.ones(4, dtype=torch.bfloat16))
+    0.001953125
+    """
+    return float(torch.finfo(scale.dtype).eps) / 4 * float(scale.detach().float().abs().median())
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield normalizers whose scale is too coarse for the rate of an optimizer with steps of bounded size."""
+    optimizer = subject.optimizer
+    if optimizer is None or type(optimizer).__name__ not in _BOUNDED:
+        return
+    rates = {id(p): float(g["lr"]) for g in optimizer.param_groups for p in g["params"]}
+    for path, module in subject.model.named_modules():
+        if not is_normalizer(module):
+            continue
+        for key, scale in module.named_parameters(recurse=False):
+            half = scale.dtype in (torch.float16, torch.bfloat16)
+            rate = rates.get(id(scale))
+            if not half or rate is None or not scale.requires_grad or not 0 < rate < least_step(scale):
+                continue
+            name = str(scale.dtype).removeprefix("torch.")
+            yield rule.finding(
+                path,
+                f"{key} is {name}: near {float(scale.detach().float().abs().median()):.3g} the least change is "
+                f"{least_step(scale):.2g}, and a step of {type(optimizer).__name__} is about {rate:g}: it rounds to "
+                "nothing",
+                {"rate": rate, "least": least_step(scale), "dtype": name},
+            )
+
+
+RULE = Rule(
+    code="NS404",
+    name="step-too-small",
+    title="scale that steps cannot move",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="1 - lr rounds to 1 if lr < eps/4",
+    why="A scale starts at one, where bfloat16 has a unit of 1/128. Adam's steps are about the learning rate: below "
+    "1/512 each of them is rounded away. Weights start near zero, where units are finer, and do move.",
+    effect="normalizers are still at one after training, and the model is worse for it",
+    fix="keep the parameters in float32 (autocast, or a master copy), at least those of normalizers",
+    example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).bfloat16()\n"
+    "optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
+    "optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)",
+    needs=("optimizer",),
+    look=_look,
+    not_for=("inference",),
+    threads=("vllm-project/speculators/pull/765", "fla-org/flame/issues/47"),
+)

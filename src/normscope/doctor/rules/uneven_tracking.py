@@ -1,0 +1,67 @@
+"""NS206: layers of one network that counted different numbers of batches."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+
+def between(counts: list[int]) -> list[int]:
+    """Return the places whose count differs from an equal count before and after them.
+
+    A backbone that was trained longer than its head is a first and a second part, and no such place.
+
+    >>> between([9, 9, 2, 9]), between([9, 9, 2, 2])
+    ([2], [])
+    """
+    usual, times = Counter(counts).most_common(1)[0] if counts else (0, 0)
+    if times < 2:
+        return []
+    first, last = counts.index(usual), len(counts) - 1 - counts[::-1].index(usual)
+    return [i for i in range(first, last) if counts[i] != usual]
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the layers whose number of batches does not fit that of their neighbours."""
+    called = subject.calls
+    counted = [(path, getattr(bn, "num_batches_tracked", None)) for path, bn in batch_norms(subject.model)]
+    found = [(path, int(n)) for path, n in counted if n is not None and called.get(path, 1) == 1]
+    counts = [n for _, n in found]
+    usual = Counter(counts).most_common(1)[0][0] if counts else 0
+    for place in between(counts):
+        path, n = found[place]
+        if n == 0 or usual == 0:
+            continue  # never used, or never counted: another rule's matter
+        yield rule.finding(
+            path,
+            f"its statistics are those of {n} batches, those before and after it of {usual}: they come from another "
+            "run, or the layer was frozen for a while",
+            {"batches": n, "others": usual},
+        )
+
+
+RULE = Rule(
+    code="NS206",
+    name="uneven-tracking",
+    title="statistics of different numbers of batches",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="Every BatchNorm counts the batches it has seen in training. Layers that are called once in each step count "
+    "the same. A layer in the middle with another number got its buffers from another checkpoint, or was left out of "
+    "a copy or an average.",
+    effect="the layer normalizes by statistics of other weights; accuracy in evaluation falls",
+    fix="load all buffers from one checkpoint, or gather the statistics anew",
+    example="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"
+    "for bn, n in zip(model, (500, 20, 500)):\n    bn.num_batches_tracked.fill_(n)",
+    good="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"
+    "for bn in model:\n    bn.num_batches_tracked.fill_(500)",
+    needs=(),
+    look=_look,
+    threads=("pytorch/ignite/issues/2590", "NVIDIA/apex/pull/380"),
+)

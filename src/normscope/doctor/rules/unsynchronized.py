@@ -1,0 +1,57 @@
+"""NS209: BatchNorm that each device computes by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+#: Samples of one device from which on its statistics are as good as those of all.
+ENOUGH = 16
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield plain BatchNorms of a model that runs on several devices."""
+    if not subject.parallel:
+        return
+    size = subject.batch_size
+    few = size is not None and size < ENOUGH
+    share = "" if size is None else f" of {size} samples"
+    for path, bn in batch_norms(subject.model):
+        if not isinstance(bn, nn.SyncBatchNorm) and (size is None or few):
+            yield rule.finding(
+                path,
+                f"{type(bn).__name__} under {subject.parallel} normalizes by the share{share} of each device alone",
+                {"batch_size": size or 0, "wrapper": subject.parallel},
+                severity=Severity.WARNING if few else Severity.INFO,
+            )
+
+
+RULE = Rule(
+    code="NS209",
+    name="unsynchronized",
+    title="BatchNorm by itself on each device",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
+    why="Data-parallel training splits the batch. Plain BatchNorm then sees the share of its device: with a few "
+    "samples "
+    "for each, statistics are noise although the whole batch is large. With sixteen or more for each there is "
+    "little to gain.",
+    effect="training is noisier, and evaluation worse, than on one device with the same total batch",
+    fix="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping it, or use GroupNorm",
+    example="model = nn.DataParallel(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()))\n"
+    "options = {'batch_size': 2}",
+    good="model = nn.DataParallel(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()))\n"
+    "options = {'batch_size': 32}",
+    needs=(),
+    look=_look,
+    not_for=("inference",),
+    threads=("fundamentalvision/BEVFormer/issues/136", "pytorch/pytorch/issues/2584"),
+    explains=("NS201",),
+)

@@ -1,0 +1,66 @@
+"""NS105: a normalizer that is built and never called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import is_normalizer
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the normalizers of modules that run, which do not run themselves."""
+    if subject.captured is None:
+        return
+    graph = subject.captured.graph
+    owners = {n.owner for n in graph}
+    targets = {n.target for n in graph if n.target}
+    names = {id(p): name for name, p in subject.model.named_parameters(remove_duplicate=False)}
+    for path, module in subject.model.named_modules():
+        own = list(module.parameters(recurse=False))
+        if (
+            not path
+            or not own
+            or not is_normalizer(module)
+            or any(o == path or o.startswith(f"{path}.") for o in owners)
+        ):
+            continue
+        if any(names.get(id(p), "") in targets or f"{path}.{key}" in targets for key, p in module.named_parameters()):
+            continue  # something else uses its parameters
+        parent = path.rpartition(".")[0]
+        if any(o == parent or o.startswith(f"{parent}." if parent else "") for o in owners if o):
+            yield rule.finding(
+                path,
+                f"{type(module).__name__} is built and never called: its {sum(p.numel() for p in own)} parameters have "
+                "no effect",
+                {"parameters": sum(p.numel() for p in own)},
+            )
+
+
+RULE = Rule(
+    code="NS105",
+    name="unused-normalizer",
+    title="normalizer that is never called",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="forward() does not call a normalizer that __init__ builds, although the module it belongs to runs. The "
+    "network "
+    "is not the one that was meant; DistributedDataParallel stops with an error about unused parameters.",
+    effect="a layer goes without the normalizer it was meant to have",
+    fix="call it, or remove it",
+    example="class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.fc, self.norm, self.out = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2)\n"
+    "\n"
+    "    def forward(self, x):\n"
+    "        return self.out(self.fc(x).relu())\n\n\n"
+    "model = Net()",
+    good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))",
+    needs=("program",),
+    look=_look,
+    threads=("lucidrains/PaLM-rlhf-pytorch/issues/46",),
+)

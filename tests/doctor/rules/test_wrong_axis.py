@@ -1,0 +1,44 @@
+"""NS211: features on another axis."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from checking import found, noise
+from networks import Lambda
+
+
+def test_batch_norm_of_tokens() -> None:
+    """(batch, time, features) into BatchNorm1d with as many steps as features; transposed it is right."""
+    parts = {"fc": nn.Linear(6, 6, bias=False), "norm": nn.BatchNorm1d(6)}
+    wrong = Lambda(lambda s, x: s.norm(s.fc(x)), **parts)
+    right = Lambda(lambda s, x: s.norm(s.fc(x).transpose(1, 2)), **parts)
+    (one,) = found("NS211", wrong, noise(8, 6, 6))
+    assert one.place == "norm"
+    assert found("NS211", right, noise(8, 6, 6)) == []
+
+
+def test_layer_norm_of_images() -> None:
+    """Over the width alone it is wrong; over channels and all places, or channels last, it is not."""
+    conv = nn.Conv2d(3, 5, 1, bias=False)
+    assert len(found("NS211", nn.Sequential(conv, nn.LayerNorm(6)), noise(4, 3, 6, 6))) == 1
+    assert found("NS211", nn.Sequential(conv, nn.LayerNorm((5, 6, 6))), noise(4, 3, 6, 6)) == []
+    last = Lambda(lambda s, x: s.norm(s.conv(x).permute(0, 2, 3, 1)), conv=conv, norm=nn.LayerNorm(5))
+    assert found("NS211", last, noise(4, 3, 6, 6)) == []
+
+
+def test_heads_and_groups() -> None:
+    """Normalizing queries by head is right; groups that cut heads are not."""
+
+    def attend(s: Lambda, x: torch.Tensor) -> torch.Tensor:
+        n, t, _ = x.shape
+        q = s.q(x).view(n, t, 4, 2).transpose(1, 2)
+        joined = ((q @ q.transpose(-1, -2)).softmax(-1) @ q).transpose(1, 2).reshape(n * t, 8)
+        return s.norm(joined)
+
+    for groups, told in ((8, 1), (4, 0), (2, 0)):
+        model = Lambda(attend, q=nn.Linear(8, 8), norm=nn.GroupNorm(groups, 8))
+        assert len(found("NS211", model, noise(4, 3, 8))) == told
+    by_head = Lambda(lambda s, x: s.norm(s.q(x).view(*x.shape[:2], 4, 2)), q=nn.Linear(8, 8), norm=nn.LayerNorm(2))
+    assert found("NS211", by_head, noise(4, 3, 8)) == []

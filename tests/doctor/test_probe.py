@@ -1,0 +1,38 @@
+"""What a batch shows."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from checking import initialized, noise
+from networks import Lambda
+from normscope.doctor.probe import probe
+from normscope.doctor.subject import examine
+
+
+def test_statistics_of_each_layer_by_itself() -> None:
+    """Those of train mode, computed by hooks; wrong running statistics before a layer change nothing."""
+    model = initialized(
+        nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 4), nn.BatchNorm1d(4))
+    )
+    model[1].running_var.fill_(1e6)
+    x = noise(32, 6)
+    seen = probe(examine(model, x).captured, [x]).statistics
+    inputs = {}
+    model[4].register_forward_pre_hook(lambda m, args: inputs.update(x=args[0].detach().double()))
+    with torch.no_grad():
+        model.train()(x)
+    mean, variance = list(seen.values())[1]
+    assert torch.allclose(mean, inputs["x"].mean(0), atol=1e-5)
+    assert torch.allclose(variance, inputs["x"].var(0, correction=0), rtol=1e-4)
+
+
+def test_the_first_value_that_is_no_number() -> None:
+    """Where it is made, not where it is read; a mask is none."""
+    model = Lambda(lambda s, x: s.fc((x - x).reciprocal() * 0), fc=nn.Linear(3, 2))
+    captured = examine(model, noise(4, 3)).captured
+    assert "reciprocal" in captured.graph[probe(captured, [noise(4, 3)]).broken].op
+    masked = Lambda(lambda s, x: s.fc(x.masked_fill(x > 0, -torch.inf).softmax(-1)), fc=nn.Linear(3, 2))
+    captured = examine(masked, noise(4, 3)).captured
+    assert probe(captured, [-noise(4, 3).abs()]).broken == ""
