@@ -57,3 +57,17 @@ def test_a_node_is_a_function_of_another() -> None:
     value = around.run(outer, inner.name)(x)
     assert value is not None
     assert torch.allclose(value, torch.exp(x * gamma))
+
+
+def test_scales_follow_one_another() -> None:
+    """Numbers, quotients and signs are part of the scale; the end is the node after all of them."""
+    gamma = points(3)
+    model = Lambda(lambda s, x: -(torch.tanh(x) * 4.0).clone() * s.g / 0.5 + 1.0, g=nn.Parameter(gamma))
+    around = _around(model, points(2, 3))
+    (node,) = [n for n in around.graph if name_of(n) == "tanh"]
+    scale, shift = around.affine_after(node)
+    assert scale is not None
+    assert shift is not None
+    assert torch.allclose(scale.double(), -8.0 * gamma.double())
+    assert float(shift) == 1.0
+    assert name_of(around.graph[around.end_of_affine(node)]) == "add"

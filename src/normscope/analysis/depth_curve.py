@@ -109,17 +109,23 @@ def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequenc
 
 
 def _after(program: Program, node: str) -> Expr | None:
-    """Return the tensor a normalizer gives; one written out is an atom of its own."""
+    """Return the tensor a normalizer gives, its scale and shift included."""
     _, out = program.ends[node]
-    return out if out is not None else next((a for a in program.atoms if a.atom.name == node), None)
+    if out is not None:
+        return out
+    atom = next((a for a in program.atoms if a.atom.name == node), None)
+    return atom and program.scaled.get(node, atom)
 
 
 def _elsewhere(place: Place, program: Program, layers: Mapping[str, Expr]) -> Expr | None:
-    """Return the tensor at a place in a walk without normalizers: where one is taken out, what goes into it."""
+    """Return the tensor at a place in a walk without normalizers: where one is taken out, what goes into it.
+
+    The scale of one that is written out is an operation of its own, and stays.
+    """
     if place.kind == "layer":
         return layers.get(place.key)
     source, _ = program.ends.get(place.key, (None, None))
-    return source
+    return program.scaled.get(place.key, source)
 
 
 def _upper_logs(composition: Composition, found: Sequence[Place], program: Program) -> list[float | None]:

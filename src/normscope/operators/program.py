@@ -50,6 +50,7 @@ class Program:
         opaque: atoms without a finite constant that an output depends on.
         total: all operations that depend on the input.
         nodes: the graph node whose value an expression is, by the expression's id.
+        scaled: for each normalizer written out, its result with scale and shift.
     """
 
     blocks: list[Block] = field(default_factory=list)
@@ -63,6 +64,7 @@ class Program:
     opaque: list[Expr] = field(default_factory=list)
     total: int = 0
     nodes: dict[int, str] = field(default_factory=dict)
+    scaled: dict[str, Expr] = field(default_factory=dict)
 
 
 class Walk:
@@ -373,6 +375,8 @@ class Walk:
             expr = self.exprs.get(ref.name)
             if isinstance(expr, Expr):
                 self.program.outputs.append((name, expr))
+        ends = ((site.node, self.exprs.get(site.end)) for site in self.program.sites if site.end)
+        self.program.scaled = {name: expr for name, expr in ends if isinstance(expr, Expr)}
         reached: dict[int, Expr] = {}
         stack = [e for _, e in self.program.outputs]
         while stack:

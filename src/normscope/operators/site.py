@@ -28,6 +28,7 @@ class Site:
         eps: the stabilizer.
         shape: shape of what it normalizes.
         written_out: recognized from elementary operations.
+        end: for one written out, the graph node that gives its result with scale and shift.
     """
 
     node: str
@@ -41,6 +42,7 @@ class Site:
     eps: float = 0.0
     shape: tuple[int, ...] = ()
     written_out: bool = False
+    end: str = ""
 
 
 def describe(site: Site) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normscope.graph.ir import Graph, Node, Ref
@@ -17,6 +18,9 @@ from normscope.operators.site import Site
 
 #: Operations that give a weight another shape.
 _RESHAPING = ("view", "reshape", "flatten", "permute", "transpose", "t", "movedim", "squeeze", "_unsafe_view")
+
+#: Operations that change how numbers are stored, and nothing else.
+_CASTS = ("to", "_to_copy", "clone", "contiguous", "alias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +59,49 @@ class Surroundings:
         return lambda x: replay(self.graph, node, source, x, self.constant)
 
     def affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
-        """Return the constant scale and shift applied right after a node, for the report."""
-        found: list[Tensor | None] = [None, None]
-        for index, wanted in enumerate(("mul", "add")):
-            while len(self.users[node.name]) == 1 and self._user(node) in ("to", "_to_copy"):
-                node = self.graph[self.users[node.name][0]]
-            if len(self.users[node.name]) != 1 or self._user(node) != wanted:
-                continue
-            user = self.graph[self.users[node.name][0]]
-            other = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != node.name]
-            if len(other) == 1 and self.expression(other[0].name) is None and user.shape == node.shape:
-                value = self.constant(other[0].name)
-                found[index] = value if isinstance(value, Tensor) else None
-                node = user
-        return found[0], found[1]
+        """Return the constant scale and shift applied right after a node."""
+        return self._affine(node)[:2]
 
-    def _user(self, node: Node) -> str:
-        return name_of(self.graph[self.users[node.name][0]])
+    def end_of_affine(self, node: Node) -> str:
+        """Return the node that holds the result of a node with the constant scale and shift applied to it."""
+        return self._affine(node)[2]
+
+    def _affine(self, node: Node) -> tuple[Tensor | None, Tensor | None, str]:
+        """Follow factors, in any number, and then one shift; what is read elsewhere too is scaled no further."""
+        scale: Tensor | None = None
+        shift: Tensor | None = None
+        while len(self.users[node.name]) == 1 and shift is None:
+            user = self.graph[self.users[node.name][0]]
+            op = name_of(user)
+            if op == "neg":
+                scale = torch.tensor(-1.0, dtype=torch.float64) if scale is None else -scale
+            elif op not in _CASTS:
+                constant = self._operand(user, node) if op in ("mul", "div", "add") else None
+                if constant is None:
+                    break
+                if op == "add":
+                    shift = constant
+                else:
+                    factor = constant if op == "mul" else constant.double().reciprocal()
+                    scale = factor if scale is None else scale.double() * factor.double()
+            node = user
+        return scale, shift, node.name
+
+    def _operand(self, user: Node, node: Node) -> Tensor | None:
+        """Return the constant that a node is multiplied with, divided by or added to, or ``None`` if there is none."""
+        if user.kwargs or user.shape != node.shape or len(user.args) != 2:
+            return None
+        left, right = user.args
+        first = isinstance(left, Ref) and left.name == node.name
+        other = right if first else left
+        if (name_of(user) == "div" and not first) or isinstance(other, bool):
+            return None
+        if isinstance(other, int | float):
+            return torch.tensor(float(other), dtype=torch.float64)
+        if not isinstance(other, Ref) or other.name == node.name or self.expression(other.name) is not None:
+            return None
+        value = self.constant(other.name)
+        return value if isinstance(value, Tensor) and value.is_floating_point() else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,7 +128,8 @@ class Place:
 
     def site(self, kind: str, source: Expr, name: str, **details: Any) -> Site:
         """Describe a normalizer that ends here."""
-        return Site(self.node.name, name, self.node.owner, kind, shape=source.shape, written_out=True, **details)
+        details |= {"shape": source.shape, "end": self.around.end_of_affine(self.node)}
+        return Site(self.node.name, name, self.node.owner, kind, written_out=True, **details)
 
 
 @dataclass(frozen=True, eq=False)
