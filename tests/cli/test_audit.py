@@ -99,5 +99,5 @@ def test_a_place_that_cannot_be_written_is_said(run: Run, monkeypatch: pytest.Mo
 def test_two_results_need_two_files(run: Run) -> None:
     result = run("audit", "--only", "001-L1", "--out", "a.md", "--markdown", "./a.md")
     assert result.exit_code == 2
-    assert "two results need two files" in result.stderr
+    assert "Two results would be written to the same file" in result.stderr
     assert not Path("a.md").exists()

@@ -68,7 +68,7 @@ def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("items", "said"),
     [
-        ((SMALL.format("bn"),), "two or more"),
+        ((SMALL.format("bn"),), "at least two"),
         ((SMALL.format("bn"), "nowhere.json"), "there is no nowhere.json"),
         ((SMALL.format("bn"), "zoo:nothing"), "no network 'nothing'"),
         ((SMALL.format("bn"), "nowhere.pt"), "there is no nowhere.pt"),
@@ -86,4 +86,6 @@ def test_places_are_checked_before_the_work(tmp_path: Path) -> None:
     assert "is a folder" in _compare(tmp_path, "zoo:nothing", "zoo:nothing", code=2)
     (tmp_path / "comparison.json").rmdir()
     same = str(tmp_path / "comparison.json")
-    assert "two results need two files" in _compare(tmp_path, "zoo:nothing", "zoo:nothing", "--report", same, code=2)
+    assert "Two results would be written to the same file" in _compare(
+        tmp_path, "zoo:nothing", "zoo:nothing", "--report", same, code=2
+    )

@@ -65,7 +65,7 @@ def test_text(run: Run) -> None:
         ((MODEL, "--alpha", "0"), "alpha is a positive number"),
         ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),
-        (("weights.pt",), "need a network, not weights alone"),
+        (("weights.pt",), "Expected a model, got a checkpoint"),
         (("~no such user/result.json",), "home folder"),
     ],
 )

@@ -64,8 +64,8 @@ def test_text_and_picture(run: Run) -> None:
     ("arguments", "text"),
     [
         (("theorem-7",), "known constructions are theorem-6"),
-        (("theorem-6", "--width", "a"), "positive whole numbers"),
-        (("theorem-6", "--scale", "0"), "positive number"),
+        (("theorem-6", "--width", "a"), "positive integers"),
+        (("theorem-6", "--scale", "0"), "Expected a scale"),
         (("theorem-6", "--plot", "x.png"), ".svg"),
         (("theorem-6", "--plot", "folder.svg"), "is a folder"),
         (("theorem-6", "--plot", "~no such user/x.svg"), "home folder"),
@@ -73,8 +73,8 @@ def test_text_and_picture(run: Run) -> None:
         (("theorem-15", "--layer", "99"), "one of 1 to 20"),
         (("theorem-13", "--input", "1,x"), "numbers separated by commas"),
         (("theorem-13", "--input", "1"), "one real vector of 8 numbers"),
-        (("layernorm", "--width", "3,4"), "one width"),
-        (("layernorm", "--eps", "0"), "eps is positive"),
+        (("layernorm", "--width", "3,4"), "the same width"),
+        (("layernorm", "--eps", "0"), "eps > 0"),
     ],
 )
 def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:

@@ -134,7 +134,7 @@ def test_files_that_are_none_are_refused_before_any_work(tmp_path: Path) -> None
         (tmp_path / f"to_{name}").symlink_to(name)
     for name, said in (("pipe", "a device, a pipe or a socket"), ("folder", "a folder")):
         for place in (tmp_path / name, tmp_path / f"to_{name}"):
-            with pytest.raises(typer.BadParameter, match=f"a file is written; .* is {said}"):
+            with pytest.raises(typer.BadParameter, match=f"Expected a file, but .* is {said}"):
                 checked_file(place)
     for name in ("file", "to_file", "to_nothing", "new", "deep/new"):
         assert checked_file(tmp_path / name) == tmp_path / name
@@ -146,7 +146,7 @@ def test_two_results_need_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "link").symlink_to("a")
     for one, other in (("a", "a"), ("a", "x/../a"), ("link", "a"), (tmp_path / "a", "a")):
-        with pytest.raises(typer.BadParameter, match="two results need two files") as caught:
+        with pytest.raises(typer.BadParameter, match="Two results would be written to the same file") as caught:
             checked_apart(Path(one), Path(other), "--report")
         assert caught.value.param_hint == "--report"
     checked_apart(Path("a"), Path("b"), "--report")

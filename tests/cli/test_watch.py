@@ -92,14 +92,14 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "there is no such folder"),
+        (["nothing"], "there is not found"),
         (["~no such user/run"], "home folder"),
         (["a" * 400], "a" * 400),
         (["."], "there is no config.json in it"),
         (["bad"], "is not JSON"),
         (["other"], "does not describe a run"),
         (["good", "nothing"], "--wait"),
-        (["good", "--host", "203.0.113.7"], "name another with --port or --host"),
+        (["good", "--host", "203.0.113.7"], "Choose another --port or --host"),
         (["good", "--export", "good"], "is a folder"),
         (["good", "--export", "good/config.json/x.html"], "is a file"),
         (["good", "--port", "70000"], "65535"),

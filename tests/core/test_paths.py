@@ -23,7 +23,7 @@ def test_a_text_that_is_no_path_names_nothing(text: str, tmp_path: Path) -> None
         assert not paths.exists(name)
         assert not paths.is_file(name)
         assert not paths.is_folder(name)
-        with pytest.raises(InputError, match="a folder must exist"):
+        with pytest.raises(InputError, match="Folder not found"):
             paths.entries(name)
 
 

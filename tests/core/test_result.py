@@ -82,7 +82,7 @@ def test_infinities_are_numbers_again_wherever_they_stand() -> None:
 def test_another_version_is_refused(version: object) -> None:
     """With both versions in the message."""
     data = result().to_dict() | {"schema_version": version}
-    with pytest.raises(ValueError, match=f"version {SCHEMA_VERSION} is read here, not {version!r}"):
+    with pytest.raises(ValueError, match=f"Expected schema version {SCHEMA_VERSION}, got {version!r}"):
         Result.from_dict(data)
 
 

@@ -313,5 +313,5 @@ def test_a_folder_of_a_training_run_is_its_weights(tmp_path: Path) -> None:
 
 def test_a_home_that_is_not_there_is_told() -> None:
     """Not a failure of the system."""
-    with pytest.raises(InputError, match="~ stands for a home folder"):
+    with pytest.raises(InputError, match="No home folder"):
         read_header("~nosuchuser/m.pt")

@@ -82,7 +82,7 @@ def test_no_limit() -> None:
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.5, math.nan])
 def test_other_shares_are_refused(share: float) -> None:
-    with pytest.raises(InputError, match="share of the training time"):
+    with pytest.raises(InputError, match="Expected a budget"):
         Budget(share)
 
 

@@ -147,9 +147,9 @@ def test_a_complex_loss_is_refused(tmp_path: Path) -> None:
     with _monitor(tmp_path, every=100) as mon:
         for loss in (torch.tensor(1 + 2j), torch.tensor(1 + 0j), 1j):
             for give in (mon.step, mon.log):
-                with pytest.raises(InputError, match=r"one (real )?number"):
+                with pytest.raises(InputError, match=r"one element|scalar metric|real"):
                     give(loss=loss)
-    with pytest.raises(InputError, match="it is complex"):
+    with pytest.raises(InputError, match="complex"):
         Monitor(_net(), _probe(), loss=lambda out, y: out.sum() * 1j).begin()
 
 

@@ -37,7 +37,7 @@ def test_the_models_own_loss_and_the_users_come_first() -> None:
     mine = lambda out, labels: (out["logits"] * labels).sum()  # noqa: E731
     assert torch.equal(probe_loss(own, torch.tensor(2.0), mine), 2 * X.sum())
     assert torch.equal(probe_loss({"output": X}, None, lambda out: out.mean()), X.mean())
-    with pytest.raises(InputError, match="one number"):
+    with pytest.raises(InputError, match=r"one element|scalar metric"):
         probe_loss({"output": X}, None, lambda out: out)
 
 
@@ -59,9 +59,9 @@ def test_metrics_are_single_numbers() -> None:
     assert one_number(torch.tensor(2, dtype=torch.int64)) == 2.0
     assert one_number(3) == 3.0
     assert not on_accelerator(torch.zeros(1))
-    with pytest.raises(InputError, match="take its mean"):
+    with pytest.raises(InputError, match="tensor of shape"):
         one_number(torch.zeros(2))
-    with pytest.raises(InputError, match="one number"):
+    with pytest.raises(InputError, match=r"one element|scalar metric"):
         one_number("a lot")
 
 
@@ -85,14 +85,14 @@ def test_numbers_that_wait_are_checked_at_once() -> None:
     assert isinstance(kept, torch.Tensor)
     assert not kept.requires_grad
     for value in (torch.zeros(2), "a lot"):
-        with pytest.raises(InputError, match="one number"):
+        with pytest.raises(InputError, match=r"one element|scalar metric"):
             waiting(value)
 
 
 def test_complex_numbers_are_refused() -> None:
     for value in (torch.tensor(1 + 1j), torch.tensor([2 + 0j]), 3j):
         for read in (one_number, waiting):
-            with pytest.raises(InputError, match=r"one (real )?number"):
+            with pytest.raises(InputError, match=r"one element|scalar metric|real"):
                 read(value)
-    with pytest.raises(InputError, match="it is complex"):
+    with pytest.raises(InputError, match="complex"):
         probe_loss({"output": X}, None, lambda out: out.sum() * 1j)

@@ -56,7 +56,7 @@ def test_a_model_that_takes_labels_computes_its_own_loss() -> None:
 def test_a_loader_is_not_a_batch() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(4, 3)))
     for probe in (None, loader):
-        with pytest.raises(InputError, match="one fixed batch"):
+        with pytest.raises(InputError, match="a fixed batch"):
             probe_inputs(probe, nn.Linear(3, 2))
     with pytest.raises(InputError, match="does not run"):
         probe_inputs(torch.zeros(2, 5), nn.Linear(3, 2))

@@ -88,10 +88,10 @@ def test_reading_loads_no_torch() -> None:
 
 def test_what_is_no_run_folder_is_refused_with_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(InputError, match="give the folder that the monitor was given"):
+    with pytest.raises(InputError, match="Pass the folder that the monitor writes to"):
         Run.open(tmp_path / "file")
     (tmp_path / "odd" / "config.json").mkdir(parents=True)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="Cannot read"):
         Run.open(tmp_path / "odd")
 
 

@@ -161,14 +161,14 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "error", "message"),
     [
-        ("{dir}/none.py:build", ModelNotFoundError, r"there is no .*none\.py"),
-        ("{dir}/{long}.py:build", ModelNotFoundError, "there is no "),
+        ("{dir}/none.py:build", ModelNotFoundError, r"File not found: .*none\.py"),
+        ("{dir}/{long}.py:build", ModelNotFoundError, "File not found: "),
         ("{dir}/{long}", ModelNotFoundError, "check the spelling"),
         ("hf:{dir}/{long}", ModelNotFoundError, "no directory"),
-        ("~no such user/net.py:build", InputError, "home folder; there is none for '~no such user'"),
+        ("~no such user/net.py:build", InputError, "No home folder for '~no such user'"),
         ("~no such user/net.py", InputError, "home folder"),
         ("hf:~no such user/x", InputError, "home folder"),
-        ("{dir}/folder.py:build", ModelNotFoundError, "is a directory; name the .py file"),
+        ("{dir}/folder.py:build", ModelNotFoundError, "is a directory"),
         ("{dir}/net.py", ModelNotFoundError, r"functions and classes there: Net, build, unused, broken, on_meta"),
         ("{dir}/net.py:", ModelNotFoundError, r"functions and classes there: Net, build"),
         ("{dir}/net.py:bild", ModelNotFoundError, r"has no 'bild'; callables there: Net, broken, build"),

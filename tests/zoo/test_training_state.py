@@ -70,7 +70,7 @@ def test_other_settings_or_another_network_are_refused(tmp_path: Path) -> None:
     train(_model(), X, Y, epochs=1, state=file)
     with pytest.raises(InputError, match=r"lr=0\.001 \(now 0\.1\)"):
         train(_model(), X, Y, epochs=2, lr=0.1, state=file)
-    with pytest.raises(InputError, match="same network"):
+    with pytest.raises(InputError, match="another network"):
         train(nn.Sequential(nn.Linear(5, 2)), X, Y, epochs=2, state=file)
 
 

@@ -148,7 +148,7 @@ def test_missing_factories_list_the_callables(tmp_path: Path) -> None:
 )
 def test_other_results_are_refused(factory, returned: str) -> None:
     """A factory returns the network."""
-    with pytest.raises(FactoryError, match=f"must return a torch.nn.Module; it returned {returned}"):
+    with pytest.raises(FactoryError, match=f"to return a torch.nn.Module, got {returned}"):
         call_factory(factory, "net.py:build", {}, None)
 
 

@@ -264,7 +264,7 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
 
     if check and page is None:
         raise typer.BadParameter(
-            "what the doctor finds is in the report; got --no-report; leave it out, or say normscope check",
+            "--check writes its findings to the report; drop --no-report, or run normscope check.",
             param_hint="--check",
         )
     usual = Options()
@@ -284,8 +284,8 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
     given = [option for option, value in said.items() if value is not None]
     if given and is_checkpoint(request.model):
         raise typer.BadParameter(
-            f"a checkpoint is measured alone; got {', '.join(given)} beside {request.model}; name the model itself "
-            "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and give the checkpoint with --weights",
+            f"{', '.join(given)} cannot be used with a checkpoint ({request.model}). Name the model itself "
+            "(FILE.py:factory, zoo:NAME, hf:DIR, ...) and pass the checkpoint with --weights.",
             param_hint="MODEL",
         )
 
@@ -305,7 +305,7 @@ def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool
     folder = checked_folder(out)
     target = checked_file(folder / name)
     if no_report and report is not None:
-        raise typer.BadParameter("a report is written or not; got --report and --no-report; leave one out")
+        raise typer.BadParameter("--report and --no-report cannot be used together.")
     if no_report:
         return target, None
     page = checked_file(folder / REPORT) if report is None else checked_file(report, "--report")
@@ -334,6 +334,6 @@ def checked_device(device: str | None) -> None:
     except (RuntimeError, AssertionError, NotImplementedError, ValueError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0]
         raise typer.BadParameter(
-            f"torch must be able to compute on the device; got {device!r}: {first}; leave it out for the model's own",
+            f"Device {device!r} cannot be used: {first}. Without --device the model's own device is used.",
             param_hint="--device",
         ) from error

@@ -17,9 +17,11 @@ from normscope.cli.specification import checked_apart, checked_file, split_comma
 def audit(
     paper: Annotated[
         str | None,
-        typer.Argument(help="000 to 004, a key such as than2025, or extensions; all without it.", show_default=False),
+        typer.Argument(
+            help="Paper: 000 to 004, a key such as than2025, or extensions. Default: all.", show_default=False
+        ),
     ] = None,
-    only: Annotated[str | None, typer.Option(help="Check these claims alone: ID[,ID], e.g. 001-L1,001-C11.")] = None,
+    only: Annotated[str | None, typer.Option(help="Check only these claims, e.g. 001-L1,001-C11.")] = None,
     json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the audit as a page to this file.")] = None,

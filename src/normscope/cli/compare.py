@@ -85,7 +85,7 @@ def compare(
     With --model, checkpoints are loaded into that model; without it, their weights are compared alone.
     """
     if len(items) < 2:
-        raise typer.BadParameter(f"two or more are compared; got {len(items)}; name another one", param_hint="ITEMS")
+        raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="ITEMS")
     target, page = checked_places(out, FILE, report, no_report=no_report)
     options = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)

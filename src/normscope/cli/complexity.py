@@ -73,7 +73,7 @@ def _read(path: Path) -> Result:
 
     found = read_result(path)
     if not isinstance(found, Result):
-        raise InputError(f"iteration counts are about a model; {path} is of a checkpoint; give the result of a model")
+        raise InputError(f"Expected the result of a model, got the result of a checkpoint: {path}.")
     return found
 
 
@@ -89,6 +89,6 @@ def _analyzed(
 
     request = Request(model, None, data, root, "test", limit, None, shape, None, QUICK)
     if is_checkpoint(model):
-        raise InputError(f"iteration counts need a network, not weights alone; {model} is a checkpoint: name the model")
+        raise InputError(f"Expected a model, got a checkpoint: {model}. Iteration counts need the network itself.")
     with aside(), Stages(quiet=quiet) as stages:
         return measured(request, stages, analyze), measured(request, stages, weight_lipschitz)

@@ -53,7 +53,7 @@ def guarded(function: F) -> F:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
             if working_folder() is None:  # libraries below torch end the process there
-                raise InputError("the working directory must exist; it was deleted; change to another")
+                raise InputError("The working directory no longer exists; change to another one.")
             return function(*args, **kwargs)
         except NormscopeError as error:
             _say(str(error))

@@ -136,7 +136,7 @@ def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epo
     he_normal_(model, torch.Generator().manual_seed(seed))
     batch = load_data("digits", split="train").tensors()
     if batch.labels is None:
-        raise RuntimeError("the digits that come with the package have labels")
+        raise RuntimeError("Expected labels with the digits in the package.")
     train(
         model,
         batch.inputs,

@@ -21,7 +21,7 @@ def extremal(
     depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 20,
     width: Annotated[str, typer.Option(help=_WIDTHS)] = "8",
     scale: Annotated[float, typer.Option(help="Norm of every weight; its inverse is shown beside it.")] = 2.0,
-    layer: Annotated[int, typer.Option(min=1, help="The layer whose weight is looked at, from one.")] = 1,
+    layer: Annotated[int, typer.Option(min=1, help="The layer whose weight is studied, counted from 1.")] = 1,
     input: Annotated[str | None, typer.Option("--input", help="The input, e.g. 0,0,1; else 1,0,0,...")] = None,
     eps: Annotated[float, typer.Option(help="eps of LayerNorm.")] = 1e-5,
     activation: Annotated[str, typer.Option(help="Between LayerNorms: relu or identity.")] = "relu",
@@ -41,7 +41,7 @@ def extremal(
     build = CONSTRUCTIONS.get(construction)
     if build is None:
         raise typer.BadParameter(
-            f"known constructions are {', '.join(CONSTRUCTIONS)}; got {construction!r}", param_hint="CONSTRUCTION"
+            f"Expected one of {', '.join(CONSTRUCTIONS)}, got {construction!r}.", param_hint="CONSTRUCTION"
         )
     target = None if plot is None else _checked_plot(plot)
     settings = Settings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
@@ -64,9 +64,7 @@ def _widths(text: str, depth: int) -> tuple[int, ...]:
     except ValueError:
         given = ()
     if not given or min(given) < 1:
-        raise typer.BadParameter(
-            f"widths are positive whole numbers; got {text!r}; write e.g. 16 or 3,4,5", param_hint="--width"
-        )
+        raise typer.BadParameter(f"Expected positive integers such as 16 or 3,4,5, got {text!r}.", param_hint="--width")
     return given * (depth + 1) if len(given) == 1 else given
 
 
@@ -77,13 +75,11 @@ def _numbers(text: str | None) -> tuple[float, ...] | None:
     try:
         return tuple(float(part) for part in text.split(","))
     except ValueError:
-        raise typer.BadParameter(
-            f"an input is numbers separated by commas; got {text!r}", param_hint="--input"
-        ) from None
+        raise typer.BadParameter(f"Expected numbers separated by commas, got {text!r}.", param_hint="--input") from None
 
 
 def _checked_plot(path: Path) -> Path:
     """Return where to write a picture."""
     if path.suffix.lower() != ".svg":
-        raise typer.BadParameter(f"a chart is written as .svg; got {path.name!r}", param_hint="--plot")
+        raise typer.BadParameter(f"Expected a file ending in .svg, got {path.name!r}.", param_hint="--plot")
     return checked_file(path, "--plot")

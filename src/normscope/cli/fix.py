@@ -96,18 +96,16 @@ def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> Fix
 def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
     """Return where the new weights go; raise if it is not clear what to do with them, before any work is done."""
     if dry_run == (target is not None):
-        raise typer.BadParameter(
-            "say either --dry-run, or where the new weights go: --write-to FILE.safetensors", param_hint="--write-to"
-        )
+        raise typer.BadParameter("Pass either --dry-run or --write-to FILE.safetensors.", param_hint="--write-to")
     if target is None:
         return None
     if target.suffix not in (".safetensors", ".pt"):
         raise typer.BadParameter(
-            f"weights are written to a file ending in .safetensors or .pt; got {target.name}", param_hint="--write-to"
+            f"Expected a file ending in .safetensors or .pt, got {target.name}.", param_hint="--write-to"
         )
     place = checked_file(target, "--write-to")
     if exists(place) and not force:
-        raise typer.BadParameter(f"{place} exists already; name another file, or say --force", param_hint="--write-to")
+        raise typer.BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
     return place
 
 

@@ -26,9 +26,7 @@ Limit = Annotated[int | None, typer.Option(min=1, help="Use at most this many sa
 Normalize = Annotated[str | None, typer.Option(help="unit, raw, or a preset such as imagenet.")]
 InputShape = Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")]
 Mode = Annotated[str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")]
-Tolerance = Annotated[
-    float | None, typer.Option(help="Relative width aimed at for each norm.", show_default="by the size")
-]
+Tolerance = Annotated[float | None, typer.Option(help="Relative accuracy of each norm.", show_default="by the size")]
 Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 ReportFile = Annotated[Path | None, typer.Option(help="File for the HTML report.", show_default="report.html in --out")]

@@ -41,13 +41,13 @@ def report(
     given = [expanded(path) for path in results or []]
     if from_html is not None:
         if given:
-            raise typer.BadParameter("either results or --from-html is given; got both; leave one out")
+            raise typer.BadParameter("Results and --from-html cannot be used together.")
         written = take_out(expanded(from_html), out)
     elif given:
         target = checked_file(out or Path(REPORT))
         written = [write_page(read_results(given), target, "--out", title=title)]
     else:
-        raise typer.BadParameter(f"a report is made of results; got none; name a {FILE}, or a report with --from-html")
+        raise typer.BadParameter(f"Expected at least one {FILE}, or a report with --from-html.")
     if not quiet:
         for path in written:
             print(f"written: {path}")
@@ -70,7 +70,7 @@ def read_results(paths: Sequence[Path]) -> Result | CheckpointResult | dict[str,
         return found[0]
     networks = [r for r in found if isinstance(r, Result)]
     if len(networks) < len(found):
-        raise InputError("several results are shown side by side if they are of networks; a checkpoint goes alone")
+        raise InputError("Only results of models can be shown side by side; report each checkpoint by itself.")
     return dict(zip(_names(paths), networks, strict=True))
 
 
@@ -105,7 +105,7 @@ def take_out(page: Path, out: Path | None) -> list[Path]:
         text = page.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
-        raise InputError(f"a report is an HTML file that normscope wrote; {page}: {reason}") from error
+        raise InputError(f"Not a normscope report: {page}: {reason}.") from error
     found = read_back(text)
     if len(found) == 1:
         targets = [checked_file(out or Path(FILE))]

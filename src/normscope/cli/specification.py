@@ -45,8 +45,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
         if arguments is not None:
             return text[:at], arguments
     raise ModelNotFoundError(
-        f"the arguments of a model are name=value pairs in brackets; got {text}; "
-        "write e.g. 'zoo:resnet18[norm=ln,classes=10]'"
+        f"Expected name=value pairs in brackets, got {text}; write e.g. 'zoo:resnet18[norm=ln,classes=10]'"
     )
 
 
@@ -84,12 +83,12 @@ def parse_shape(text: str | None) -> tuple[int, ...] | None:
         shape = ()
     if not shape or min(shape) < 1:
         raise typer.BadParameter(
-            f"a shape is positive integers without the batch axis; got {text!r}; write e.g. 3,224,224",
+            f"Expected a shape of positive integers without the batch axis, such as 3,224,224; got {text!r}.",
             param_hint="--input",
         )
     if math.prod(shape) > MOST_NUMBERS:
         raise typer.BadParameter(
-            f"an input has at most {MOST_NUMBERS} numbers; got {text!r}; write e.g. 3,224,224", param_hint="--input"
+            f"Expected an input of at most {MOST_NUMBERS} numbers, got {text!r}.", param_hint="--input"
         )
     return shape
 
@@ -108,9 +107,7 @@ def writing(target: Path, option: str = "--out") -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise typer.BadParameter(
-            f"{target} must be writable: {error.strerror or error}; name another place", param_hint=option
-        ) from error
+        raise typer.BadParameter(f"Cannot write {target}: {error.strerror or error}.", param_hint=option) from error
 
 
 def split_commas(text: str | None) -> list[str]:
@@ -137,13 +134,11 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
         while not exists(nearest) and nearest != nearest.parent:
             nearest = nearest.parent
         if not is_folder(nearest):
-            raise InputError(f"results are written to a folder; {nearest} is a file; name another place")
+            raise InputError(f"Expected a folder, but {nearest} is a file.")
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     if not os.access(nearest, os.W_OK | os.X_OK):
-        raise typer.BadParameter(
-            f"results are written to a folder; {nearest} is not writable; name another place", param_hint=option
-        )
+        raise typer.BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
     for name in place.parts[len(nearest.parts) :]:
         _check_name(nearest / name, option)
     return place
@@ -155,9 +150,7 @@ def _check_name(path: Path, option: str) -> None:
         os.lstat(path)
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
-            raise typer.BadParameter(
-                f"a name must fit the file system; {path.name} is too long; name another place", param_hint=option
-            ) from None
+            raise typer.BadParameter(f"File name is too long: {path.name}.", param_hint=option) from None
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
@@ -174,7 +167,7 @@ def checked_file(file: Path, option: str = "--out") -> Path:
         place = expanded(file)
         what = "a folder" if is_folder(place) else "a device, a pipe or a socket"
         if exists(place) and not is_file(place):
-            raise InputError(f"a file is written; {place} is {what}; name a file")
+            raise InputError(f"Expected a file, but {place} is {what}.")
     except InputError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
     target = checked_folder(place.parent, option) / place.name
@@ -194,4 +187,4 @@ def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
         typer.BadParameter: if they are.
     """
     if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
-        raise typer.BadParameter(f"two results need two files; both go to {file}; name another", param_hint=option)
+        raise typer.BadParameter(f"Two results would be written to the same file: {file}.", param_hint=option)

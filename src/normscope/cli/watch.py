@@ -26,7 +26,8 @@ def watch(
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than this machine's own are reachable.")
+        str,
+        typer.Option(help="Address to listen on; addresses other than 127.0.0.1 are reachable from other machines."),
     ] = "127.0.0.1",
     wait: Annotated[bool, typer.Option("--wait", help="Wait for runs that have not begun.")] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,

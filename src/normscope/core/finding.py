@@ -76,7 +76,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if "\n" in self.message:
-            raise ValueError("the message of a finding is one line")
+            raise ValueError("Expected a finding's message to be one line.")
 
     @property
     def key(self) -> tuple[str, str]:

@@ -24,7 +24,7 @@ def check_fraction(value: object, what: str) -> None:
     normscope.core.errors.InputError: a probability is between 0 and 1; got 2.0
     """
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
-        raise InputError(f"{what} is between 0 and 1; got {value!r}")
+        raise InputError(f"Expected {what} to be between 0 and 1, got {value!r}.")
 
 
 def check_count(value: object, what: str, *, least: int) -> None:
@@ -45,4 +45,4 @@ def check_count(value: object, what: str, *, least: int) -> None:
     normscope.core.errors.InputError: points is a whole number, at least 1; got 0
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise InputError(f"{what} is a whole number, at least {least}; got {value!r}")
+        raise InputError(f"Expected {what} to be an integer of at least {least}, got {value!r}.")

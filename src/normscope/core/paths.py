@@ -40,9 +40,7 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     try:
         return place.expanduser()
     except (RuntimeError, ValueError):  # an unknown user, and a NUL byte in the name of one
-        raise InputError(
-            f"~ stands for a home folder; there is none for {place.parts[0]!r}; write the path out"
-        ) from None
+        raise InputError(f"No home folder for {place.parts[0]!r}; write the path out.") from None
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
@@ -64,7 +62,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
     try:
         return place.resolve()
     except (RuntimeError, ValueError):  # RuntimeError: a loop, before Python 3.13
-        raise InputError(f"a path must lead somewhere; {str(place)!r} does not; name another") from None
+        raise InputError(f"Invalid path: {str(place)!r}.") from None
     except OSError as error:
         raise _unreachable(place, error) from None
 
@@ -135,7 +133,7 @@ def entries(folder: str | os.PathLike[str]) -> list[Path]:
     True
     """
     if not is_folder(folder):
-        raise InputError(f"a folder must exist; {str(folder)!r} is none; check the path")
+        raise InputError(f"Folder not found: {str(folder)!r}.")
     try:
         return sorted(Path(folder).iterdir())
     except OSError as error:

@@ -166,7 +166,7 @@ class Result:
             ValueError: if it has another schema version.
         """
         if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
+            raise ValueError(f"Expected schema version {SCHEMA_VERSION}, got {data.get('schema_version')!r}.")
         coverage = dict(data["coverage"])
         coverage["opaque"] = tuple(OpaqueOperation(**o) for o in coverage["opaque"])
         return cls(

@@ -120,10 +120,12 @@ def as_float64(x: Tensor, name: str) -> Tensor:
     torch.float64
     """
     if x.is_complex() or x.numel() == 0:
-        raise InputError(f"{name} must be a real tensor with at least one element, got {x.dtype} of {tuple(x.shape)}")
+        raise InputError(
+            f"Expected {name} to be a real tensor with at least one element, got {x.dtype} of shape {tuple(x.shape)}."
+        )
     y = x.detach().to(device="cpu", dtype=torch.float64)
     if not bool(torch.isfinite(y).all()):
-        raise NonFiniteError(f"{name} must be finite, got NaN or infinity: look for the layer that diverged")
+        raise NonFiniteError(f"Expected {name} to be finite, got NaN or infinity. Look for the layer that diverged.")
     return y
 
 
@@ -134,7 +136,7 @@ def require_nonnegative(x: float, name: str) -> float:
         InputError: otherwise.
     """
     if not (math.isfinite(x) and x >= 0):
-        raise InputError(f"{name} must be a finite number >= 0, got {x}")
+        raise InputError(f"Expected {name} to be a finite number >= 0, got {x}.")
     return float(x)
 
 

@@ -61,7 +61,7 @@ def statement(paper: str, number: str, *, holds: str = "as stated") -> Callable[
     True
     """
     if paper not in PAPERS:
-        raise KeyError(f"unknown paper {paper!r}: known are {', '.join(sorted(PAPERS))}")
+        raise KeyError(f"Unknown paper {paper!r}. Known papers: {', '.join(sorted(PAPERS))}.")
 
     def register(function: F) -> F:
         name = f"{function.__module__}.{function.__qualname__}"

@@ -97,7 +97,7 @@ def log_of(x: float) -> float:
         ValueError: if ``x`` is negative or not a number.
     """
     if not x >= 0:
-        raise ValueError(f"a Value is a non-negative number, not {x}")
+        raise ValueError(f"Expected a non-negative number, got {x}.")
     return -math.inf if x == 0 else math.log(x)
 
 
@@ -152,7 +152,7 @@ class Value:
 
     def __post_init__(self) -> None:
         if math.isnan(self.log):
-            raise ValueError("a Value is never NaN: nothing may be reported as a number that is not one")
+            raise ValueError("A Value cannot be NaN.")
 
     @classmethod
     def of(cls, x: float, kind: Kind, **rest: Any) -> Value:
@@ -189,7 +189,7 @@ class Value:
     def __pow__(self, exponent: float) -> Value:
         """Raise to a positive power (a negative one would turn an upper bound into a lower one)."""
         if exponent <= 0:
-            raise ValueError(f"a Value can be raised to a positive power only, not {exponent}")
+            raise ValueError(f"Expected a positive exponent, got {exponent}.")
         power = self.log * exponent
         side = safe_side(self.kind)
         if math.isfinite(power) and not math.isnan(side):
@@ -240,7 +240,7 @@ class Value:
 def json_number(x: float) -> float | str:
     """Return a float as strict JSON can carry it: infinities as the strings ``"inf"`` and ``"-inf"``."""
     if math.isnan(x):
-        raise ValueError("a Value is never NaN: nothing may be reported as a number that is not one")
+        raise ValueError("A Value cannot be NaN.")
     return x if math.isfinite(x) else ("inf" if x > 0 else "-inf")
 
 
@@ -309,5 +309,5 @@ def best(values: Iterable[Value]) -> Value:
     """
     items = tuple(values)
     if not items or any(v.kind not in (Kind.CERTIFIED, Kind.PROBABILISTIC) for v in items):
-        raise ValueError("best() chooses among upper bounds, and needs at least one")
+        raise ValueError("best() expects at least one upper bound.")
     return min(items, key=lambda v: v.log)

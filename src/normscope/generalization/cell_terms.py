@@ -76,7 +76,7 @@ def _check(largest: float, occupied: int, cells: int, samples: int, delta: float
             f"occupied cells are at least one, at most all ({cells}) and samples ({samples}); got {occupied}"
         )
     if not 0 < delta < 1:
-        raise InputError(f"a probability is between 0 and 1, got {delta}")
+        raise InputError(f"Expected a probability between 0 and 1, got {delta}.")
 
 
 def _value(x: float, delta: float, statement: str) -> Value:

@@ -85,7 +85,7 @@ def decompose(
     """
     given = (truth, best, trained, trained_on_data, minimizer_on_data, largest_deviation or 0.0)
     if not all(map(math.isfinite, given)):
-        raise InputError(f"losses are finite numbers, got {given}")
+        raise InputError(f"Expected finite losses, got {given}.")
     optimization = trained_on_data - minimizer_on_data
     return Decomposition(
         total=trained - truth,

@@ -49,6 +49,6 @@ def pac_bayes_bound(divergence: float, samples: int, delta: float) -> Value:
 
 def _check(divergence: float, samples: int, delta: float) -> None:
     if not (math.isfinite(divergence) and divergence >= 0):
-        raise InputError(f"a divergence is finite and not negative, got {divergence}")
+        raise InputError(f"Expected a finite non-negative divergence, got {divergence}.")
     if samples < 8 or not 0 < delta < 1:
-        raise InputError(f"at least 8 samples and a probability between 0 and 1, got {samples} and {delta}")
+        raise InputError(f"Expected at least 8 samples and a probability between 0 and 1, got {samples} and {delta}.")

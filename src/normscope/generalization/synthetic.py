@@ -37,7 +37,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         if self.features < 1 or not self.radius > 0 or not self.noise >= 0:
-            raise InputError("there must be a feature, a positive radius and noise of at least zero")
+            raise InputError("Expected at least one feature, a positive radius and non-negative noise.")
 
     def phi(self, x: Tensor) -> Tensor:
         """Return the features of inputs, one row each: ``sqrt(2 j + 1) P_j(x)``."""
@@ -134,7 +134,7 @@ def train_synthetic(problem: Problem, samples: int, steps: int, seed: int = 0) -
     (True, True)
     """
     if samples < 1 or steps < 0:
-        raise InputError(f"at least one sample and no negative number of steps, got {samples} and {steps}")
+        raise InputError(f"Expected at least one sample and no negative number of steps, got {samples} and {steps}.")
     source = torch.Generator().manual_seed(seed)
     x = 2 * torch.rand(samples, generator=source, dtype=torch.float64) - 1
     y = problem.truth(x) + problem.noise * torch.randn(samples, generator=source, dtype=torch.float64)

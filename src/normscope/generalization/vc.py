@@ -18,7 +18,7 @@ def vc_dimension_linear(inputs: int) -> int:
     3
     """
     if inputs < 1:
-        raise InputError(f"there is at least one input, got {inputs}")
+        raise InputError(f"Expected at least one input, got {inputs}.")
     return inputs + 1
 
 
@@ -61,5 +61,5 @@ def _checked(dimension: int, samples: int, delta: float) -> tuple[int, int]:
     if dimension < 1 or samples < dimension:
         raise InputError(f"samples are at least the dimension, which is at least one; got {samples} and {dimension}")
     if not 0 < delta < 1:
-        raise InputError(f"a probability is between 0 and 1, got {delta}")
+        raise InputError(f"Expected a probability between 0 and 1, got {delta}.")
     return dimension, samples

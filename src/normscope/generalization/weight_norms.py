@@ -27,7 +27,7 @@ def weight_norm_rates(norms: Iterable[Value], samples: int) -> Value:
     3.0
     """
     if samples < 1:
-        raise InputError(f"there is at least one sample, got {samples}")
+        raise InputError(f"Expected at least one sample, got {samples}.")
     log = product(norms).log - 0.5 * math.log(samples)
     assumed = ("an order: margins, constants and further factors are left out",)
     return Value(log, Kind.PRINTED, statement="than2025slides Weight norm", assumptions=assumed)

@@ -42,9 +42,7 @@ class Budget:
 
     def __init__(self, share: float, now: Callable[[], float] = time.perf_counter) -> None:
         if not (0.0 < share <= 1.0 or share == math.inf):
-            raise InputError(
-                f"the budget is a share of the training time, above 0 and at most 1, or infinite; it is {share}"
-            )
+            raise InputError(f"Expected a budget in (0, 1] or infinity, got {share}.")
         self.share, self.spent = share, 0.0
         self._now, self._begin = now, 0.0
         self._since: float | None = None

@@ -96,12 +96,12 @@ class Monitor:
         names = tuple(chosen.quantities if quantities is None else quantities)
         unknown = [n for n in names if n not in QUANTITIES]
         if unknown:
-            raise InputError(f"quantities are {', '.join(QUANTITIES)}; came {', '.join(map(repr, unknown))}")
+            raise InputError(f"Unknown quantities: {', '.join(map(repr, unknown))}. Known: {', '.join(QUANTITIES)}.")
         if mode not in ("batch", "running"):
-            raise InputError(f"mode is 'batch' (as in training) or 'running' (statistics of BatchNorm), not {mode!r}")
+            raise InputError(f"Expected mode to be 'batch' or 'running', got {mode!r}.")
         self.every = chosen.every if every is None else every
         if self.every < 1:
-            raise InputError(f"every is the least number of steps between probes, at least 1; it is {every}")
+            raise InputError(f"Expected every >= 1, got {every}.")
         self.model, self.name, self.mode = unwrapped(model), name, mode
         self.quantities: list[Quantity] = [QUANTITIES[n]() for n in names]
         self.budget = Budget(chosen.budget if budget is None else budget)
@@ -259,12 +259,10 @@ class Monitor:
             InputError: if the metric is unknown, was not measured, or may be negative.
         """
         if name not in self.latest:
-            raise InputError(
-                f"there is no metric {name!r} yet: measured were {', '.join(sorted(self.latest)) or 'none'}"
-            )
+            raise InputError(f"No metric {name!r} yet. Measured so far: {', '.join(sorted(self.latest)) or 'none'}.")
         described = next((d for d in descriptions() if d.matches(name)), None)
         if described is None:
-            raise InputError(f"{name!r} is not a metric of the monitor's own")
+            raise InputError(f"{name!r} is not one of the monitor's own metrics.")
         return described.value(self.latest[name])
 
     def close(self, *, measure: bool = True) -> None:

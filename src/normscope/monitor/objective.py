@@ -48,9 +48,9 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
         given = next(iter(outputs.values())) if len(outputs) == 1 else dict(outputs)
         loss = function(given) if labels is None else function(given, labels)
         if not isinstance(loss, Tensor) or loss.numel() != 1:
-            raise InputError("the monitor's loss must return a tensor with one number, such as cross_entropy does")
+            raise InputError("Expected the loss to return a tensor with one element.")
         if loss.is_complex():
-            raise InputError("the monitor's loss must return a real number; it is complex: take its .real or .abs()")
+            raise InputError("Expected the loss to be real, got a complex tensor.")
         return loss.reshape(())
     own = outputs.get("loss")
     if own is not None and own.numel() == 1:
@@ -117,14 +117,14 @@ def one_number(value: object) -> float:
     """
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise InputError(f"a metric is one number; this tensor has shape {tuple(value.shape)}: take its mean")
+            raise InputError(f"Expected a scalar metric, got a tensor of shape {tuple(value.shape)}.")
         if value.is_complex():
-            raise InputError("a metric is one real number; this tensor is complex: take its .real or .abs()")
+            raise InputError("Expected a real metric, got a complex tensor.")
         return float(value.detach().reshape(()))
     try:
         return float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        raise InputError(f"a metric is one number, not {type(value).__name__}") from None
+        raise InputError(f"Expected a scalar metric, got {type(value).__name__}.") from None
 
 
 def waiting(value: object) -> Tensor | float:

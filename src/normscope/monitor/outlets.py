@@ -53,7 +53,7 @@ class Outlets:
         self.sinks = [*([] if run is None else [RunFolder(run)]), *sinks]
         for sink in self.sinks:
             if not callable(getattr(sink, "log", None)):
-                raise InputError(f"a sink has a method log(dict, step=...); {type(sink).__name__} has none")
+                raise InputError(f"Expected a sink with a method log(dict, step=...), got {type(sink).__name__}.")
         self.failures = Failures(self.note)
         kinds = [type(sink).__name__ for sink in self.sinks]
         self._names = {

@@ -47,5 +47,5 @@ def preset_of(name: str) -> Preset:
     0.02
     """
     if name not in PRESETS:
-        raise InputError(f"presets are {', '.join(PRESETS)}; came {name!r}")
+        raise InputError(f"Unknown preset {name!r}. Known: {', '.join(PRESETS)}.")
     return PRESETS[name]

@@ -38,7 +38,7 @@ def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | No
     """
     if probe is None or isinstance(probe, torch.utils.data.DataLoader):
         raise InputError(
-            "the monitor looks at one fixed batch: give probe=(inputs, labels), for example "
+            "Expected a fixed batch: pass probe=(inputs, labels), for example "
             "probe=next(iter(loader)) taken before training starts"
         )
     inputs = as_inputs(probe, model)

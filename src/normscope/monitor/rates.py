@@ -29,8 +29,8 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
     for each in found:
         if not hasattr(each, "param_groups"):
             raise InputError(
-                "optimizer= is an optimizer, whose param_groups tell the learning rates, or a list or tuple of such; "
-                f"{type(each).__name__} has no param_groups: leave it out, and give lr= to step"
+                "Expected optimizer= to be an optimizer or a list of optimizers; "
+                f"{type(each).__name__} has no param_groups. Leave it out and pass lr= to step()."
             )
     return found
 

@@ -69,19 +69,14 @@ class Run:
             config = json.loads((folder / CONFIG).read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(
-                f"a run folder holds {CONFIG} and {METRICS}; there is no {CONFIG} in {folder}: "
-                "give the folder that the monitor was given"
+                f"Not a run folder: no {CONFIG} in {folder}. Pass the folder that the monitor writes to."
             ) from None
         except OSError as error:
-            raise InputError(
-                f"{folder / CONFIG} cannot be read ({error.strerror}): give a run folder that you may read"
-            ) from None
+            raise InputError(f"Cannot read {folder / CONFIG}: {error.strerror}.") from None
         except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"{folder / CONFIG} is not JSON ({error}): the folder was not written by a monitor"
-            ) from None
+            raise InputError(f"{folder / CONFIG} is not JSON ({error}); it was not written by a monitor.") from None
         if not isinstance(config, dict) or "format" not in config:
-            raise InputError(f"{folder / CONFIG} does not describe a run: the folder was not written by a monitor")
+            raise InputError(f"{folder / CONFIG} does not describe a run; it was not written by a monitor.")
         run = cls(folder, config)
         run.poll()
         return run
@@ -149,7 +144,7 @@ class Run:
             InputError: if no point has it.
         """
         if name not in self._columns:
-            raise InputError(f"the run has no metric {name!r}; it has {listed(self.names) or 'none yet'}")
+            raise InputError(f"No metric {name!r} in the run. It has: {listed(self.names) or 'none yet'}.")
         steps, times, values = self._columns[name]
         return Series(np.array(steps, dtype=np.int64), np.array(times), np.array(values, dtype=np.float64))
 

@@ -27,13 +27,13 @@ def unwrapped(model: nn.Module) -> nn.Module:
     True
     """
     if not isinstance(model, nn.Module):
-        raise InputError(f"a torch.nn.Module is monitored, not {type(model).__name__}")
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     while True:
         kind = type(model).__name__
         if kind == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in model.parameters()):
             raise InputError(
-                "the monitor reads whole weights; this model's are sharded over processes: "
-                "monitor a model under DistributedDataParallel, or a checkpoint of this one with normscope.analyze"
+                "Sharded models cannot be monitored: "
+                "use DistributedDataParallel, or analyze a checkpoint with normscope.analyze."
             )
         name = "_orig_mod" if kind == "OptimizedModule" else "module" if kind in WRAPPERS else ""
         inner = getattr(model, name, None) if name else None

@@ -78,7 +78,7 @@ class Claim:
 
     def __post_init__(self) -> None:
         if self.paper not in PAPERS:
-            raise KeyError(f"unknown paper {self.paper!r}: known are {', '.join(sorted(PAPERS))}")
+            raise KeyError(f"Unknown paper {self.paper!r}. Known papers: {', '.join(sorted(PAPERS))}.")
 
 
 class Claims(dict[str, Claim]):
@@ -105,7 +105,7 @@ class Claims(dict[str, Claim]):
             KeyError: if the id is taken.
         """
         if id in self:
-            raise KeyError(f"the claim {id} is there already")
+            raise KeyError(f"Duplicate claim: {id}.")
 
         def register(check: Callable[[], Outcome]) -> Callable[[], Outcome]:
             self[id] = Claim(id, self.paper, place, says, corrected, check, code)

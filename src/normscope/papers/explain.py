@@ -126,7 +126,7 @@ def located(name: str) -> Location:
         file = Path(inspect.getsourcefile(function) or "")
         inside = file.parts[len(file.parts) - 1 - file.parts[::-1].index(parts[0]) :]
         return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
-    raise LookupError(f"nothing is named {name}")
+    raise LookupError(f"Nothing is named {name}.")
 
 
 def claim_topics() -> Iterable[Topic]:
@@ -181,10 +181,10 @@ def explain(text: str) -> Answer:
         names = [name for topic in topics for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
         hint = f"near it: {listed(near)}" if near else "normscope audit lists all claims, normscope statements the rest"
-        raise InputError(f"an id, a statement or a rule is explained; nothing is named {text!r}; {hint}")
+        raise InputError(f"No claim, statement or rule is named {text!r}; {hint}.")
     if len(papers) > 1:
         ways = [f"{paper} {asked}" for paper in papers]
-        raise InputError(f"one thing is explained at a time; {text!r} is in several papers; say which: {listed(ways)}")
+        raise InputError(f"{text!r} is in several papers; choose one of {listed(ways)}.")
     return Answer(asked, tuple(topic.describe() for topic in found))
 
 

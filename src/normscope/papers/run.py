@@ -175,7 +175,7 @@ def claims_of(module: str) -> Iterator[Claim]:
         for claims in vars(part).values():
             for claim in claims.values() if isinstance(claims, Claims) else ():
                 if found.setdefault(claim.id, claim) is not claim:
-                    raise KeyError(f"the claim {claim.id} is there twice")
+                    raise KeyError(f"Duplicate claim: {claim.id}.")
     yield from found.values()
 
 
@@ -199,18 +199,18 @@ def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
         known = [name for source in SOURCES for name in source[:2]]
         near = difflib.get_close_matches(str(paper), known, _CLOSE_NAMES)
         hint = f"near it: {', '.join(near)}" if near else f"known are {', '.join(known)}"
-        raise InputError(f"a paper is named by its number or key; got {paper!r}; {hint}")
+        raise InputError(f"Unknown paper {paper!r}; {hint}.")
     claims = {claim.id: claim for source in sources for claim in claims_of(source[2])}
     if only is None:
         return list(claims.values())
     if not only:
-        raise InputError("at least one claim is to be checked; got an empty list of ids; leave it out for all")
+        raise InputError("Expected at least one claim, got an empty list.")
     missing = [id for id in only if id not in claims]
     if missing:
         near = [name for id in missing for name in near_names(id, list(claims))]
         hint = f"near it: {listed(near)}" if near else f"there are {listed(list(claims))}"
         where = "" if paper is None else f" of the paper {paper}"
-        raise InputError(f"a claim{where} is named by its id; got {', '.join(map(repr, missing))}; {hint}")
+        raise InputError(f"Unknown claim{where}: {', '.join(map(repr, missing))}; {hint}.")
     return [claims[id] for id in dict.fromkeys(only)]
 
 

@@ -96,7 +96,7 @@ def draw(figure: str, runs: Mapping[str, Run]) -> Figure:
         MissingDependencyError: if matplotlib is not installed.
     """
     if figure not in PANELS:
-        raise InputError(f"figures are {', '.join(PANELS)}; got {figure!r}")
+        raise InputError(f"Expected one of {', '.join(PANELS)}, got {figure!r}.")
     panels = PANELS[figure]
     columns = min(len(panels), COLUMNS)
     rows = -(-len(panels) // columns)

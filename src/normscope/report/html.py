@@ -102,7 +102,7 @@ def report_html(
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
     if not named:
-        raise ValueError("a report shows at least one result; none came")
+        raise ValueError("Expected at least one result.")
     said = findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
     views = [_view(i, name, result, said.get(name)) for i, (name, result) in enumerate(named.items())]
     charts = [c for v in views for c in (v.depth, v.variances) if c is not None]

@@ -56,26 +56,26 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
     'log10 Lipschitz constant'
     """
     if kind != "all" and kind not in VIEWS:
-        raise InputError(f"a plot is of {', '.join(VIEWS)} or all; got {kind!r}")
+        raise InputError(f"Expected one of {', '.join(VIEWS)} or all, got {kind!r}.")
     if kind == "all" and ax is not None:
-        raise InputError("all views need a figure of their own; leave ax out, or draw one view into it")
+        raise InputError("kind='all' draws a figure of its own; leave ax out.")
     new_figure = figure_class()
     if kind == "all":
         names = [name for name in VIEWS if _has(result, name)]
         if not names:
-            raise InputError("the result has no layers, no normalizers and no depth: there is nothing to draw")
+            raise InputError("Nothing to draw: the result has no layers, normalizers or depth curve.")
         figure: Figure = new_figure(figsize=(7.0, 2.8 * len(names)), layout="constrained")
         for i, name in enumerate(names):
             VIEWS[name](result, figure.add_subplot(len(names), 1, i + 1))
         return figure
     if not _has(result, kind):
-        raise InputError(f"the result has nothing to draw for {kind!r} ({_NEEDS[kind]})")
+        raise InputError(f"Nothing to draw for {kind!r} ({_NEEDS[kind]}).")
     if ax is None:
         ax = new_figure(figsize=(7.0, 3.2), layout="constrained").add_subplot()
     VIEWS[kind](result, ax)
     found = ax.get_figure(root=True)
     if found is None:
-        raise InputError("the axes must belong to a figure")
+        raise InputError("Expected axes that belong to a figure.")
     return found
 
 
@@ -85,7 +85,7 @@ def figure_class() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
-            f"plots need matplotlib, which cannot be imported ({error}); pip install 'normscope[plot]'"
+            f"Plots need matplotlib, which cannot be imported ({error}): pip install 'normscope[plot]'"
         ) from error
     return Figure
 

@@ -291,5 +291,5 @@ def checked_facts(facts: Facts, count: int) -> Facts:
     """
     for name, cells in facts.items():
         if len(cells) != count:
-            raise ValueError(f"{name} needs one cell for each of {count} results; {len(cells)} came")
+            raise ValueError(f"Expected one cell for each of {count} results in {name}, got {len(cells)}.")
     return facts

@@ -126,7 +126,7 @@ def entry(name: str) -> ZooEntry:
     if name not in ZOO:
         near = difflib.get_close_matches(name, ZOO, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(ZOO))}"
-        raise ModelNotFoundError(f"the zoo has no network {name!r}; {hint}")
+        raise ModelNotFoundError(f"No network {name!r} in the zoo; {hint}.")
     return ZOO[name]
 
 
@@ -159,13 +159,13 @@ def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = Non
     given = {**(arguments or {}), **kwargs}
     unknown = sorted(set(given) - set(known))
     if unknown:
-        raise FactoryError(f"{name} takes {', '.join(known)}; got {', '.join(unknown)}; leave the latter out")
+        raise FactoryError(f"Unknown arguments for {name}: {', '.join(unknown)}. It accepts {', '.join(known)}.")
     with seeded(seed):
         try:
             network: Any = factory(**given)
         except (ValueError, TypeError, RuntimeError, ArithmeticError, LookupError, AttributeError) as error:
             first = (str(error).splitlines() or [type(error).__name__])[0]
-            raise FactoryError(f"{name} could not be built: {first}; change its arguments") from error
+            raise FactoryError(f"Cannot build {name}: {first}.") from error
     check_instance_norms(network, network.input_shape)
     return network
 

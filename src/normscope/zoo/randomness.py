@@ -35,7 +35,7 @@ def seeded(seed: int) -> Iterator[None]:
     (True, True)
     """
     if not -(2**63) <= seed < 2**64:
-        raise InputError(f"a seed is a whole number of 64 bits; got one of {seed.bit_length()}; give a smaller one")
+        raise InputError(f"Expected a seed of at most 64 bits, got one of {seed.bit_length()}.")
     state = rng_state()
     try:
         random.seed(seed)

@@ -44,8 +44,8 @@ def check_instance_norms(model: nn.Module, input_shape: Sequence[int]) -> None:
             size = inputs[0].shape[2:]
             if math.prod(size) <= 1:
                 raise InputError(
-                    f"norm='in' needs maps of several values; {name} gets maps of {'x'.join(map(str, size))} for "
-                    f"inputs of {of_input}; use larger images, fewer halvings, or norm='ln' or 'gn'"
+                    f"norm='in' needs maps of several values, but {name} gets maps of {'x'.join(map(str, size))} for "
+                    f"inputs of {of_input}. Use larger images, or norm='ln' or 'gn'."
                 )
 
         return look

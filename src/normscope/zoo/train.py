@@ -84,13 +84,13 @@ def he_normal_(model: nn.Module, generator: torch.Generator) -> None:
 
 def _checked(images: torch.Tensor, labels: torch.Tensor, seconds: float | None, epochs: int | None, batch: int) -> None:
     if (seconds is None) == (epochs is None):
-        raise InputError(f"give seconds or epochs, one of them; got seconds={seconds}, epochs={epochs}")
+        raise InputError(f"Expected either seconds or epochs, got seconds={seconds}, epochs={epochs}.")
     if len(images) != len(labels) or len(images) == 0:
-        raise InputError(f"there must be one label per image; got {len(images)} images and {len(labels)} labels")
+        raise InputError(f"Expected one label per image, got {len(images)} images and {len(labels)} labels.")
     if labels.dtype not in (torch.int64, torch.int32, torch.uint8):
-        raise InputError(f"labels must be class numbers; got {labels.dtype}; convert them to int64")
+        raise InputError(f"Expected integer labels, got {labels.dtype}.")
     if batch < 2:
-        raise InputError(f"batch must be 2 or more, batch statistics need it; got {batch}")
+        raise InputError(f"Expected batch >= 2 for batch statistics, got {batch}.")
 
 
 def train(
@@ -195,7 +195,7 @@ def _epoch(
         if time.perf_counter() >= deadline:
             break
     if not math.isfinite(total):
-        raise NonFiniteError(f"the training loss must be finite; it became {total / seen}; lower the step size lr")
+        raise NonFiniteError(f"The training loss became {total / seen}. Lower the learning rate lr.")
     return total / seen, steps
 
 

@@ -88,16 +88,16 @@ def restore_state(
     """
     state = safe_load(Path(file), KIND)
     if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise InputError(f"{file} must be the state of a training run, version {VERSION}; name another file")
+        raise InputError(f"Not the state of a training run, version {VERSION}: {file}.")
     differing = sorted(k for k in settings if state["settings"].get(k) != settings[k])
     if differing:
         was = ", ".join(f"{key}={state['settings'].get(key)} (now {settings[key]})" for key in differing)
-        raise InputError(f"a run goes on with the settings it began with; {file} has {was}; use those, or another file")
+        raise InputError(f"{file} was written with other settings ({was}). Use those, or another file.")
     try:
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
-        raise InputError(f"{file} must be of the same network; {str(error).splitlines()[0]}") from error
+        raise InputError(f"{file} is of another network: {str(error).splitlines()[0]}") from error
     order.set_state(state["order"])
     torch.set_rng_state(state["random"])
     return Progress(**state["progress"])

@@ -100,10 +100,10 @@ def home_of(kind: str, location: str) -> Home:
         return Home(working_folder(), location, is_file=False)
     file = expanded(location)
     if is_folder(file):
-        raise ModelNotFoundError(f"a Python file is named; {file} is a directory; name the .py file in it")
+        raise ModelNotFoundError(f"Expected a Python file, but {file} is a directory.")
     if not is_file(file):
         here = working_folder() or "a directory that was deleted"
-        raise ModelNotFoundError(f"a Python file is named; there is no {file} (looked from {here}); check the path")
+        raise ModelNotFoundError(f"File not found: {file} (in {here}).")
     file = resolved(file)
     return Home(file.parent, str(file), is_file=True)
 
@@ -226,7 +226,7 @@ def import_file(file: Path) -> ModuleType:
     name = f"normscope_user_{stem}_{digest}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ModelNotFoundError(f"a model file must be Python; {file} is not; name a .py file")
+        raise ModelNotFoundError(f"Expected a .py file, got {file}.")
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(name)
     sys.modules[name] = module
@@ -260,8 +260,8 @@ def import_module(name: str) -> ModuleType:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
             raise ModelNotFoundError(
-                f"a model is named package.module:factory; there is no module {missing!r} on the path or in "
-                f"{working_folder() or 'the working directory'}; install it, or name a file: FILE.py:factory"
+                f"No module named {missing!r} on the path or in "
+                f"{working_folder() or 'the working directory'}. Install it, or name a file: FILE.py:factory."
             ) from error
         raise explained(error, f"importing {name}", None) from error
     except (Exception, SystemExit) as error:
@@ -287,15 +287,13 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
     try:
         found = attrgetter(attribute)(module)
     except AttributeError:
-        raise ModelNotFoundError(
-            f"{where} has no {attribute!r}; callables there: {choices}; write {where}:NAME with one of them"
-        ) from None
+        raise ModelNotFoundError(f"{where} has no {attribute!r}. Callables there: {choices}.") from None
     except Exception as error:  # a module may answer for its names itself
         raise explained(error, f"looking up {attribute} in {where}", None) from error
     if not callable(found):
         raise ModelNotFoundError(
-            f"{where}:{attribute} must be a function or class that returns the model; it is "
-            f"{type(found).__name__}; callables there: {choices}"
+            f"Expected {where}:{attribute} to be a function or class that returns the model, got "
+            f"{type(found).__name__}. Callables there: {choices}."
         )
     return found
 
@@ -320,16 +318,14 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
     """
     if isinstance(factory, nn.Module):
         if arguments:
-            raise FactoryError(
-                f"{name} is a model already and takes no arguments; got {listed(sorted(arguments))}; leave them out"
-            )
+            raise FactoryError(f"{name} is already a model and takes no arguments, got {listed(sorted(arguments))}.")
         return _constructed(factory, name)
     try:
         inspect.signature(factory).bind(**arguments)
     except TypeError as error:
         raise FactoryError(
-            f"{name} must be callable with {listed(sorted(arguments)) or 'no argument'}; {error}; "
-            "give its arguments defaults, or write a function without arguments that calls it"
+            f"Cannot call {name} with {listed(sorted(arguments)) or 'no arguments'}: {error}. "
+            "Give its arguments defaults, or write a function without arguments that calls it."
         ) from None
     except ValueError:
         pass  # no signature to check beforehand: the call itself will tell
@@ -338,7 +334,7 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
     except (Exception, SystemExit) as error:
         raise explained(error, f"calling {name}", file) from error
     if not isinstance(model, nn.Module):
-        raise FactoryError(f"{name} must return a torch.nn.Module; it returned {_described(model)}; return the network")
+        raise FactoryError(f"Expected {name} to return a torch.nn.Module, got {_described(model)}.")
     return _constructed(model, name)
 
 
@@ -348,9 +344,7 @@ def _constructed(model: nn.Module, name: str) -> nn.Module:
         for _ in model.named_parameters():
             pass
     except AttributeError as error:
-        raise FactoryError(
-            f"every module of {name} must call super().__init__() first in its __init__; {error}; add the call"
-        ) from None
+        raise FactoryError(f"A module of {name} does not call super().__init__() first: {error}") from None
     return model
 
 

@@ -92,7 +92,7 @@ def test_a_part_of_the_module_and_the_trainers_loggers(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path, name="csv")
     fit(Classifier(), tmp_path, [callback(module="net")], logger=logger)
     assert "norm/0" in Path(logger.experiment.metrics_file_path).read_text()
-    with pytest.raises(InputError, match="part of the Lightning module"):
+    with pytest.raises(InputError, match="in the Lightning module"):
         fit(Classifier(), tmp_path, [callback(module="body")])
 
 

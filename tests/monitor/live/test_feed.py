@@ -32,11 +32,11 @@ def test_folders_of_runs(tmp_path: Path) -> None:
     (tmp_path / "all" / "other").mkdir()
     assert [p.name for p in run_folders([tmp_path / "all"])] == ["a", "b"]
     assert [p.name for p in run_folders([tmp_path / "all" / "b", tmp_path / "all"])] == ["b", "a"]
-    with pytest.raises(InputError, match="no such folder"):
+    with pytest.raises(InputError, match="not found"):
         run_folders([tmp_path / "none"])
     with pytest.raises(InputError, match=r"no config\.json in it"):
         run_folders([tmp_path / "all" / "other"])
-    with pytest.raises(InputError, match="none was named"):
+    with pytest.raises(InputError, match="Expected at least one run"):
         run_folders([])
     assert [p.name for p in run_folders([tmp_path / "none"], wait=True)] == ["none"]
 

@@ -258,7 +258,7 @@ def test_where_it_listens(tmp_path: Path) -> None:
     assert server.socket.getsockname()[0] == "127.0.0.1"
     server.close()
     for host, port in (("203.0.113.7", 0), ("no-such-name.invalid", 0)):
-        with pytest.raises(InputError, match="name another"):
+        with pytest.raises(InputError, match="Choose another"):
             WatchServer(feed, host, port)
     wide = WatchServer(feed, "0.0.0.0")
     assert not wide.is_private

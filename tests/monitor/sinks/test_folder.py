@@ -80,14 +80,14 @@ def test_a_run_is_not_begun_over_another(tmp_path: Path) -> None:
 
 def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_text("mine")
-    with pytest.raises(InputError, match="folder of its own"):
+    with pytest.raises(InputError, match="another folder"):
         RunFolder(tmp_path).begin(FACTS, None)
     for content in ("{", "{}"):
         (tmp_path / CONFIG).write_text(content)
         with pytest.raises(InputError, match="another folder"):
             RunFolder(tmp_path).begin(FACTS, None)
     assert (tmp_path / METRICS).read_text() == "mine"
-    with pytest.raises(InputError, match="between begin"):
+    with pytest.raises(InputError, match="Expected begin"):
         RunFolder(tmp_path).log({}, step=1)
 
 
@@ -152,12 +152,12 @@ def test_another_structure_is_another_model(tmp_path: Path) -> None:
 def test_what_is_no_folder_is_refused_with_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(InputError, match="a run is written to a folder"):
+        with pytest.raises(InputError, match="Cannot write to the run folder"):
             RunFolder(path).begin(FACTS, None)
     (tmp_path / "odd" / METRICS).mkdir(parents=True)
     (tmp_path / "odd" / CONFIG).write_text(json.dumps(FACTS | {"format": 1}))
     odd = RunFolder(tmp_path / "odd")
-    with pytest.raises(InputError, match="a run is written to a folder"):
+    with pytest.raises(InputError, match="Cannot write to the run folder"):
         odd.begin(FACTS, None)
     FolderLock(tmp_path / "odd").acquire()  # the lock was given back
     assert (tmp_path / "file").read_text() == "mine"
@@ -167,7 +167,7 @@ def test_a_run_has_one_writer(tmp_path: Path) -> None:
     one, two = RunFolder(tmp_path), RunFolder(tmp_path)
     one.begin(FACTS, None)
     one.log({"a": 1.0}, step=1)
-    with pytest.raises(InputError, match="being written by another monitor"):
+    with pytest.raises(InputError, match="Another monitor is writing"):
         two.begin(FACTS, None)
     one.log({"a": 2.0}, step=2)
     assert Run.open(tmp_path).last_step == 2  # readers need no lock

@@ -32,7 +32,7 @@ def test_the_second_is_refused_until_the_first_gives_it_back(tmp_path: Path) -> 
     one, two = FolderLock(tmp_path), FolderLock(tmp_path)
     one.acquire()
     one.acquire()  # it is ours
-    with pytest.raises(InputError, match="being written by another monitor"):
+    with pytest.raises(InputError, match="Another monitor is writing"):
         two.acquire()
     one.release()
     two.acquire()
@@ -50,7 +50,7 @@ def test_a_killed_process_holds_nothing_even_if_its_children_live(tmp_path: Path
     assert process.stdout is not None
     child = int(process.stdout.readline())
     try:
-        with pytest.raises(InputError, match="another one"):
+        with pytest.raises(InputError, match="Another monitor"):
             FolderLock(tmp_path).acquire()
         process.kill()
         process.wait()

@@ -44,7 +44,7 @@ def test_calls_are_refused_and_not_made(tmp_path: Path) -> None:
     """Whether hidden in a container or not; the message says what was asked for."""
     target = str(tmp_path / "made")
     for content in (Evil(os.mkdir, target), {"data": [Evil(os.mkdir, target)]}, Evil(eval, "1"), Evil(getattr, 1, "x")):
-        with pytest.raises(InputError, match="must be a pickle of arrays and plain containers; it was refused"):
+        with pytest.raises(InputError, match="Refused to unpickle"):
             load_arrays(io.BytesIO(pickle.dumps(content)), "a file")
     assert not Path(target).exists()
 

@@ -137,8 +137,8 @@ def test_code_in_files_is_not_run(tmp_path: Path) -> None:
 def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
     """Scalars, empty sets, text, complex numbers, other objects, other numbers of labels."""
     cases = {
-        "scalar.pt": (torch.tensor(3.0), r"first axis must count examples"),
-        "empty.pt": (torch.ones(0, 3), r"first axis must count examples"),
+        "scalar.pt": (torch.tensor(3.0), r"along the first axis"),
+        "empty.pt": (torch.ones(0, 3), r"along the first axis"),
         "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
         "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo; save x\.to_dense\(\)"),
         "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
@@ -161,7 +161,7 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
             tensor_file(tmp_path / name)
     np.save(tmp_path / "text.npy", np.array(["a", "b"]))
     np.savez(tmp_path / "fortran.npz", x=np.asfortranarray(X[:, 0].numpy()))
-    for name, message in (("text.npy", "data must be numbers"), ("fortran.npz", "x in .* is in Fortran order")):
+    for name, message in (("text.npy", "Expected numbers"), ("fortran.npz", "x in .* is in Fortran order")):
         with pytest.raises(InputError, match=message):
             tensor_file(tmp_path / name)
     with pytest.raises(InputError, match="there is no"):

@@ -52,7 +52,7 @@ def test_sizes_follow_the_arguments() -> None:
 
 def test_senseless_sizes_are_refused() -> None:
     """There must be an input and an output."""
-    with pytest.raises(ValueError, match="depth must be 1"):
+    with pytest.raises(ValueError, match="Expected depth >= 1"):
         relu10(depth=0)
-    with pytest.raises(ValueError, match="input and the output"):
+    with pytest.raises(ValueError, match="input and output"):
         MLP([3])

@@ -107,7 +107,7 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
             call()
     with pytest.raises(ValueError, match="ln, rms, none; got 'bn'"):
         token_normalizer("bn", 4)
-    with pytest.raises(ValueError, match="dimensions must be 1"):
+    with pytest.raises(ValueError, match="Expected dimensions to be 1"):
         normalizer("bn", 4, 3)
     with pytest.raises(ValueError, match="would become constant"):
         normalizer("in", 4, 1)

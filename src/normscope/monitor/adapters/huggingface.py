@@ -10,7 +10,7 @@ from normscope.monitor.monitor import Monitor
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise MissingDependencyError("the trainer callback needs transformers: pip install 'normscope[hf]'") from error
+    raise MissingDependencyError("The Trainer callback needs transformers: pip install 'normscope[hf]'") from error
 
 
 class HuggingFaceMonitor(TrainerCallback):

@@ -22,7 +22,7 @@ def _callback() -> Any:
             return importlib.import_module(f"{name}.callbacks").Callback
         except ImportError:
             continue
-    raise MissingDependencyError("the Lightning callback needs Lightning: pip install 'normscope[lightning]'")
+    raise MissingDependencyError("The Lightning callback needs Lightning: pip install 'normscope[lightning]'")
 
 
 class LightningMonitor(_callback()):  # type: ignore[misc]
@@ -54,7 +54,7 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         try:
             model = pl_module.get_submodule(self._module)
         except AttributeError as error:
-            raise InputError(f"module={self._module!r} names a part of the Lightning module; {error}") from None
+            raise InputError(f"No submodule {self._module!r} in the Lightning module: {error}") from None
         settings = dict(self._settings)
         own = [_Logger(logger) for logger in trainer.loggers] if self._log else []
         sinks = [*settings.pop("sinks", ()), *own]

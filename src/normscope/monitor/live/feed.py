@@ -44,13 +44,11 @@ def run_folders(paths: Sequence[str | Path], *, wait: bool = False) -> list[Path
         elif inside:
             found += inside
         else:
-            what = "there is no such folder" if not path.exists() else f"there is no {CONFIG} in it"
-            raise InputError(
-                f"a run is a folder that a monitor writes to; {path}: {what}; name another, or wait for it with --wait"
-            )
+            what = "not found" if not path.exists() else f"no {CONFIG} in it"
+            raise InputError(f"Not a run folder: {path} ({what}). Use --wait to wait for a run that has not begun.")
     unique = list(dict.fromkeys(p.resolve() for p in found))
     if not unique:
-        raise InputError("at least one run is watched; none was named")
+        raise InputError("Expected at least one run.")
     return unique
 
 

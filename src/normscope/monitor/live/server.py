@@ -59,10 +59,7 @@ class WatchServer(ThreadingHTTPServer):
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or str(error)
-            raise InputError(
-                f"the page is served on a free port of an address of this machine; {host}:{port}: {reason}; "
-                "name another with --port or --host"
-            ) from error
+            raise InputError(f"Cannot listen on {host}:{port}: {reason}. Choose another --port or --host.") from error
 
     def server_bind(self) -> None:
         """Bind without asking the network for this machine's name, which can take long."""

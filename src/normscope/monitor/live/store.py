@@ -139,14 +139,9 @@ class RunStore:
         try:
             run = cast(_Tail, _Tail.open(self.path))
         except RecursionError:
-            raise InputError(
-                f"{self.path / CONFIG} is nested too deeply: the folder was not written by a monitor"
-            ) from None
+            raise InputError(f"{self.path / CONFIG} is nested too deeply; it was not written by a monitor.") from None
         except OSError as error:
-            raise InputError(
-                f"a run is read from {CONFIG} and {METRICS}; {error.filename or self.path} cannot be read "
-                f"({error.strerror or error}): give a run folder that you may read"
-            ) from None
+            raise InputError(f"Cannot read {error.filename or self.path} ({error.strerror or error}).") from None
         self._run, self._stamp, self.config = run, stamp, run.config
         self._take(run.take())
 

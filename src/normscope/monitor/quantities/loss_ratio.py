@@ -27,7 +27,7 @@ def square_over_loss(gradient_norm: float, loss: float) -> float:
     8.0
     """
     if loss < 0:
-        raise InputError(f"the ratio is defined for losses above zero; this one is {loss}")
+        raise InputError(f"Expected a loss above zero, got {loss}.")
     if loss == 0:
         return math.inf if gradient_norm else math.nan
     return gradient_norm**2 / loss

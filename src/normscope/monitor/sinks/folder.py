@@ -81,10 +81,7 @@ class RunFolder:
             raise
         except OSError as error:
             self._lock.release()
-            raise InputError(
-                f"a run is written to a folder; {self.path} is none that can be made and written "
-                f"({error.strerror or error}): give the monitor another one, or make room"
-            ) from None
+            raise InputError(f"Cannot write to the run folder {self.path} ({error.strerror or error}).") from None
 
     def _begin(self, config: Mapping[str, Any], step: int | None) -> int:
         """Write the configuration and the points that are kept, in a folder that is locked."""
@@ -112,7 +109,7 @@ class RunFolder:
         known = self._configuration()
         if known is None:
             if (self.path / METRICS).exists():
-                raise InputError(f"{self.path} holds {METRICS} without {CONFIG}: give the monitor a folder of its own")
+                raise InputError(f"{self.path} holds {METRICS} without {CONFIG}. Use another folder.")
             return None
         now = json.loads(json.dumps(dict(config)))
         differing = [key for key in SAME if key in known and known[key] != now.get(key)]
@@ -120,7 +117,7 @@ class RunFolder:
             was, comes = _first_difference(known[differing[0]], now.get(differing[0]))
             raise InputError(
                 f"{self.path} holds a run that differs in its {' and its '.join(differing)} "
-                f"({was}, now {comes}): give the monitor a new folder"
+                f"({was}, now {comes}). Use a new folder."
             )
         return known
 
@@ -131,11 +128,9 @@ class RunFolder:
         except FileNotFoundError:
             return None
         except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.path / CONFIG} is not JSON ({error}): give the monitor another folder") from None
+            raise InputError(f"{self.path / CONFIG} is not JSON ({error}). Use another folder.") from None
         if not isinstance(known, dict) or known.get("format") != FORMAT:
-            raise InputError(
-                f"{self.path / CONFIG} is not of a run of format {FORMAT}: give the monitor another folder"
-            )
+            raise InputError(f"{self.path / CONFIG} is not a run of format {FORMAT}. Use another folder.")
         return known
 
     def _kept(self, step: int | None) -> tuple[int, bytes, float, bool]:
@@ -149,8 +144,8 @@ class RunFolder:
         points = [(line, point) for line, point in pairs if point is not None]
         if step == 0 and points and points[-1][1].step > 0:
             raise InputError(
-                f"{self.path} holds a run that went further than its start, and training starts at step 0: "
-                "give the monitor a new folder, or remove that one"
+                f"{self.path} holds a run that is past its start, but training starts at step 0. "
+                "Use a new folder, or remove that one."
             )
         points = [(line, point) for line, point in points if step is None or point.step <= step]
         last = points[-1][1] if points else Point(0, 0.0)
@@ -169,7 +164,7 @@ class RunFolder:
             OSError: if the line could not be written as a whole; then nothing of it stays.
         """
         if not self._begun:
-            raise InputError("a run folder is written between begin() and close()")
+            raise InputError("Expected begin() before and close() after writing to a run folder.")
         line = to_line(Point(step, time.time() - self._start, dict(metrics), note))
         with (self.path / METRICS).open("ab", buffering=0) as file:
             written = file.write(line)

@@ -50,10 +50,7 @@ class FolderLock:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):  # the second where locks are kept by a server
             os.close(file)
-            raise InputError(
-                f"{self.folder} is being written by another monitor, of this process or another one: "
-                "close that one, or give this one a folder of its own"
-            ) from None
+            raise InputError(f"Another monitor is writing to {self.folder}. Close it, or use another folder.") from None
         except OSError:  # a file system without locks
             os.close(file)
             return

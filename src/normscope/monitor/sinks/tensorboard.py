@@ -25,7 +25,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingDependencyError(
-                "writing TensorBoard files needs tensorboard: pip install 'normscope[tensorboard]'"
+                "TensorBoard files need tensorboard: pip install 'normscope[tensorboard]'"
             ) from error
         self._open: Callable[..., Any] = partial(SummaryWriter, str(path))
         self._writer: Any = None

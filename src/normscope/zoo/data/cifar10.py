@@ -30,7 +30,7 @@ def _names(split: str) -> list[str]:
 
 def _checked_labels(labels: np.ndarray, file: Path) -> torch.Tensor:
     if labels.size and int(labels.max()) >= CLASSES:
-        raise InputError(f"labels of CIFAR-10 are 0 to 9; {file} has {int(labels.max())}; fetch the file again")
+        raise InputError(f"Expected labels from 0 to 9, but {file} has {int(labels.max())}. Download the file again.")
     return torch.from_numpy(labels.astype(np.int64))
 
 
@@ -47,7 +47,7 @@ class BinaryCifar10:
             size = file.stat().st_size
             if size == 0 or size % (PIXELS + 1):
                 raise InputError(
-                    f"{file} must be a multiple of {PIXELS + 1} bytes; it has {size} and was cut short; fetch it again"
+                    f"{file} is truncated: expected a multiple of {PIXELS + 1} bytes, got {size}. Download it again."
                 )
 
     @property
@@ -84,11 +84,13 @@ class PythonCifar10:
         fits = isinstance(images, np.ndarray) and images.dtype == np.uint8 and images.ndim == 2
         if not fits or images.shape[1] != PIXELS or labels.shape != (len(images),) or labels.dtype.kind not in "iu":
             raise InputError(
-                f"{file} must hold bytes 'data' of shape n x {PIXELS} and n integer 'labels'; it holds "
-                f"{', '.join(sorted(k.decode('latin1') for k in fields)) or 'nothing of the kind'}; fetch it again"
+                f"Expected bytes 'data' of shape n x {PIXELS} and n integer 'labels' in {file}, found "
+                f"{', '.join(sorted(k.decode('latin1') for k in fields)) or 'neither'}. Download it again."
             )
         if labels.size and int(labels.min()) < 0:
-            raise InputError(f"labels of CIFAR-10 are 0 to 9; {file} has {int(labels.min())}; fetch the file again")
+            raise InputError(
+                f"Expected labels from 0 to 9, but {file} has {int(labels.min())}. Download the file again."
+            )
         return images, labels
 
     @property

@@ -82,8 +82,8 @@ class IdxImages:
             raise _damaged(self.images, f"images have three axes, it has {len(shape)}")
         if marks != shape[:1]:
             raise InputError(
-                f"there must be one label per image; {self.images} has {shape[0]}, {self.labels} has shape {marks}; "
-                "fetch both again"
+                f"Expected one label per image; {self.images} has {shape[0]} images, {self.labels} has shape {marks}. "
+                "Download both again."
             )
 
     @property

@@ -66,22 +66,22 @@ def load_data(
     name, colon, preset = text.partition(":")
     if name in DATASETS:
         if colon and normalize is not None:
-            raise InputError(f"give the normalization once; got {text!r} and normalize={normalize!r}")
+            raise InputError(f"Normalization given twice: {text!r} and normalize={normalize!r}.")
         records, top = _records(name, root, split)
         choice = normalize if normalize is not None else preset or "unit"
         return Data(text, records, normalization(choice, top, records.shape), batch_size, limit)
     if Path(text).suffix.lower() not in EXAMPLES.endings and not exists(text):
         raise InputError(
-            f"data must be one of {', '.join(DATASETS)} (with :{'|:'.join(PRESETS)} if wanted) or a file ending in "
-            f"{', '.join(EXAMPLES.endings)}; got {text!r}; check the spelling"
+            f"Expected one of {', '.join(DATASETS)} (optionally with :{'|:'.join(PRESETS)}) or a file ending in "
+            f"{', '.join(EXAMPLES.endings)}; got {text!r}."
         )
     stored = tensor_file(text)
     dtype = stored.examples.dtype
     pixels = dtype == torch.uint8
     if normalize not in (None, "raw") and not is_scaled(dtype):
         raise InputError(
-            f"normalization is of pixels and measurements; {text} holds {str(dtype).removeprefix('torch.')}, taken for "
-            "ids and never scaled; save uint8 or float32, or leave the normalization out"
+            f"Only uint8 and floating-point data can be normalized; {text} holds {str(dtype).removeprefix('torch.')}, "
+            "which are treated as ids."
         )
     choice = normalize if normalize is not None else ("unit" if pixels else "raw")
     top = PIXEL_TOP if pixels else 1.0

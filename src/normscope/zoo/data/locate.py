@@ -65,7 +65,7 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
     found = f"; incomplete: {'; '.join(partial)}" if partial else ""
     looked = ", ".join(str(folder) for folder in folders)
     raise InputError(
-        f"{name} must be on this machine; looked in {looked}{found}; {how}; then name its folder "
+        f"{name} not found; looked in {looked}{found}. {how}; then pass its folder "
         f"(--data-root, root=), or set {VARIABLE}"
     )
 
@@ -87,5 +87,5 @@ def checked_split(split: str, among: Sequence[str]) -> str:
     'test'
     """
     if split not in among:
-        raise InputError(f"split must be one of {', '.join(among)}; got {split!r}")
+        raise InputError(f"Expected split to be one of {', '.join(among)}, got {split!r}.")
     return split

@@ -77,16 +77,18 @@ def normalization(
         return Normalization("unit", top)
     if isinstance(choice, str):
         if choice not in PRESETS:
-            raise InputError(f"normalize must be raw, unit, {', '.join(PRESETS)} or (mean, std); got {choice!r}")
+            raise InputError(
+                f"Expected normalize to be raw, unit, {', '.join(PRESETS)} or (mean, std); got {choice!r}."
+            )
         name, (mean, std) = choice, PRESETS[choice]
     else:
         name, mean, std = "custom", tuple(map(float, choice[0])), tuple(map(float, choice[1]))
     channels = shape[0] if shape else 0
     if len(mean) != len(std) or len(mean) not in (1, channels):
         raise InputError(
-            f"normalization needs one mean and one std, or as many as channels; {name} has {len(mean)} means and "
-            f"{len(std)} deviations, the data have shape {shape}; choose another preset or give (mean, std)"
+            f"Expected one mean and std, or one per channel; {name} has {len(mean)} means and "
+            f"{len(std)} deviations, and the data have shape {shape}."
         )
     if not all(deviation > 0 for deviation in std):
-        raise InputError(f"standard deviations must be positive; got {std}; the data would become infinite")
+        raise InputError(f"Expected positive standard deviations, got {std}.")
     return Normalization(name, top, mean, std)

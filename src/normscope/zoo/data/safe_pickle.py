@@ -81,6 +81,6 @@ def load_arrays(file: IO[bytes], name: str) -> Any:
     except Exception as error:
         # Damaged pickles raise almost anything, from EOFError to IndexError and MemoryError.
         raise InputError(
-            f"{name} must be a pickle of arrays and plain containers; it was refused ({type(error).__name__}: "
-            f"{error}), because unpickling anything else could run code; fetch the file again from its source"
+            f"Refused to unpickle {name} ({type(error).__name__}: "
+            f"{error}): only arrays and plain containers are read, because anything else could run code."
         ) from error

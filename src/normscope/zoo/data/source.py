@@ -110,9 +110,9 @@ class Data:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise InputError(f"batch_size must be 1 or more; got {self.batch_size}")
+            raise InputError(f"Expected batch_size >= 1, got {self.batch_size}.")
         if self.limit is not None and self.limit < 1:
-            raise InputError(f"limit must be 1 or more; got {self.limit}; leave it out for all examples")
+            raise InputError(f"Expected limit >= 1, got {self.limit}.")
 
     def __len__(self) -> int:
         """Return the number of examples."""
@@ -137,7 +137,7 @@ class Data:
                 finite = torch.isfinite(inputs).flatten(1).all(dim=1) if inputs.dim() > 1 else torch.isfinite(inputs)
                 if not bool(finite.all()):
                     first = start + int((~finite).nonzero()[0])
-                    raise NonFiniteError(f"inputs must be finite; example {first} of {self.name} holds NaN or infinity")
+                    raise NonFiniteError(f"Example {first} of {self.name} contains NaN or infinity.")
             else:
                 inputs = raw.to(torch.int64)
             yield Batch(inputs, labels)

@@ -78,7 +78,7 @@ def _torch_dtype(dtype: np.dtype, place: str) -> torch.dtype:
     try:
         return torch.from_numpy(np.empty(0, dtype.newbyteorder("="))).dtype
     except TypeError:
-        raise InputError(f"data must be numbers; {place} holds {dtype}; save them as float32 or uint8") from None
+        raise InputError(f"Expected numbers, but {place} holds {dtype}. Save them as float32 or uint8.") from None
 
 
 def _sliced(slices: Callable[[int, int], Any], count: int) -> Reader:
@@ -103,9 +103,11 @@ def _npy_header(stream: IO[bytes], place: str) -> tuple[tuple[int, ...], np.dtyp
     reader = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     shape, fortran, dtype = reader(stream)
     if dtype.hasobject:
-        raise InputError(f"data must be numbers; {place} holds Python objects, which were not read; save numbers")
+        raise InputError(f"Expected numbers, but {place} holds Python objects, which are never loaded.")
     if fortran and len(shape) > 1:
-        raise InputError(f"arrays must be in C order; {place} is in Fortran order; save np.ascontiguousarray(x)")
+        raise InputError(
+            f"Expected an array in C order, but {place} is in Fortran order. Save np.ascontiguousarray(x)."
+        )
     return shape, dtype
 
 
@@ -156,8 +158,8 @@ def _torch_columns(path: Path) -> dict[str, Column | InputError]:
         content = dict(zip(("inputs", "labels"), content, strict=False))
     if not isinstance(content, Mapping):
         raise InputError(
-            f"{path} must hold a tensor, a pair (inputs, labels) or a dictionary of tensors; it holds "
-            f"{type(content).__name__}; save one of these"
+            f"Expected a tensor, a pair (inputs, labels) or a dictionary of tensors in {path}, got "
+            f"{type(content).__name__}."
         )
     return {str(key): _or_error(_tensor_column, path, str(key), value) for key, value in content.items()}
 
@@ -170,10 +172,10 @@ def _tensor_column(path: Path, name: str, value: Any) -> Column:
         parts, listing = [torch.tensor(parts)], False
     if not parts or not all(isinstance(part, torch.Tensor) for part in parts):
         held = " of ".join(type(thing).__name__ for thing in (value, *parts[: int(listing)]))
-        raise InputError(f"data must be tensors; {name} in {path} holds {held}; save a tensor of numbers")
+        raise InputError(f"Expected {name} in {path} to be a tensor, got {held}.")
     odd = next((pair for part in parts if (pair := unlike_numbers(part))[0]), None)
     if odd is not None:
-        raise InputError(f"data must be dense numbers; {name} in {path} is {odd[0]}; save {odd[1]}")
+        raise InputError(f"Expected a dense tensor, but {name} in {path} is {odd[0]}. Save {odd[1]}.")
     if not listing:
         tensor = parts[0].detach()
         read = _sliced(lambda start, stop: tensor[start:stop].clone(), len(tensor) if tensor.dim() else 0)
@@ -181,8 +183,8 @@ def _tensor_column(path: Path, name: str, value: Any) -> Column:
     kinds = sorted({f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}" for part in parts})
     if len(kinds) > 1:
         raise InputError(
-            f"examples must have one shape and one dtype; {name} in {path} is a list of tensors {kinds[0]}, {kinds[1]} "
-            "and the like; cut or pad them, and save one tensor"
+            f"Expected examples of one shape and dtype, but {name} in {path} is a list of tensors {kinds[0]}, "
+            f"{kinds[1]} and others. Crop or pad them and save one tensor."
         )
     read = _sliced(lambda start, stop: torch.stack(parts[start:stop]).detach(), len(parts))
     return Column((len(parts), *parts[0].shape), parts[0].dtype, read)
@@ -259,9 +261,7 @@ def _inputs_name(path: Path, columns: Mapping[str, Column | InputError]) -> str:
     unnamed = [key for key in usable or columns if key.lower() not in LABELS]
     if len(usable or columns) != 1 or not unnamed:
         held = ", ".join(sorted(columns)) or "nothing"
-        raise InputError(
-            f"{path} must name its inputs {', '.join(INPUTS[:4])} or the like; it holds {held}; rename them"
-        )
+        raise InputError(f"Expected the inputs in {path} to be named {', '.join(INPUTS[:4])} or similar, found {held}.")
     return unnamed[0]
 
 
@@ -274,12 +274,12 @@ def _checked(path: Path, columns: Mapping[str, Column | InputError]) -> TensorFi
     label = _chosen(others, LABELS)
     marks = None if label is None else others[label]
     if not examples.shape or examples.shape[0] == 0:
-        raise InputError(f"the first axis must count examples; {name} in {path} has shape {examples.shape}")
+        raise InputError(f"Expected examples along the first axis, but {name} in {path} has shape {examples.shape}.")
     if examples.dtype.is_complex:
-        raise InputError(f"data must be real numbers; {name} in {path} is complex; save real and imaginary parts")
+        raise InputError(f"Expected real numbers, but {name} in {path} is complex. Save its real and imaginary parts.")
     if marks is not None and marks.shape[:1] != examples.shape[:1]:
         raise InputError(
-            f"there must be one label per example; {path} has {examples.shape[0]} examples and labels of shape "
-            f"{marks.shape}; save them again"
+            f"Expected one label per example, but {path} has {examples.shape[0]} examples and labels of shape "
+            f"{marks.shape}."
         )
     return TensorFile(path, examples, marks)

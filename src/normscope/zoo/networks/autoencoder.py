@@ -14,7 +14,7 @@ class Autoencoder(nn.Module):
     def __init__(self, norm: str, channels: int, image_size: int, width: int, code: int) -> None:
         super().__init__()
         if image_size % 4:
-            raise ValueError(f"image_size must be a multiple of 4; got {image_size}")
+            raise ValueError(f"Expected image_size to be a multiple of 4, got {image_size}.")
         self.input_shape = (channels, image_size, image_size)
         side = image_size // 4
         inner = 2 * width * side * side

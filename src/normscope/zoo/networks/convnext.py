@@ -81,7 +81,7 @@ class ConvNeXt(nn.Module):
     ) -> None:
         super().__init__()
         if image_size % 32:
-            raise ValueError(f"image_size must be a multiple of 32; got {image_size}")
+            raise ValueError(f"Expected image_size to be a multiple of 32, got {image_size}.")
         self.input_shape = (3, image_size, image_size)
         layers: list[nn.Module] = [nn.Conv2d(3, channels[0], 4, stride=4), ChannelNorm(norm, channels[0])]
         for stage, count in enumerate(blocks):

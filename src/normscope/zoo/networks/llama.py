@@ -58,8 +58,8 @@ class GroupedAttention(nn.Module):
         super().__init__()
         if width % heads or heads % key_heads:
             raise ValueError(
-                "width must be a multiple of heads and heads of key_heads; "
-                f"got width={width}, heads={heads}, key_heads={key_heads}"
+                "Expected width to be a multiple of heads and heads a multiple of key_heads, "
+                f"got width={width}, heads={heads}, key_heads={key_heads}."
             )
         self.heads, self.key_heads = heads, key_heads
         size = width // heads

@@ -29,7 +29,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         if len(sizes) < 2:
-            raise ValueError(f"sizes must hold the input and the output features at least; got {list(sizes)}")
+            raise ValueError(f"Expected sizes to have at least the input and output features, got {list(sizes)}.")
         self.input_shape = tuple(input_shape or (sizes[0],))
         blocks: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(sizes[:-1]):
@@ -76,7 +76,7 @@ def relu10(
     10
     """
     if depth < 1:
-        raise ValueError(f"depth must be 1 or more; got {depth}")
+        raise ValueError(f"Expected depth >= 1, got {depth}.")
     return MLP([in_features, *[width] * (depth - 1), classes], norm, bias, _shape_of(in_features))
 
 

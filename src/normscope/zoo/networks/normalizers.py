@@ -52,7 +52,7 @@ def known_norm(norm: str, among: tuple[str, ...] = NORMS) -> str:
     'bn'
     """
     if norm not in among:
-        raise ValueError(f"norm must be one of {', '.join(among)}; got {norm!r}")
+        raise ValueError(f"Expected norm to be one of {', '.join(among)}, got {norm!r}.")
     return norm
 
 
@@ -92,7 +92,7 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
     """
     known_norm(norm)
     if dimensions not in (1, 2):
-        raise ValueError(f"dimensions must be 1 (vectors) or 2 (images); got {dimensions}")
+        raise ValueError(f"Expected dimensions to be 1 (vectors) or 2 (images), got {dimensions}.")
     if norm in (*WEIGHT_NORMS, "none"):
         return nn.Identity()
     if norm == "gn":
@@ -100,8 +100,8 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
     if dimensions == 1:
         if norm == "in":
             raise ValueError(
-                "norm='in' needs several values per channel, a vector has one and would become constant; "
-                "use 'ln' or a convolutional model"
+                "norm='in' needs several values per channel; a vector has one and would become constant. "
+                "Use 'ln' or a convolutional model."
             )
         if norm == "bn":
             return nn.BatchNorm1d(features)

@@ -24,7 +24,9 @@ class PatchEmbedding(nn.Conv2d):
 
     def __init__(self, image_size: int, patch: int, width: int) -> None:
         if image_size % patch:
-            raise ValueError(f"image_size must be a multiple of patch; got image_size={image_size}, patch={patch}")
+            raise ValueError(
+                f"Expected image_size to be a multiple of patch, got image_size={image_size}, patch={patch}."
+            )
         super().__init__(3, width, patch, stride=patch)
         self.tokens = (image_size // patch) ** 2
 

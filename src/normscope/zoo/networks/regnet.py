@@ -25,7 +25,7 @@ class RegNet(nn.Module):
     ) -> None:
         super().__init__()
         if any(width % group for width in widths):
-            raise ValueError(f"every width must be a multiple of group={group}; got widths={list(widths)}")
+            raise ValueError(f"Expected every width to be a multiple of group={group}, got widths={list(widths)}.")
         self.input_shape = (3, image_size, image_size)
         channels = 32
         layers: list[nn.Module] = [convolution(3, channels, 3, 1 if image_size <= 64 else 2, norm)]

@@ -24,7 +24,7 @@ class UNet(nn.Module):
     def __init__(self, norm: str, outputs: int, image_size: int, width: int, levels: int) -> None:
         super().__init__()
         if image_size % 2**levels:
-            raise ValueError(f"image_size must be a multiple of 2^levels = {2**levels}; got {image_size}")
+            raise ValueError(f"Expected image_size to be a multiple of 2^levels = {2**levels}, got {image_size}.")
         self.input_shape = (3, image_size, image_size)
         sizes = [width * 2**level for level in range(levels + 1)]
         self.encoders = nn.ModuleList(

@@ -20,7 +20,7 @@ class VGG(nn.Module):
     def __init__(self, norm: str, classes: int, image_size: int, width: int) -> None:
         super().__init__()
         if image_size < 32:
-            raise ValueError(f"image_size must be 32 or more, five max pools halve it; got {image_size}")
+            raise ValueError(f"Expected image_size >= 32 (five max pools halve it), got {image_size}.")
         self.input_shape = (3, image_size, image_size)
         layers: list[nn.Module] = []
         channels = 3

@@ -25,7 +25,7 @@ class Attention(nn.Module):
     def __init__(self, width: int, heads: int, causal: bool = False) -> None:
         super().__init__()
         if width % heads:
-            raise ValueError(f"width must be a multiple of heads; got width={width}, heads={heads}")
+            raise ValueError(f"Expected width to be a multiple of heads, got width={width}, heads={heads}.")
         self.heads = heads
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * width)

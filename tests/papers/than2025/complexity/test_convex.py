@@ -92,7 +92,7 @@ def test_kinds_and_sizes() -> None:
 def test_wrong_numbers(wrong: float) -> None:
     """Accuracies, radii and moduli are positive."""
     for call in (convex_upper, convex_lower, strongly_convex_upper, strongly_convex_lower):
-        with pytest.raises(InputError, match="positive number"):
+        with pytest.raises(InputError, match="to be positive"):
             call(_certified(1.0), wrong, 1.0)
         with pytest.raises(InputError, match="alpha is a positive number"):
             call(_certified(1.0), 1.0, wrong)

@@ -83,7 +83,7 @@ def test_wrong_settings() -> None:
         Setting(delta=0.0)
     with pytest.raises(InputError, match="alpha is a positive number"):
         Setting(alpha=math.nan)
-    with pytest.raises(InputError, match="there must be a layer"):
+    with pytest.raises(InputError, match="at least one layer"):
         layer_complexities([], ONE, Setting())
 
 

@@ -40,5 +40,5 @@ def test_a_kink_is_a_goldstein_point_only() -> None:
 def test_wrong_numbers(name: str) -> None:
     """All three are positive."""
     numbers = {"gap": 1.0, "delta": 1.0, "alpha": 1.0, name: 0.0}
-    with pytest.raises(InputError, match=f"{name} is a positive number"):
+    with pytest.raises(InputError, match=f"Expected {name} to be positive"):
         goldstein(Value.of(1.0, Kind.CERTIFIED), **numbers)

@@ -55,5 +55,5 @@ def test_without_data_the_signal_counts() -> None:
 
 def test_no_weight() -> None:
     """There is nothing to count for."""
-    with pytest.raises(InputError, match="must be a weight"):
+    with pytest.raises(InputError, match="at least one weight"):
         of_weights(weight_lipschitz(nn.ReLU(), X), loss_constant("l2", 3), Setting())

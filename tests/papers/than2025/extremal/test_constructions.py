@@ -100,11 +100,11 @@ def test_layers_are_sampled_from_end_to_end(depth: int) -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "said"),
     [
-        ("theorem-6", Settings((2, 2), 0.0), "positive number"),
-        ("theorem-15", Settings((2, 2), math.inf), "positive number"),
+        ("theorem-6", Settings((2, 2), 0.0), "Expected a scale"),
+        ("theorem-15", Settings((2, 2), math.inf), "Expected a scale"),
         ("theorem-15", Settings((2, 2, 2), 2.0, 3), "one of 1 to 2"),
         ("theorem-13", Settings((2, 2, 2), 2.0, 3), "one of 1 to 2"),
-        ("layernorm", Settings((2, 3)), "one width"),
+        ("layernorm", Settings((2, 3)), "the same width"),
     ],
 )
 def test_what_cannot_be_built(name: str, settings: Settings, said: str) -> None:

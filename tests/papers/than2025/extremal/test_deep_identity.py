@@ -83,9 +83,9 @@ def test_no_random_number_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("widths", "scales", "text"),
     [
-        ([3], 1.0, "two or more"),
-        ([3, 0], 1.0, "at least one"),
-        ([3, True], 1.0, "at least one"),
+        ([3], 1.0, "at least two"),
+        ([3, 0], 1.0, "at least two positive integers"),
+        ([3, True], 1.0, "at least two positive integers"),
         ([3, 3], [1.0, 2.0], "one scale for each of the 1 layers, got 2"),
         ([3, 3], -1.0, ">= 0"),
         ([3, 3], math.nan, "finite"),

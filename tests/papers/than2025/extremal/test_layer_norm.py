@@ -58,7 +58,7 @@ def test_far_past_the_range_of_floats() -> None:
     [
         ({"width": 1, "depth": 2}, "at least 2"),
         ({"width": 3, "depth": 0}, "at least 1"),
-        ({"width": 3, "depth": 2, "eps": 0.0}, "eps is positive"),
+        ({"width": 3, "depth": 2, "eps": 0.0}, "eps > 0"),
         ({"width": 3, "depth": 2, "activation": "tanh"}, "relu or identity"),
     ],
 )

@@ -120,7 +120,7 @@ def layer_complexities(layers: Sequence[Layer], loss: Value, setting: Setting) -
     [3.0, 1.0]
     """
     if not layers:
-        raise InputError("there must be a layer with a weight, got none")
+        raise InputError("Expected at least one layer with a weight.")
     base = replace(product((loss, Value.of(setting.signal, loss.kind))), statement="normscope Proposition OPT-6")
     plain = _after([x.norm for x in layers])
     folded = _after([_normalized(x) for x in layers])

@@ -16,7 +16,7 @@ def positive(x: float, name: str) -> float:
         InputError: if it is none.
     """
     if isinstance(x, bool) or not (math.isfinite(x) and x > 0):
-        raise InputError(f"{name} is a positive number, got {x}")
+        raise InputError(f"Expected {name} to be positive, got {x}.")
     return float(x)
 
 

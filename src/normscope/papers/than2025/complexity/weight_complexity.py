@@ -53,7 +53,7 @@ def of_weights(result: WeightResult, loss: Value, setting: Setting) -> tuple[Wei
     [10.0]
     """
     if not result.weights:
-        raise InputError("there must be a weight that meets what depends on the input; the network has none")
+        raise InputError("Expected at least one weight that acts on the input.")
     rows = []
     for row in result.weights:
         constant = product((loss, _constant(row, setting)))

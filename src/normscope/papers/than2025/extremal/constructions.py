@@ -118,7 +118,7 @@ def _theorem_15(settings: Settings) -> Shown:
     series: dict[str, Points] = {}
     depth = settings.depth
     if not 1 <= settings.layer <= depth:
-        raise InputError(f"the layer is one of 1 to {depth}, got {settings.layer}")
+        raise InputError(f"Expected a layer from 1 to {depth}, got {settings.layer}.")
     for name, a in _both(settings.scale).items():
         for i in sorted({settings.layer, *sampled(depth)}):
             # Scales before the layer are one: what grows is the gradient passed back alone.
@@ -146,7 +146,7 @@ def _layer_norm(settings: Settings) -> Shown:
     """Return the constants of a network of LayerNorms over its depth."""
     width, depth = settings.widths[0], settings.depth
     if len(set(settings.widths)) > 1:
-        raise InputError(f"layernorm has one width; got {settings.widths}; give the same to every layer")
+        raise InputError(f"Expected the same width for every layer, got {settings.widths}.")
     net = layer_norm_blow_up(width, depth, settings.eps, settings.activation)
     series: dict[str, Points] = {"at least": [], "at most": [], "without LayerNorm": []}
     for k in sampled(depth):
@@ -194,7 +194,7 @@ def _both(scale: float) -> dict[str, float]:
         InputError: if it has none.
     """
     if not 1e-150 < scale < 1e150:
-        raise InputError(f"a scale is a positive number from 1e-150 to 1e150; got {scale}; give another one")
+        raise InputError(f"Expected a scale from 1e-150 to 1e150, got {scale}.")
     return {f"a = {scale:g}": scale, f"a = {1 / scale:g}": 1 / scale} if scale != 1 else {"a = 1": 1.0}
 
 

@@ -46,7 +46,7 @@ def checked_widths(widths: Sequence[int]) -> tuple[int, ...]:
     """
     given = tuple(widths)
     if len(given) < 2 or any(isinstance(n, bool) or not isinstance(n, int) or n < 1 for n in given):
-        raise InputError(f"widths are two or more whole numbers of at least one (input first), got {given}")
+        raise InputError(f"Expected at least two positive integers (input first) as widths, got {given}.")
     return given
 
 
@@ -58,11 +58,11 @@ def checked_scales(scales: Sequence[float] | float, depth: int, dtype: torch.dty
     """
     given = (float(scales),) * depth if isinstance(scales, int | float) else tuple(float(a) for a in scales)
     if len(given) != depth:
-        raise InputError(f"there is one scale for each of the {depth} layers, got {len(given)}")
+        raise InputError(f"Expected one scale for each of the {depth} layers, got {len(given)}.")
     held = tuple(float(torch.tensor(a, dtype=dtype)) for a in given)
     for a, b in zip(given, held, strict=True):
         if not (math.isfinite(b) and a >= 0) or (b == 0) != (a == 0):
-            raise InputError(f"scales are finite numbers >= 0 that {dtype} can hold, got {a}")
+            raise InputError(f"Expected finite scales >= 0 within the range of {dtype}, got {a}.")
     return held
 
 
@@ -136,8 +136,8 @@ def checked_input(x: Tensor | None, width: int, dtype: torch.dtype) -> Tensor:
     if x is None:
         return scaled_identity(1, width, 1.0, dtype)[0]
     if x.shape != (width,) or x.is_complex():
-        raise InputError(f"the input is one real vector of {width} numbers, got shape {tuple(x.shape)}")
+        raise InputError(f"Expected a real vector of {width} numbers, got shape {tuple(x.shape)}.")
     held = x.detach().to("cpu", dtype)
     if not bool(torch.isfinite(held).all()):
-        raise NonFiniteError("the input holds NaN or infinity")
+        raise NonFiniteError("The input contains NaN or infinity.")
     return held

@@ -32,5 +32,5 @@ def remark_7(scales: Sequence[float]) -> tuple[float, float]:
     True
     """
     if not scales or not all(a > 0 and math.isfinite(a) for a in scales):
-        raise InputError(f"scales are positive numbers, at least one; got {list(scales)[:4]}")
+        raise InputError(f"Expected positive scales, at least one; got {list(scales)[:4]}.")
     return min(map(math.log, scales)), max(map(math.log, scales))

@@ -51,11 +51,11 @@ def layer_norm_blow_up(
     """
     for n, least, name in ((width, 2, "width"), (depth, 1, "depth")):
         if isinstance(n, bool) or not isinstance(n, int) or n < least:
-            raise InputError(f"the {name} is a whole number of at least {least}, got {n!r}")
+            raise InputError(f"Expected {name} to be an integer of at least {least}, got {n!r}.")
     if not (math.isfinite(eps) and eps > 0):
-        raise InputError(f"eps is positive: without it LayerNorm has no constant; got {eps}")
+        raise InputError(f"Expected eps > 0 (LayerNorm has no constant without it), got {eps}.")
     if activation not in _ACTIVATIONS:
-        raise InputError(f"the activation is {' or '.join(_ACTIVATIONS)}, got {activation!r}")
+        raise InputError(f"Expected activation to be {' or '.join(_ACTIVATIONS)}, got {activation!r}.")
     layers: list[nn.Module] = []
     for _ in range(depth):
         norm = nn.LayerNorm(width, eps=eps, elementwise_affine=False)

@@ -124,10 +124,10 @@ def _check(shape: tuple[int, ...], layer: int, weight: Tensor, inputs: Tensor, t
     """Raise unless layer, weight and data fit the widths."""
     depth = len(shape) - 1
     if isinstance(layer, bool) or not 1 <= layer <= depth:
-        raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
+        raise InputError(f"Expected a layer from 1 to {depth}, got {layer}.")
     wanted = (shape[layer], shape[layer - 1])
     if tuple(weight.shape) != wanted:
-        raise InputError(f"the weight of layer {layer} has shape {wanted}, got {tuple(weight.shape)}")
+        raise InputError(f"Expected a weight of shape {wanted} for layer {layer}, got {tuple(weight.shape)}.")
     if inputs.dim() != 2 or inputs.shape[1] != shape[0] or len(inputs) != len(targets) or len(inputs) == 0:
         raise InputError(f"data is rows of {shape[0]} numbers with a target each, got {tuple(inputs.shape)}")
 

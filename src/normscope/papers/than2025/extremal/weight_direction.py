@@ -84,7 +84,7 @@ def parts(
     shape = checked_widths(widths)
     depth = len(shape) - 1
     if isinstance(layer, bool) or not isinstance(layer, int) or not 1 <= layer <= depth:
-        raise InputError(f"the layer is one of 1 to {depth}, got {layer}")
+        raise InputError(f"Expected a layer from 1 to {depth}, got {layer}.")
     held = checked_scales(scales, depth, dtype)
     point = checked_input(x, shape[0], dtype)
     # The first layer sees the input itself, a later one what ReLU left of it.

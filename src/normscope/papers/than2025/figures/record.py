@@ -109,7 +109,7 @@ def training_data(setting: Setting, root: str | Path | None) -> tuple[Tensor, Te
     """
     images, labels = load_data(setting.data, root, "train", setting.examples).tensors()
     if labels is None:
-        raise InputError(f"a figure is drawn from labelled data; {setting.data} has no labels")
+        raise InputError(f"Expected labelled data, but {setting.data} has no labels.")
     return into_unit_ball(images if setting.side is None else enlarged(images, setting.side)), labels
 
 
@@ -125,13 +125,13 @@ def _refuse_another(setting: Setting, folder: Path) -> None:
     if not file.exists():
         others = [name for name in (CONFIG, METRICS, STATE) if (folder / name).exists()]
         if others:
-            raise InputError(f"{folder} holds {', '.join(others)} of something else; name another folder")
+            raise InputError(f"{folder} holds {', '.join(others)}, which is not part of a run. Use another folder.")
         return
     known = json.loads(file.read_text())
     differing = sorted(key for key in plain if known.get(key) != plain[key])
     if differing:
         raise InputError(
-            f"{folder} holds a run of another setting ({', '.join(differing)}); name another folder, or remove it"
+            f"{folder} holds a run with other settings ({', '.join(differing)}). Use another folder, or remove it."
         )
 
 

@@ -105,7 +105,7 @@ def settings_of(figure: str, scale: str, seed: int = 0) -> tuple[Setting, ...]:
     100
     """
     if figure not in FIGURES:
-        raise InputError(f"figures are {', '.join(FIGURES)}; got {figure!r}")
+        raise InputError(f"Expected one of {', '.join(FIGURES)}, got {figure!r}.")
     if scale not in SCALES:
-        raise InputError(f"scales are {', '.join(SCALES)}; got {scale!r}")
+        raise InputError(f"Expected one of {', '.join(SCALES)}, got {scale!r}.")
     return tuple(replace(_ALL[scale][name], seed=seed) for name in FIGURES[figure])
