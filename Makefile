@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint clean
+.PHONY: help demo test bench lint docs clean
 
 help: ## show what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -27,9 +27,13 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(STAMP) ## build the documentation into docs/_build
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
 bench: $(STAMP) ## measure speed and accuracy against the peers (several minutes)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) normscope-demo
+	rm -rf $(VENV) normscope-demo docs/_build
