@@ -17,14 +17,14 @@ from normscope.core.errors import InputError
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"delta": 2.0}, "delta, a probability, is between 0 and 1; got 2.0"),
+        ({"delta": 2.0}, "Expected delta, a probability, to be between 0 and 1, got 2.0"),
         ({"delta": 0}, "delta, a probability"),
-        ({"tolerance": -1}, "tolerance, a relative width, is between 0 and 1; got -1"),
+        ({"tolerance": -1}, "Expected tolerance, a relative width, to be between 0 and 1, got -1"),
         ({"tolerance": math.nan}, "got nan"),
         ({"tolerance": "1e-3"}, "got '1e-3'"),
-        ({"points": 0}, "points is a whole number, at least 1; got 0"),
-        ({"ascent": -1}, "ascent is a whole number, at least 0; got -1"),
-        ({"seed": 0.5}, "seed is a whole number, at least 0; got 0.5"),
+        ({"points": 0}, "Expected points to be an integer of at least 1, got 0"),
+        ({"ascent": -1}, "Expected ascent to be an integer of at least 0, got -1"),
+        ({"seed": 0.5}, "Expected seed to be an integer of at least 0, got 0.5"),
     ],
 )
 def test_numbers_out_of_range_are_refused(setting: dict[str, Any], message: str) -> None:

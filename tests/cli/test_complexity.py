@@ -62,7 +62,7 @@ def test_text(run: Run) -> None:
     [
         (("nowhere.json",), "there is no nowhere.json"),
         (("wrong.json",), "a result must be the JSON that analyze writes"),
-        ((MODEL, "--alpha", "0"), "alpha is a positive number"),
+        ((MODEL, "--alpha", "0"), "Expected alpha to be positive"),
         ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),
         (("weights.pt",), "Expected a model, got a checkpoint"),

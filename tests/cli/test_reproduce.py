@@ -84,8 +84,8 @@ def test_smoke_figure_3(tmp_path: Path) -> None:
     [
         (["fig9"], "fig1, fig2, fig3"),
         (["fig1", "--scale", "huge"], "smoke, laptop, paper"),
-        (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "cifar10 must be on this machine"),
-        (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "name its folder (--data-root"),
+        (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "cifar10 not found"),
+        (["fig1", "--scale", "laptop", "--data-root", "nowhere"], "pass its folder (--data-root"),
     ],
 )
 def test_wrong_use_is_told_with_exit_code_2(tmp_path: Path, arguments: list[str], said: str) -> None:

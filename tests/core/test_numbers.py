@@ -15,14 +15,14 @@ from normscope.core.numbers import check_count, check_fraction
 @pytest.mark.parametrize("value", [0, 1, 0.0, 1.0, -1.0, 2, math.nan, math.inf, "0.5", None, True])
 def test_what_is_no_fraction(value: Any) -> None:
     """The ends are not in, and no text is."""
-    with pytest.raises(InputError, match="a width is between 0 and 1; got"):
+    with pytest.raises(InputError, match="Expected a width to be between 0 and 1, got"):
         check_fraction(value, "a width")
 
 
 @pytest.mark.parametrize("value", [0, -3, 2.0, math.nan, "3", None, True])
 def test_what_is_no_count(value: Any) -> None:
     """Whole numbers only."""
-    with pytest.raises(InputError, match="points is a whole number, at least 1; got"):
+    with pytest.raises(InputError, match="Expected points to be an integer of at least 1, got"):
         check_count(value, "points", least=1)
 
 

@@ -91,7 +91,7 @@ def test_as_float64_refuses_what_is_no_real_number() -> None:
     """As float64 refuses what is no real number."""
     with pytest.raises(NonFiniteError, match="gamma"):
         as_float64(torch.tensor([math.nan]), "gamma")
-    with pytest.raises(InputError, match="x must be a real tensor"):
+    with pytest.raises(InputError, match="Expected x to be a real tensor"):
         as_float64(torch.empty(0), "x")
     with pytest.raises(InputError):
         as_float64(torch.ones(1, dtype=torch.complex64), "x")

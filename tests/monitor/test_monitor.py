@@ -317,7 +317,7 @@ def test_wrong_settings_are_refused_at_once() -> None:
         ({"preset": "all"}, "Unknown preset"),
         ({"quantities": ["normz"]}, "Unknown quantities"),
         ({"mode": "eval"}, "Expected mode"),
-        ({"every": 0}, "at least 1"),
+        ({"every": 0}, "every >= 1"),
         ({"budget": 2.0}, "Expected a budget"),
         ({"sinks": [object()]}, "log"),
         ({"optimizer": "sgd"}, "str has no param_groups"),

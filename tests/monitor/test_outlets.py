@@ -110,7 +110,7 @@ def test_numbers_given_before_the_start_and_after_the_end_are_kept(tmp_path: Pat
     mon.close()
     mon.log(after=3.0)
     other = Monitor(nn.Sequential(nn.Linear(4, 3), nn.Tanh()), x, run=tmp_path, budget=math.inf)
-    with other, pytest.warns(MonitorWarning, match="after the end.*is being written"):
+    with other, pytest.warns(MonitorWarning, match="after the end.*Another monitor is writing"):
         mon.log(late=4.0)
     run = Run.open(tmp_path)
     found = {name: run.series(name).steps.tolist() for name in run.names if name.startswith("train/")}

@@ -35,7 +35,7 @@ def test_series_are_arrays(tmp_path: Path) -> None:
     assert run.group("norm").keys() == {"a"}
     assert run.notes == ["by modules", "odd"]
     assert run.last_step == 2
-    with pytest.raises(InputError, match="it has norm/a, train/loss"):
+    with pytest.raises(InputError, match="It has: norm/a, train/loss"):
         run.series("norm/b")
 
 
@@ -71,7 +71,7 @@ def test_a_resumed_run_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_other_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"there is no config\.json"):
+    with pytest.raises(InputError, match=r"no config\.json in"):
         Run.open(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(InputError, match="not JSON"):

@@ -16,7 +16,7 @@ def _nothing() -> Outcome:
 def test_an_id_is_taken_once() -> None:
     claims = Claims("than2025")
     claims.add("001-A", "Lemma 0", says="")(_nothing)
-    with pytest.raises(KeyError, match="001-A is there already"):
+    with pytest.raises(KeyError, match="Duplicate claim: 001-A"):
         claims.add("001-A", "Lemma 0", says="")
 
 

@@ -71,7 +71,7 @@ def test_code_that_is_not_there(name: str) -> None:
         ("Theorem 133", "Theorem 13"),
         ("than2025 Lemma 99", "Lemma"),
         ("%%%%", "normscope audit lists"),
-        ("", "nothing is named ''"),
+        ("", "is named ''"),
     ],
 )
 def test_what_is_not_there_is_said(text: str, said: str) -> None:

@@ -107,10 +107,10 @@ def test_mistakes_are_named() -> None:
     for name in ("name", "seed", "arguments"):
         with pytest.raises(FactoryError, match=f"relu10 takes norm, width.*got {name}"):
             build("relu10", arguments={name: 1})
-    with pytest.raises(FactoryError, match=r"norm must be one of bn.*got 'batch'"):
+    with pytest.raises(FactoryError, match=r"Expected norm to be one of bn.*got 'batch'"):
         build("cnn", norm="batch")
     for name, value in (("width", -4), ("width", 0.5), ("width", 10**12), ("depth", "deep"), ("width", None)):
-        with pytest.raises(FactoryError, match="relu10 could not be built: "):
+        with pytest.raises(FactoryError, match="Cannot build relu10: "):
             build("relu10", **{name: value})
 
 

@@ -186,7 +186,7 @@ def test_runs_that_cannot_be_read(tmp_path: Path) -> None:
     folder = written(tmp_path / "run", {1: {"norm/a": 1.0}})
     (folder / "metrics.jsonl").unlink()
     (folder / "metrics.jsonl").mkdir()
-    with pytest.raises(InputError, match=r"metrics\.jsonl cannot be read"):
+    with pytest.raises(InputError, match=r"Cannot read .*metrics\.jsonl"):
         RunStore(folder, "run").open()
     (folder / "config.json").write_text("[" * 100_000)
     with pytest.raises(InputError, match=r"config\.json is"):

@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_no_part_of_a_file(tmp_path: Path, begun: bool) -> No
         "try:\n"
         f"    folder.close() if {begun} else folder.begin(config, None)\n"
         "except InputError as error:\n"
-        "    sys.stdout.write('refused' if 'make room' in str(error) else str(error))\n"
+        "    sys.stdout.write('refused' if 'Cannot write' in str(error) else str(error))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == ("" if begun else "refused")

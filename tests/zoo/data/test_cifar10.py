@@ -88,7 +88,7 @@ def test_absent_data_say_where_and_how(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"lacks data_batch_4\.bin"):
         cifar10(tmp_path, "train")
     assert cifar10(tmp_path, "test").count == 7
-    with pytest.raises(InputError, match="split must be one of train, test"):
+    with pytest.raises(InputError, match="Expected split to be one of train, test"):
         cifar10(tmp_path, "valid")
 
 
@@ -98,7 +98,7 @@ def test_damaged_binaries_are_refused(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for damaged in (whole[:-1], b""):
         file.write_bytes(damaged)
-        with pytest.raises(InputError, match="must be a multiple of 3073 bytes"):
+        with pytest.raises(InputError, match="expected a multiple of 3073 bytes"):
             cifar10(tmp_path)
     file.write_bytes(b"\x0b" + whole[1:])
     with pytest.raises(InputError, match=r"0 to 9; .* has 11"):

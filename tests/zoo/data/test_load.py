@@ -57,7 +57,7 @@ def test_a_normalization_of_ids_is_refused(tmp_path: Path) -> None:
     """It would not be applied; as stored they may be taken."""
     torch.save(torch.ones(2, 3, dtype=torch.int32), tmp_path / "ids.pt")
     for choice in ("unit", "mnist", ((0.5,), (0.5,))):
-        with pytest.raises(InputError, match=r"holds int32, taken for ids and never scaled; save uint8 or float32"):
+        with pytest.raises(InputError, match=r"holds int32, which are treated as ids"):
             load_data(tmp_path / "ids.pt", normalize=choice)
     assert load_data(tmp_path / "ids.pt", normalize="raw").tensors().inputs.dtype == torch.int64
 

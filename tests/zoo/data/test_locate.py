@@ -34,7 +34,7 @@ def test_the_first_complete_folder_is_taken(tmp_path: Path) -> None:
     assert f"looked in {folders[0]}, {folders[1]}, {folders[2]}; incomplete: {folders[1]} lacks two; " in str(
         caught.value
     )
-    assert "get it; then name its folder (--data-root, root=), or set NORMSCOPE_DATA" in str(caught.value)
+    assert "get it; then pass its folder (--data-root, root=), or set NORMSCOPE_DATA" in str(caught.value)
     (tmp_path / "b" / "two").touch()
     assert first_folder("set", folders, [["one", "two"]], "get it") == tmp_path / "b"
     assert first_folder("set", folders, [["three"], ["one"]], "get it") == tmp_path / "a"

@@ -46,7 +46,7 @@ def test_sets_are_not_mixed_up(tmp_path: Path) -> None:
     """Each looks into its own folder only."""
     write(tmp_path / "mnist", "t10k")
     assert mnist("mnist", tmp_path).count == 2
-    with pytest.raises(InputError, match=r"fashion-mnist must be on this machine.*dataset-fashion-mnist"):
+    with pytest.raises(InputError, match=r"fashion-mnist not found.*dataset-fashion-mnist"):
         mnist("fashion-mnist", tmp_path)
 
 

@@ -45,7 +45,9 @@ def test_misfits_are_refused() -> None:
     """Unknown presets, channels that do not fit, deviations that are not positive."""
     with pytest.raises(InputError, match=r"raw, unit, imagenet.*got 'imagnet'"):
         normalization("imagnet", 255.0, (3, 2, 2))
-    with pytest.raises(InputError, match=r"imagenet has 3 means and 3 deviations, the data have shape \(1, 28, 28\)"):
+    with pytest.raises(
+        InputError, match=r"imagenet has 3 means and 3 deviations, and the data have shape \(1, 28, 28\)"
+    ):
         normalization("imagenet", 255.0, (1, 28, 28))
     with pytest.raises(InputError, match="Expected positive"):
         normalization(((0.0,), (0.0,)), 1.0, (1, 2, 2))

@@ -99,13 +99,13 @@ def test_examples_that_are_no_numbers_are_named() -> None:
             for x, y in super().blocks(size):
                 yield torch.where(x == 6, torch.nan, x), y
 
-    with pytest.raises(NonFiniteError, match="example 6 of broken holds NaN or infinity"):
+    with pytest.raises(NonFiniteError, match="Example 6 of broken contains NaN or infinity"):
         list(Data("broken", Broken((5, 5)), RAW, batch_size=4))
 
 
 def test_senseless_settings_are_refused() -> None:
     """Batches and limits are at least one."""
-    with pytest.raises(InputError, match="batch_size must be 1 or more; got 0"):
+    with pytest.raises(InputError, match="Expected batch_size >= 1, got 0"):
         Data("x", Counted((1,)), RAW, batch_size=0)
-    with pytest.raises(InputError, match="limit must be 1 or more; got 0"):
+    with pytest.raises(InputError, match="Expected limit >= 1, got 0"):
         Data("x", Counted((1,)), RAW, limit=0)

@@ -83,7 +83,7 @@ def test_an_only_tensor_may_have_any_name(tmp_path: Path) -> None:
     save_file({"whatever": X}, tmp_path / "x.safetensors")
     assert tensor_file(tmp_path / "x.safetensors").count == 10
     torch.save({"first": X, "second": X}, tmp_path / "x.pt")
-    with pytest.raises(InputError, match=r"must name its inputs inputs, images, .*it holds first, second"):
+    with pytest.raises(InputError, match=r"to be named inputs, images, .*found first, second"):
         tensor_file(tmp_path / "x.pt")
 
 
@@ -147,13 +147,13 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
             r"inputs in .* list of tensors \(2, 4\) float32, \(3, 4\) float32",
         ),
         "mixed.pt": ({"x": [X[0], X[1].double()]}, r"x in .* is a list of tensors \(3, 4\) float32, \(3, 4\) float64"),
-        "words.pt": ({"images": ["a", "b"], "labels": Y}, "images in .* holds list of str; save a tensor"),
-        "only labels.pt": ({"labels": Y}, "must name its inputs .*; it holds labels; rename"),
-        "two.pt": ({"a": X, "b": X, "c": "d"}, "must name its inputs .*; it holds a, b, c; rename"),
+        "words.pt": ({"images": ["a", "b"], "labels": Y}, "Expected images in .* to be a tensor, got list of str"),
+        "only labels.pt": ({"labels": Y}, "Expected the inputs in .* to be named .*, found labels"),
+        "two.pt": ({"a": X, "b": X, "c": "d"}, "Expected the inputs in .* to be named .*, found a, b, c"),
         "number.pt": (3, "it holds int"),
         "labels.pt": ((X, Y[:4]), r"10 examples and labels of shape \(4,\)"),
         "nothing.pt": ({}, "it holds nothing"),
-        "count.pt": ({"x": 3}, "x in .* holds int; save a tensor"),
+        "count.pt": ({"x": 3}, "Expected x in .* to be a tensor, got int"),
     }
     for name, (content, message) in cases.items():
         torch.save(content, tmp_path / name)

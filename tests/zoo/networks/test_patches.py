@@ -24,7 +24,7 @@ def test_each_token_is_the_same_linear_map_of_its_patch() -> None:
 
 def test_patches_must_tile_the_image() -> None:
     """30 is no multiple of 16."""
-    with pytest.raises(ValueError, match="image_size must be a multiple of patch; got image_size=30, patch=16"):
+    with pytest.raises(ValueError, match="Expected image_size to be a multiple of patch, got image_size=30, patch=16"):
         PatchEmbedding(30, 16, 8)
 
 

@@ -94,5 +94,5 @@ def test_wrong_numbers(wrong: float) -> None:
     for call in (convex_upper, convex_lower, strongly_convex_upper, strongly_convex_lower):
         with pytest.raises(InputError, match="to be positive"):
             call(_certified(1.0), wrong, 1.0)
-        with pytest.raises(InputError, match="alpha is a positive number"):
+        with pytest.raises(InputError, match="Expected alpha to be positive"):
             call(_certified(1.0), 1.0, wrong)

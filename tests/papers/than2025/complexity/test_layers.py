@@ -79,9 +79,9 @@ def test_an_analyzed_network() -> None:
 
 def test_wrong_settings() -> None:
     """Positive numbers, and some layer."""
-    with pytest.raises(InputError, match="delta is a positive number"):
+    with pytest.raises(InputError, match="Expected delta to be positive"):
         Setting(delta=0.0)
-    with pytest.raises(InputError, match="alpha is a positive number"):
+    with pytest.raises(InputError, match="Expected alpha to be positive"):
         Setting(alpha=math.nan)
     with pytest.raises(InputError, match="at least one layer"):
         layer_complexities([], ONE, Setting())

@@ -22,5 +22,5 @@ def test_refused() -> None:
     """Zero, negative numbers, and truth values."""
     assert positive(2, "x") == 2.0
     for wrong in (0, -1.0, True):
-        with pytest.raises(InputError, match="x is a positive number"):
+        with pytest.raises(InputError, match="Expected x to be positive"):
             positive(wrong, "x")

@@ -102,8 +102,8 @@ def test_layers_are_sampled_from_end_to_end(depth: int) -> None:
     [
         ("theorem-6", Settings((2, 2), 0.0), "Expected a scale"),
         ("theorem-15", Settings((2, 2), math.inf), "Expected a scale"),
-        ("theorem-15", Settings((2, 2, 2), 2.0, 3), "one of 1 to 2"),
-        ("theorem-13", Settings((2, 2, 2), 2.0, 3), "one of 1 to 2"),
+        ("theorem-15", Settings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
+        ("theorem-13", Settings((2, 2, 2), 2.0, 3), "a layer from 1 to 2"),
         ("layernorm", Settings((2, 3)), "the same width"),
     ],
 )

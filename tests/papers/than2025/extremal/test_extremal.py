@@ -49,7 +49,7 @@ def test_layers() -> None:
 def test_inputs() -> None:
     """The first unit vector, or a real finite vector that fits."""
     assert checked_input(None, 3, torch.float64).tolist() == [1.0, 0.0, 0.0]
-    with pytest.raises(InputError, match="one real vector of 3 numbers"):
+    with pytest.raises(InputError, match="a real vector of 3 numbers"):
         checked_input(torch.ones(2), 3, torch.float64)
     with pytest.raises(NonFiniteError):
         checked_input(torch.tensor([math.nan, 0.0]), 2, torch.float64)

@@ -113,7 +113,7 @@ def test_wrong_arguments() -> None:
     """Each says what holds and what came."""
     x, y = _data(3, 2)
     good = torch.eye(2, dtype=torch.float64)
-    with pytest.raises(InputError, match="one of 1 to 1"):
+    with pytest.raises(InputError, match="a layer from 1 to 1"):
         theorem_15([2, 2], 1.0, good, x, y, LOSSES["square"], layer=2)
     with pytest.raises(InputError, match=r"has shape \(2, 2\), got \(3, 2\)"):
         theorem_15([2, 2], 1.0, torch.ones(3, 2), x, y, LOSSES["square"])

@@ -92,7 +92,7 @@ def test_past_the_range_of_floats() -> None:
 @pytest.mark.parametrize("layer", [0, 3, True, 1.0])
 def test_wrong_layers(layer: int) -> None:
     """From one to the depth."""
-    with pytest.raises(InputError, match="one of 1 to 2"):
+    with pytest.raises(InputError, match="a layer from 1 to 2"):
         theorem_13([2, 2, 2], 1.0, layer)
 
 
