@@ -89,7 +89,7 @@ def test_folders_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_what_cannot_be_written_is_said_with_its_option(tmp_path: Path) -> None:
     """A full disk at the end of long work is a message, not a traceback."""
     target = tmp_path / "result.json"
-    with pytest.raises(typer.BadParameter, match="Cannot write .*: No space left") as caught, writing(target, "--out"):
+    with pytest.raises(typer.BadParameter, match=r"Cannot write .*: No space left") as caught, writing(target, "--out"):
         raise OSError(28, "No space left on device")
     assert caught.value.param_hint == "--out"
 

@@ -30,7 +30,7 @@ def test_the_default_is_as_stated() -> None:
 
 def test_unknown_papers_are_refused() -> None:
     """With the list of the known ones."""
-    with pytest.raises(KeyError, match=r"unknown paper 'nobody1999'.*rump2006"):
+    with pytest.raises(KeyError, match=r"Unknown paper 'nobody1999'.*rump2006"):
         statement("nobody1999", "Lemma 1")
 
 

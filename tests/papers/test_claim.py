@@ -21,7 +21,7 @@ def test_an_id_is_taken_once() -> None:
 
 
 def test_a_claim_is_of_a_known_paper() -> None:
-    with pytest.raises(KeyError, match="unknown paper 'nobody'"):
+    with pytest.raises(KeyError, match="Unknown paper 'nobody'"):
         Claim("001-A", "nobody", "", "", "", _nothing)
 
 

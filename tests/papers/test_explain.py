@@ -85,7 +85,7 @@ def test_what_is_in_several_papers_is_asked_back(monkeypatch: pytest.MonkeyPatch
         yield Topic(("Lemma 1",), lambda: Explanation("claim", "other"), "akbar2025")
 
     monkeypatch.setattr(explain_module, "TOPICS", [*explain_module.TOPICS, more])
-    with pytest.raises(InputError, match=r"say which: than2025 Lemma 1, akbar2025 Lemma 1"):
+    with pytest.raises(InputError, match=r"choose one of than2025 Lemma 1, akbar2025 Lemma 1"):
         explain("Lemma 1")
     assert [p.name for p in explain("akbar2025 Lemma 1").parts] == ["other"]
     assert "001-L1" in [p.name for p in explain("than2025 Lemma 1").parts]

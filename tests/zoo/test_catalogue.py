@@ -102,10 +102,10 @@ def test_mistakes_are_named() -> None:
         entry("resnet_18")
     with pytest.raises(ModelNotFoundError, match="known are autoencoder, cnn"):
         build("???")
-    with pytest.raises(FactoryError, match=r"relu10 takes norm, width.*got wdth"):
+    with pytest.raises(FactoryError, match=r"for relu10: wdth\. It accepts norm, width"):
         build("relu10", wdth=3)
     for name in ("name", "seed", "arguments"):
-        with pytest.raises(FactoryError, match=f"relu10 takes norm, width.*got {name}"):
+        with pytest.raises(FactoryError, match=f"for relu10: {name}"):
             build("relu10", arguments={name: 1})
     with pytest.raises(FactoryError, match=r"Expected norm to be one of bn.*got 'batch'"):
         build("cnn", norm="batch")

@@ -126,5 +126,5 @@ def test_mistakes_are_named() -> None:
         train(nn.Linear(2, 2), x, y.float(), epochs=1)
     with pytest.raises(InputError, match="Expected batch >= 2"):
         train(nn.Linear(2, 2), x, y, epochs=1, batch=1)
-    with pytest.raises(NonFiniteError, match="became nan. Lower the learning rate lr"):
+    with pytest.raises(NonFiniteError, match=r"became nan. Lower the learning rate lr"):
         train(nn.Linear(2, 2), x + float("nan"), y, epochs=1)

@@ -101,7 +101,7 @@ def test_damaged_binaries_are_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="expected a multiple of 3073 bytes"):
             cifar10(tmp_path)
     file.write_bytes(b"\x0b" + whole[1:])
-    with pytest.raises(InputError, match=r"0 to 9; .* has 11"):
+    with pytest.raises(InputError, match=r"0 to 9, but .* has 11"):
         list(cifar10(tmp_path).blocks(3))
 
 

@@ -33,7 +33,7 @@ def test_splits_share_no_image() -> None:
     """Together they are all."""
     train, test = digits("train"), digits("test")
     np.testing.assert_array_equal(np.concatenate([train.marks, test.marks]), digits("all").marks)
-    with pytest.raises(InputError, match="train, test, all; got 'valid'"):
+    with pytest.raises(InputError, match="train, test, all, got 'valid'"):
         digits("valid")
 
 

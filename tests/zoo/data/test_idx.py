@@ -70,7 +70,7 @@ def test_other_content_is_refused(tmp_path: Path) -> None:
         IdxImages(*write(tmp_path, b"hello world", encoded(LABELS)))
     with pytest.raises(InputError, match="images have three axes, it has 1"):
         IdxImages(*write(tmp_path, encoded(LABELS), encoded(LABELS)))
-    with pytest.raises(InputError, match=r"one label per image; .* has 11, .* has shape \(10,\)"):
+    with pytest.raises(InputError, match=r"one label per image; .* has 11 images, .* has shape \(10,\)"):
         IdxImages(*write(tmp_path, encoded(IMAGES), encoded(LABELS[:10])))
 
 

@@ -70,5 +70,5 @@ def test_a_user_without_a_home_has_the_other_places(monkeypatch: pytest.MonkeyPa
 def test_splits_are_known() -> None:
     """The message lists them."""
     assert checked_split("train", ("train", "test")) == "train"
-    with pytest.raises(InputError, match="train, test; got 'valid'"):
+    with pytest.raises(InputError, match="train, test, got 'valid'"):
         checked_split("valid", ("train", "test"))

@@ -140,7 +140,7 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "scalar.pt": (torch.tensor(3.0), r"along the first axis"),
         "empty.pt": (torch.ones(0, 3), r"along the first axis"),
         "complex.pt": (torch.ones(2, dtype=torch.complex64), "real numbers"),
-        "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo; save x\.to_dense\(\)"),
+        "sparse.pt": ({"x": X.to_sparse()}, r"x in .* is sparse_coo\. Save x\.to_dense\(\)"),
         "meta.pt": (X.to("meta"), "inputs in .* is on the meta device"),
         "ragged.pt": (
             ([X[0], X[1, :2]], Y[:2]),

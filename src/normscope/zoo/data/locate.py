@@ -65,7 +65,7 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
     found = f"; incomplete: {'; '.join(partial)}" if partial else ""
     looked = ", ".join(str(folder) for folder in folders)
     raise InputError(
-        f"{name} not found; looked in {looked}{found}. {how}; then pass its folder "
+        f"{name} not found; looked in {looked}{found}; {how}; then pass its folder "
         f"(--data-root, root=), or set {VARIABLE}"
     )
 

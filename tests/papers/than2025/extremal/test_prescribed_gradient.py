@@ -115,7 +115,7 @@ def test_wrong_arguments() -> None:
     good = torch.eye(2, dtype=torch.float64)
     with pytest.raises(InputError, match="a layer from 1 to 1"):
         theorem_15([2, 2], 1.0, good, x, y, LOSSES["square"], layer=2)
-    with pytest.raises(InputError, match=r"has shape \(2, 2\), got \(3, 2\)"):
+    with pytest.raises(InputError, match=r"of shape \(2, 2\) for layer 1, got \(3, 2\)"):
         theorem_15([2, 2], 1.0, torch.ones(3, 2), x, y, LOSSES["square"])
     with pytest.raises(InputError, match="rows of 2 numbers"):
         theorem_15([2, 2], 1.0, good, x[0], y, LOSSES["square"])
