@@ -43,7 +43,7 @@ def test_a_number_is_not_a_beginning() -> None:
 def test_a_statement_of_ours() -> None:
     parts = explain("Proposition LN-1").parts
     assert [p.name for p in parts] == ["normscope Proposition LN-1"]
-    assert parts[0].code[0].name == "normscope.operators.normalizers.layer_norm.centered_scale_norm"
+    assert parts[0].code[0].name == "normscope.operators.normalizers.secular_equation.centered_scale_norm"
     assert parts == explain("normscope Proposition LN-1").parts
 
 

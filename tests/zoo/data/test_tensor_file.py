@@ -150,9 +150,9 @@ def test_what_holds_no_examples_is_refused(tmp_path: Path) -> None:
         "words.pt": ({"images": ["a", "b"], "labels": Y}, "Expected images in .* to be a tensor, got list of str"),
         "only labels.pt": ({"labels": Y}, "Expected the inputs in .* to be named .*, found labels"),
         "two.pt": ({"a": X, "b": X, "c": "d"}, "Expected the inputs in .* to be named .*, found a, b, c"),
-        "number.pt": (3, "it holds int"),
+        "number.pt": (3, "got int"),
         "labels.pt": ((X, Y[:4]), r"10 examples and labels of shape \(4,\)"),
-        "nothing.pt": ({}, "it holds nothing"),
+        "nothing.pt": ({}, "found nothing"),
         "count.pt": ({"x": 3}, "Expected x in .* to be a tensor, got int"),
     }
     for name, (content, message) in cases.items():
