@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from networks import points, program_of, seeded
-from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.zoo.networks.resnet import resnet18
 
 NETWORKS = {
@@ -46,6 +46,13 @@ def test_multiplications_are_those_torch_counts(name: str) -> None:
 def test_what_counts_as_large() -> None:
     """A narrow ResNet-18 on images of 32 pixels does not; one layer of the usual width on 80 pixels does."""
     small = program_of(seeded(resnet18(classes=10, image_size=32, width=16)), points(2, 3, 32, 32))
-    assert forward_cost(small) < LARGE
+    assert not is_large(small)
     layer = program_of(seeded(nn.Conv2d(64, 64, 3, padding=1)), points(1, 64, 80, 80))
-    assert forward_cost(layer) > LARGE
+    assert is_large(layer)
+
+
+def test_many_small_operations_are_large_too() -> None:
+    """Each costs some microseconds of Python, however small its matrices."""
+    deep = program_of(seeded(nn.Sequential(*[nn.ReLU() for _ in range(3)])), points(1, 2))
+    deep.total = 3_000
+    assert is_large(deep)

@@ -14,6 +14,7 @@ from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
 from normscope.analysis.layers import layers, normalizers
+from normscope.analysis.memory import announced
 from normscope.analysis.options import Options
 from normscope.core.attempt import attempt
 from normscope.core.depth_curve import Depth
@@ -27,7 +28,7 @@ from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
-from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.segments import Effort, SegmentNorms
 
 #: Relative widths aimed at for the norms of large networks, and of all others.
@@ -72,6 +73,7 @@ def analyze(
     options = Options.of(options, settings)
     model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
+    say(announced(model, "This analysis"))
     with untouched(model):
         say("capturing the graph")
         captured = captured_on(model, data, input_shape, device, limit)
@@ -123,7 +125,7 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
         refuse_single_values(program)
     tolerance = options.tolerance
     if tolerance is None:
-        tolerance = COARSE if forward_cost(program) > LARGE else FINE
+        tolerance = COARSE if is_large(program) else FINE
         options = replace(options, tolerance=tolerance)
     effort = Effort(tolerance, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)

@@ -20,7 +20,7 @@ from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.lipschitz.composition import Composition
-from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import Best, number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
@@ -152,7 +152,7 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
     if found.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
     # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
-    heavy = forward_cost(work.program) > LARGE
+    heavy = is_large(work.program)
     some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
     found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
     return found

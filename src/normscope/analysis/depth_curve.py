@@ -25,7 +25,7 @@ from normscope.core.value import Kind, Value, log_of
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
-from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.lipschitz.lower import EndToEnd, attained_in_parts, jacobian_norm
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import acts_on_weights
@@ -169,7 +169,7 @@ def attained(work: Work, exprs: Sequence[Expr]) -> list[float | None]:
     nothing: list[float | None] = [None] * len(exprs)
     nodes = [work.program.nodes.get(e.id) for e in exprs]
     cost = forward_cost(work.program)
-    if work.best is None or cost > LARGE or not any(nodes):
+    if work.best is None or is_large(work.program) or not any(nodes):
         return nothing
     try:
         return _attained(work, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))

@@ -50,6 +50,10 @@ class CaptureError(NormscopeError):
     """The model could not be run or recorded as a graph."""
 
 
+class NotEnoughMemoryError(NormscopeError):
+    """What is asked for does not fit into memory."""
+
+
 class MissingDependencyError(NormscopeError):
     """An optional library is needed for this and is not installed."""
 

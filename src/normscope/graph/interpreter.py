@@ -13,7 +13,7 @@ from torch import Tensor
 
 from normscope.core.errors import CaptureError
 from normscope.graph.functional import normalizer_in_training
-from normscope.graph.ir import SOURCES, Graph, Named, Node, map_refs
+from normscope.graph.ir import SOURCES, Graph, Named, Node, Ref
 
 _PYTHON: dict[str, Callable[..., Any]] = {
     "sym_max": max,
@@ -133,10 +133,19 @@ def as_floating(value: Any, dtype: torch.dtype | None) -> Any:
     return value.to(dtype) if floating else value
 
 
+def _filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None) -> Any:
+    """Return a nested argument with the values it refers to, and literals turned into torch objects."""
+    if isinstance(tree, Ref):
+        return values[tree.name]
+    if isinstance(tree, tuple | list):
+        return [_filled(item, values, dtype) for item in tree]
+    return literal(tree, dtype)
+
+
 def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
     """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
-    args = literals(map_refs(node.args, lambda r: values[r.name]), dtype)
-    kwargs = {key: literals(map_refs(value, lambda r: values[r.name]), dtype) for key, value in node.kwargs}
+    args = _filled(node.args, values, dtype)
+    kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs}
     function = _DIFFERENTIABLE.get(node.op) or resolve(node.op)
     if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.
@@ -160,16 +169,9 @@ def rounded(node: Node, value: Any) -> Any:
     return value.to(short).to(value.dtype)
 
 
-def last_uses(graph: Graph) -> dict[str, list[str]]:
+def last_uses(graph: Graph) -> Mapping[str, Sequence[str]]:
     """Return for every node the names of the values that are not needed after it."""
-    last: dict[str, str] = {}
-    for node in graph:
-        for name in (*node.inputs(), node.name):
-            last[name] = node.name
-    dying: dict[str, list[str]] = {node.name: [] for node in graph}
-    for name, user in last.items():
-        dying[user].append(name)
-    return dying
+    return graph.last_uses
 
 
 def run(

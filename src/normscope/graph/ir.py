@@ -108,6 +108,18 @@ class Graph:
                 users[name].append(node.name)
         return users
 
+    @functools.cached_property
+    def last_uses(self) -> dict[str, list[str]]:
+        """Return for every node the names of the values that are not needed after it."""
+        last: dict[str, str] = {}
+        for node in self.nodes:
+            for name in (*node.inputs(), node.name):
+                last[name] = node.name
+        dying: dict[str, list[str]] = {node.name: [] for node in self.nodes}
+        for name, user in last.items():
+            dying[user].append(name)
+        return dying
+
     def calls(self) -> tuple[Node, ...]:
         """Return the nodes that compute something on tensors."""
         skip = (*SOURCES, "output", "getitem")

@@ -6,6 +6,8 @@ import math
 
 from normscope.operators.program import Program
 
+#: What an operation costs however small it is, in multiplications: most of it is Python.
+EACH_OPERATION = 1e5
 #: Multiplications of a forward pass from which a network counts as large.
 LARGE = 2e8
 
@@ -24,3 +26,8 @@ def forward_cost(program: Program) -> float:
             places = expr.numel // max(1, expr.shape[-1])
         total += float(weight.numel()) * places
     return total
+
+
+def is_large(program: Program) -> bool:
+    """Tell whether a network has so many multiplications, or so many operations, that it is run a few times only."""
+    return forward_cost(program) + EACH_OPERATION * program.total > LARGE

@@ -6,9 +6,11 @@ The spectral norm of the end-to-end Jacobian at a point is attained there; so is
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -67,6 +69,12 @@ class EndToEnd:
         names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
         wanted = {name for name, _ in program.outputs}
         self.keep = [i for i, name in enumerate(names) if name in wanted]
+
+    def at(self, inputs: Sequence[Tensor]) -> Self:
+        """Return the same function with everything discrete fixed by another input; the weights are shared."""
+        other = copy.copy(self)
+        other.inputs = [as_floating(t, self.dtype) for t in inputs]
+        return other
 
     def point(self) -> Tensor:
         """Return the value of the blocks at the given input, flattened."""

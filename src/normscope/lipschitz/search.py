@@ -14,7 +14,7 @@ from normscope.core.value import log_of
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
-from normscope.lipschitz.cost import LARGE, forward_cost
+from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
 from normscope.lipschitz.overflow_safe import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
@@ -86,14 +86,15 @@ def search(
     if not program.outputs or not inputs:
         return Search(None, None, None)
     say = progress or (lambda text: None)
-    heavy = forward_cost(program) > LARGE
+    heavy = is_large(program)
     inputs = inputs[: number_of_points(program, points)]
     ascent = (0 if heavy else 30) if ascent is None else ascent
     dtype = torch.float32 if heavy else torch.float64
     found: list[tuple[float, Tensor, Tensor, list[Tensor]]] = []
+    network = EndToEnd(captured, program, inputs[0], dtype)
     for index, given in enumerate(inputs):
         say(f"Jacobian at point {index + 1} of {len(inputs)}")
-        function = EndToEnd(captured, program, given, dtype)
+        function = network.at(given)
         x = function.point()
         try:
             value, direction = jacobian_norm(function, x, steps=8, tolerance=1e-2, seed=seed)
@@ -105,7 +106,8 @@ def search(
     if not found or found[0][0] == 0.0:
         deep = _rescaled(captured, program, inputs, seed)
         return Search(deep, deep, deep)
-    precise = EndToEnd(captured, program, found[0][3], torch.float64)
+    network = network if dtype == torch.float64 else EndToEnd(captured, program, found[0][3], torch.float64)
+    precise = network.at(found[0][3])
     _, x, direction, _ = found[0]
     if not heavy:  # the first look was a short one
         direction = jacobian_norm(precise, x, steps=40, seed=seed)[1]
@@ -113,8 +115,8 @@ def search(
     on_floor: float | None = jacobian
     best: Best | None = Best(found[0][3], x, direction, True)
     if not _inside(precise, x, floors, ranges):
-        best = _best_inside(captured, program, found, floors, ranges)
-        on_floor = None if best is None else _attained(captured, program, best)
+        best = _best_inside(network, found, floors, ranges)
+        on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
@@ -128,35 +130,30 @@ def search(
 
 def number_of_points(program: Program, points: int | None) -> int:
     """Return at how many inputs the Jacobian is measured: as many as asked for, or by the cost of the network."""
-    return points if points is not None else 2 if forward_cost(program) > LARGE else 12
+    return points if points is not None else 2 if is_large(program) else 12
 
 
 def _best_inside(
-    captured: Captured,
-    program: Program,
+    network: EndToEnd,
     found: Sequence[tuple[float, Tensor, Tensor, list[Tensor]]],
     floors: Mapping[str, Any],
     ranges: Sequence[Range],
 ) -> Best | None:
     """Return the best input inside the variance-floor domain, or ``None``."""
     for _, x, direction, given in found:
-        if _inside(EndToEnd(captured, program, given, torch.float64), x, floors, ranges):
+        if _inside(network.at(given), x, floors, ranges):
             return Best(given, x, direction, True)
     return None
-
-
-def _attained(captured: Captured, program: Program, best: Best) -> float:
-    """Return the Jacobian norm attained at an input."""
-    return attained_at(EndToEnd(captured, program, best.inputs, torch.float64), best.point, best.direction)
 
 
 def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor]], seed: int) -> float | None:
     """Return the log of the largest Jacobian norm of a homogeneous network beyond the float range, or ``None``."""
     logs = []
+    network = Rescaled(captured, program, inputs[0], torch.float64)
+    if not is_homogeneous(network):
+        return None
     for given in inputs:
-        function = Rescaled(captured, program, given, torch.float64)
-        if not is_homogeneous(function):
-            return None
+        function = network.at(given)
         x = function.point()
         if not function.fix(x):
             continue

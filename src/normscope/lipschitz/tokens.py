@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, LinearOp, Track, evaluate, track, tracks
+from normscope.core.memory import available
+from normscope.operators.expression import Expr, LinearOp, Track, between, evaluate, track, tracks
 
 #: Largest side of a matrix that is formed for a segment acting token by token.
 LARGEST_MATRIX = 20_000
+#: Entries of a matrix for which there is always memory.
+SMALL_MATRIX = 2**22
 #: Most entries of a stack of matrices, one for each row.
 LARGEST_STACK = 20_000_000
 #: Bytes of matrices that are kept to be extended by further operations.
-KEPT_BYTES = 2**28
+KEPT_BYTES = 2**26
 
 #: An axis of the source, as (length, stride), and where it ends up in the target.
 Axis = tuple[tuple[int, int], tuple[int, int]]
@@ -87,7 +90,8 @@ class TokenMatrices:
         (n, s), _ = axis
         places = tracks(source, target, (n, s))
         width = source.numel // n
-        if places is None or max(width, target.numel // n) > LARGEST_MATRIX:
+        tallest = max(e.numel for e in between(source, target)) // n if target.id != source.id else width
+        if places is None or max(width, target.numel // n) > LARGEST_MATRIX or not _fits(width * tallest):
             return None
         found: dict[int, Known] = {source.id: _identity(width)}
         order = self._missing(source, target, (n, s), found)
@@ -127,6 +131,11 @@ class TokenMatrices:
 def token_matrix(source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
     """Return the matrix by which a map treats every token, as :meth:`TokenMatrices.matrix` does, and keep nothing."""
     return TokenMatrices(0).matrix(source, target, axis)
+
+
+def _fits(entries: int) -> bool:
+    """Tell whether a few copies of a matrix fit into memory."""
+    return entries <= SMALL_MATRIX or 6 * 8 * entries < available()
 
 
 def _identity(width: int) -> Selection:
