@@ -9,6 +9,8 @@ from normscope.core.result import Result as Result
 from normscope.core.value import Kind as Kind
 from normscope.core.value import Value as Value
 from normscope.doctor import CheckResult as CheckResult
+from normscope.doctor import UnhealthyError as UnhealthyError
+from normscope.doctor import assert_healthy as assert_healthy
 from normscope.doctor import check as check
 from normscope.doctor.fixes import fix as fix
 from normscope.generalization.synthetic import decompose_synthetic as decompose_synthetic

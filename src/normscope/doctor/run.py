@@ -168,9 +168,10 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def _concerns(cause: Finding, other: Finding) -> bool:
-    """Tell whether a finding lies at the place of another, or comes of an error, which spreads through a network."""
-    spreads = cause.severity is Severity.ERROR
-    return spreads or bool(set(cause.everywhere) & set(other.everywhere))
+    """Tell whether a finding lies where another one does, or around it, or comes of an error, which spreads."""
+    if cause.severity is Severity.ERROR:
+        return True
+    return any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
 
 
 def run_rules(

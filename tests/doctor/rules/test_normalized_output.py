@@ -11,11 +11,12 @@ from normscope import check
 def test_small_outputs_only() -> None:
     """A classifier's logits, also behind a softmax; not an embedding, not tokens, not a layer in the middle."""
     for layers, told in (
-        ((nn.Linear(6, 3, bias=False), nn.BatchNorm1d(3)), 1),
-        ((nn.Linear(6, 3), nn.LayerNorm(3), nn.Softmax(-1)), 1),
-        ((nn.Linear(6, 128, bias=False), nn.BatchNorm1d(128)), 0),
+        ((nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3, bias=False), nn.BatchNorm1d(3)), 1),
+        ((nn.Linear(6, 3, bias=False), nn.BatchNorm1d(3)), 0),
+        ((nn.Linear(6, 6), nn.Linear(6, 3), nn.LayerNorm(3), nn.Softmax(-1)), 1),
+        ((nn.Linear(6, 6), nn.Linear(6, 128, bias=False), nn.BatchNorm1d(128)), 0),
         ((nn.Linear(6, 3), nn.LayerNorm(3), nn.Linear(3, 3)), 0),
     ):
         assert len(found("NS106", nn.Sequential(*layers), noise(8, 6))) == told
-    assert found("NS106", nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6)), noise(8, 4, 6)) == []
+    assert found("NS106", nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.LayerNorm(6)), noise(8, 4, 6)) == []
     assert "NS106" not in check(nn.BatchNorm1d(3), noise(8, 3), purpose="contrastive").ran

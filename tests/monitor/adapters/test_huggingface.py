@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from normscope.doctor import UnhealthyError
 from normscope.graph.guard import same_bits
-from normscope.monitor import HuggingFaceMonitor, Run
+from normscope.monitor import HuggingFaceDoctor, HuggingFaceMonitor, Run
 from normscope.zoo.randomness import seeded
 
 transformers = pytest.importorskip("transformers")
@@ -125,3 +126,16 @@ def test_an_evaluation_after_training_is_kept(tmp_path: Path) -> None:
     run = Run.open(tmp_path / "run")
     assert run.series("train/eval_loss").values.tolist() == [found["eval_loss"]]
     assert run.config["ended"] == {"step": 2}
+
+
+def test_a_training_that_cannot_go_well_is_stopped_before_its_first_step(tmp_path: Path) -> None:
+    """A healthy one goes on; weights that are no numbers are an error."""
+    doctor = HuggingFaceDoctor({"input_ids": probe()["input_ids"]})
+    train(model(), tmp_path, [doctor])
+    assert doctor.result is not None
+    assert not doctor.result.failed
+    broken = model()
+    with torch.no_grad():
+        broken.classifier.bias[0] = math.nan
+    with pytest.raises(UnhealthyError, match="NS002"):
+        train(broken, tmp_path, [HuggingFaceDoctor()])

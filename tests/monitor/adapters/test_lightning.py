@@ -14,8 +14,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from normscope.core.errors import InputError
+from normscope.doctor import UnhealthyError
 from normscope.graph.guard import same_bits
-from normscope.monitor import LightningMonitor, Run
+from normscope.monitor import LightningDoctor, LightningMonitor, Run
 from normscope.zoo.randomness import seeded
 
 lightning = pytest.importorskip("lightning.pytorch")
@@ -161,3 +162,16 @@ def test_all_optimizers_tell_their_rates(tmp_path: Path) -> None:
     for layer, rate in ((0, 0.5), (4, 0.25)):
         square = float(model.net[layer].weight.detach().double().square().sum())
         assert mon.monitor.latest[f"effective_rate/net.{layer}"] == pytest.approx(rate / square, rel=1e-5)
+
+
+def test_a_fit_that_cannot_go_well_is_stopped_before_its_first_step(tmp_path: Path) -> None:
+    """A healthy one goes on, with what was found to read; a scale of zero that everything passes is an error."""
+    doctor = LightningDoctor(data()[0])
+    fit(Classifier(), tmp_path, [doctor], epochs=1)
+    assert doctor.result is not None
+    assert not doctor.result.failed
+    closed = Classifier()
+    nn.init.zeros_(closed.net[1].weight)
+    with pytest.raises(UnhealthyError, match="NS603"):
+        fit(closed, tmp_path, [LightningDoctor(data()[0])])
+    assert int(closed.net[1].num_batches_tracked) == 0

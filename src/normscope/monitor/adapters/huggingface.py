@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from normscope.core.errors import MissingDependencyError
+from normscope.doctor import CheckResult, assert_healthy
 from normscope.monitor.monitor import Monitor
 
 try:
@@ -64,3 +65,31 @@ class HuggingFaceMonitor(TrainerCallback):
         """End the run."""
         if self.monitor is not None:
             self.monitor.close()
+
+
+class HuggingFaceDoctor(TrainerCallback):
+    """A callback that checks the model before its first step and stops a training that cannot go well.
+
+    Args:
+        data: some inputs as the model takes them, or nothing.
+        fail_on: the severity that stops it.
+        **options: of ``normscope.check``, such as ``ignore``.
+
+    Attributes:
+        result: what the check found.
+    """
+
+    def __init__(self, data: Any = None, fail_on: str = "error", **options: Any) -> None:
+        self.result: CheckResult | None = None
+        self._data, self._fail_on, self._options = data, fail_on, options
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Check the model, its optimizer and the size of a batch on one device.
+
+        Raises:
+            UnhealthyError: if something as grave is found.
+        """
+        data = dict(self._data) if hasattr(self._data, "items") else self._data
+        optimizer = getattr(kwargs.get("optimizer"), "optimizer", kwargs.get("optimizer"))
+        options = {"purpose": "train", "batch_size": args.per_device_train_batch_size, **self._options}
+        self.result = assert_healthy(kwargs["model"], data, optimizer, fail_on=self._fail_on, **options)

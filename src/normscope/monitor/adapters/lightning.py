@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from normscope.core.errors import InputError, MissingDependencyError
+from normscope.doctor import CheckResult, assert_healthy
 from normscope.monitor.monitor import Monitor
 
 
@@ -81,6 +82,37 @@ class LightningMonitor(_callback()):  # type: ignore[misc]
         """End the run without measuring: what was written stays."""
         if self.monitor is not None:
             self.monitor.close(measure=False)
+
+
+class LightningDoctor(_callback()):  # type: ignore[misc]
+    """A callback that checks the module before its first step and stops a fit that cannot go well.
+
+    Args:
+        data: some inputs as the module's ``forward`` takes them, or nothing.
+        fail_on: the severity that stops it.
+        module: where the network is inside the Lightning module; by default the module itself.
+        **options: of ``normscope.check``, such as ``batch_size`` and ``ignore``.
+
+    Attributes:
+        result: what the check found.
+    """
+
+    def __init__(self, data: Any = None, fail_on: str = "error", *, module: str = "", **options: Any) -> None:
+        super().__init__()
+        self.result: CheckResult | None = None
+        self._data, self._fail_on, self._module, self._options = data, fail_on, module, options
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Check the network and its optimizer.
+
+        Raises:
+            UnhealthyError: if something as grave is found.
+        """
+        model = pl_module.get_submodule(self._module)
+        optimizers = [getattr(each, "optimizer", each) for each in trainer.optimizers]
+        optimizer = optimizers[0] if len(optimizers) == 1 else None
+        options = {"purpose": "train", **self._options}
+        self.result = assert_healthy(model, self._data, optimizer, fail_on=self._fail_on, **options)
 
 
 class _Logger:

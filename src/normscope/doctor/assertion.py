@@ -1,0 +1,69 @@
+"""``assert_healthy``: a check that raises, for tests and training loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.finding import Finding
+from normscope.doctor.run import CheckResult, check
+from normscope.doctor.settings import Settings
+
+
+class UnhealthyError(AssertionError):
+    """A model has findings as grave as those it was asked not to have.
+
+    Attributes:
+        result: what the check found.
+    """
+
+    def __init__(self, result: CheckResult, findings: list[Finding]) -> None:
+        self.result = result
+        super().__init__("\n".join(_line(f) for f in findings))
+
+
+def _line(finding: Finding) -> str:
+    """Return a finding in one line.
+
+    >>> from normscope.core.finding import Severity
+    >>> _line(Finding("NS101", Severity.WARNING, "conv", "a bias has no effect", fix="bias=False"))
+    'NS101 warning (likely) conv: a bias has no effect. Fix: bias=False'
+    """
+    fix = f". Fix: {finding.fix}" if finding.fix else ""
+    head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {finding.place or 'model'}"
+    return f"{head}: {finding.message}{fix}"
+
+
+def assert_healthy(
+    model: nn.Module,
+    data: Any = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    *,
+    fail_on: str = "warning",
+    **options: Any,
+) -> CheckResult:
+    """Check a model and raise if anything as grave as asked is found.
+
+    Args:
+        model: any PyTorch module.
+        data: inputs as for ``check``.
+        optimizer: its optimizer.
+        fail_on: ``info``, ``warning``, ``error`` or ``never``.
+        **options: further arguments of ``check``, such as ``purpose`` and ``ignore``.
+
+    Returns:
+        The result, with whatever is milder.
+
+    Raises:
+        UnhealthyError: an ``AssertionError`` with one line for each finding.
+
+    >>> assert_healthy(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))).failed
+    False
+    """
+    settings = Settings(fail_on=fail_on)
+    result = check(model, data, optimizer, settings=settings, **options)
+    if result.failed:
+        raise UnhealthyError(result, [f for f in result.findings if settings.fails([f])])
+    return result
