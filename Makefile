@@ -5,10 +5,10 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint docs clean
+.PHONY: help demo test test-all bench lint docs clean
 
 help: ## show what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -19,8 +19,11 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, analyze both, write a report to open
 	$(BIN)/normscope demo --out normscope-demo
 
-test: $(STAMP) lint ## set up, lint, type-check and run every test
+test: $(STAMP) lint ## set up, lint, type-check and run the tests; of the long ones a part that changes daily
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+test-all: $(STAMP) lint ## the same with every long test whole (hours)
+	NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -1,12 +1,18 @@
-"""What holds for every test: one thread per process."""
+"""What holds for every test: one thread per process, and a seed that changes from day to day for what runs in part."""
 
 from __future__ import annotations
+
+import os
+import time
 
 import pytest
 import torch
 
 from normscope.core import attempt
 from normscope.core.errors import NormscopeError
+
+#: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
+SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,3 +34,8 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
         return told(what, error)
 
     monkeypatch.setattr(attempt, "failure", raised)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which part of the long tests was run."""
+    terminalreporter.write_line(f"part of the long tests: NORMSCOPE_SEED={SEED} (set it to run the same part again)")

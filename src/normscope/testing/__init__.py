@@ -1,1 +1,7 @@
-"""Checks shipped for people who add an operator or a bound."""
+"""Checks shipped for people who add an operator or a bound, and for those who do not believe one."""
+
+from normscope.testing.refutation import Attack, Refutation
+from normscope.testing.refute import refute
+from normscope.testing.upper_bound import Checked, check_upper_bound
+
+__all__ = ["Attack", "Checked", "Refutation", "check_upper_bound", "refute"]

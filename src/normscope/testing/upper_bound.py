@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -20,9 +20,7 @@ from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.program import Program, Walk
 from normscope.operators.survey import survey
 from normscope.testing.node_bounds import EVALUATION, node_violations, tensors_inside
-
-#: A network on flattened inputs, many at once: (points, entries) -> (points, outputs).
-Flat = Callable[[Tensor], Tensor]
+from normscope.testing.pairs import Flat, ascended
 
 
 @dataclass
@@ -227,7 +225,7 @@ def _refute_everywhere(
     checked.compare("everywhere", _quotients(function, x), "a pair")
     order = norms.nan_to_num(0.0).argsort(descending=True)
     starts = torch.cat([x[order[:3]], data[:2]])
-    a, b = _ascended(function, starts, generator, ascent)
+    a, b = ascended(function, starts, generator, ascent)
     checked.compare("everywhere", _largest_pair(function, a, b), "an ascended pair")
     checked.compare("everywhere", float(_jacobian_norms(function, torch.cat([a, b])).nan_to_num(0.0).max()), "ascent")
 
@@ -244,7 +242,7 @@ def _refute_on_data(
     """Hold data, points near it and ascended points against the bounds on the domains the data gives."""
     near = data + 0.1 * data.std() * torch.randn(data.shape, generator=generator, dtype=torch.float64)
     mixed = 0.5 * (data + data.roll(1, 0))
-    a, b = _ascended(function, data, generator, ascent)
+    a, b = ascended(function, data, generator, ascent)
     others = torch.cat([near, mixed, a, b])
     at_data, at_others = _jacobian_norms(function, data), _jacobian_norms(function, others)
     for name, domain in domains.items():
@@ -256,31 +254,6 @@ def _refute_on_data(
         if bool(inside.any()):
             checked.compare(name, float(at_others[inside].nan_to_num(0.0).max()), "a Jacobian inside")
             checked.compare(name, _quotients(function, torch.cat([data, others[inside]])), "a pair inside")
-
-
-def _ascended(function: Flat, x: Tensor, generator: torch.Generator, steps: int) -> tuple[Tensor, Tensor]:
-    """Return pairs whose quotient gradient ascent has made large, one from each start."""
-    scale = x.norm(dim=1, keepdim=True) / math.sqrt(x.shape[1]) + 1e-12
-    point = torch.zeros_like(x).requires_grad_(True)  # in units of the scale, as is the step
-    step = (0.03 * torch.randn(x.shape, generator=generator, dtype=torch.float64)).requires_grad_(True)
-    optimizer = torch.optim.Adam([point, step], lr=0.03)
-    best = torch.full((len(x),), -math.inf, dtype=torch.float64)
-    pair = (x.clone(), x + scale * step.detach())
-    for _ in range(steps):
-        a = x + scale * point
-        b = a + scale * step
-        with torch.enable_grad():
-            change = (function(x + scale * point + scale * step) - function(x + scale * point)).square().sum(1)
-            value = (change + 1e-300).log() - (scale * step).square().sum(1).log()
-        better = value.detach() > best
-        best = torch.where(better, value.detach(), best)
-        pair = tuple(torch.where(better[:, None], new.detach(), old) for new, old in zip((a, b), pair, strict=True))  # type: ignore[assignment]
-        if not value.requires_grad:
-            break
-        grads = torch.autograd.grad(-value.sum(), [point, step], allow_unused=True, materialize_grads=True)
-        point.grad, step.grad = (g.nan_to_num(0.0, 0.0, 0.0) for g in grads)
-        optimizer.step()
-    return pair
 
 
 def _largest_pair(function: Flat, a: Tensor, b: Tensor) -> float:

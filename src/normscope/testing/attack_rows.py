@@ -1,0 +1,187 @@
+"""Attack the tables of layers and normalizers: each module alone, as the user wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from normscope.core.result import LayerResult, NormalizerResult
+from normscope.operators.normalizer import acts_on_weights
+from normscope.testing.hooked_model import Call
+from normscope.testing.pairs import attack, best_pair, everywhere
+from normscope.testing.scene import Scene, attempt, find_calls, groups_of
+
+#: Entries of a matrix that is formed to be compared with its norm.
+DENSE = 4_000_000
+#: Relative error of the norm of such a matrix.
+_SVD = 1e-10
+
+
+def attack_layers(scene: Scene) -> None:
+    """Hold the norm of every layer, alone and with the normalization after it, against the module itself."""
+    calls = find_calls([row.name for row in scene.result.layers], scene.hooked, scene.trace)
+    for row in scene.result.layers:
+        scene.say(f"attacking layer {row.name}")
+        call = calls[row.name]
+        if isinstance(call, str):
+            attempt(scene, f"layers[{row.name}]", lambda row=row, why=call: _attack_weight(scene, row, why))  # type: ignore[misc]
+        else:
+            attempt(scene, f"layers[{row.name}]", lambda row=row, call=call: _attack_layer(scene, row, call))  # type: ignore[misc]
+
+
+def _attack_weight(scene: Scene, row: LayerResult, why: str) -> None:
+    """Hold the norm of a matrix that no module of its own applies against the parameter of its shape, if one is."""
+    base = row.name.rpartition("#")[0] or row.name
+    module = scene.hooked.modules.get(base) or scene.hooked.modules.get(base.rpartition(".")[0])
+    found = [] if module is None else [p for p in module.parameters(recurse=False) if tuple(p.shape) == row.shape]
+    if row.kind != "matrix" or len(row.shape) != 2 or len(found) != 1:
+        scene.skip(f"layers[{row.name}]", why)
+        return
+    _hold_norm(scene, row, float(torch.linalg.matrix_norm(found[0].detach().double(), ord=2)), "singular values")
+
+
+def _hold_norm(scene: Scene, row: LayerResult, norm: float, how: str) -> None:
+    """Hold the true norm of a layer against its bounds."""
+    log = math.log(norm) if norm > 0 else -math.inf
+    scene.hold("layers", row.name, "upper", row.upper, log - _SVD, how)
+    scene.hold("layers", row.name, "lower", row.lower, log + _SVD, how)
+
+
+def _attack_layer(scene: Scene, row: LayerResult, call: Call) -> None:
+    """Hold one layer, and the same with the fixed normalization after it, against the module."""
+    function = scene.hooked.function(call)
+    shape = _sample_shape(scene, call)
+    truth = linear_norm(function, shape)
+    if isinstance(truth, str):
+        scene.skip(f"layers[{row.name}]", truth)
+        return
+    norm, exact = truth
+    if exact:
+        _hold_norm(scene, row, norm, "singular values")
+    else:
+        scene.hold("layers", row.name, "upper", row.upper, math.log(norm) if norm > 0 else -math.inf, "pair")
+    if row.folded is None:
+        return
+    after = scene.trace.after[call]
+    following = [c for c in scene.trace.order if scene.trace.before.get(c) is after and c != call]
+    following = [c for c in following if not any(True for _ in scene.hooked.modules[c[0]].children())]
+    for other in following:
+        second = scene.hooked.function(other)
+        folded = linear_norm(lambda x, second=second: second(function(x)), shape)  # type: ignore[misc]
+        if not isinstance(folded, str) and "norm" in type(scene.hooked.modules[other[0]]).__name__.lower():
+            log = math.log(folded[0]) - _SVD if folded[0] > 0 else -math.inf
+            scene.hold("layers", row.name, "folded", row.folded, log, f"with {other[0]}")
+            return
+    scene.skip(f"layers[{row.name}].folded", "no module reads the result of the layer directly")
+
+
+def _sample_shape(scene: Scene, call: Call) -> tuple[int, ...]:
+    """Return the shape of what goes into a call for one point."""
+    shape = tuple(scene.trace.before[call].shape)
+    return (shape[0] // len(scene.trace.output), *shape[1:])
+
+
+def linear_norm(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> tuple[float, bool] | str:
+    """Return the norm of an affine map, and whether it is exact; what is not affine is said in words.
+
+    Args:
+        function: takes tensors whose first axis is a batch.
+        shape: of one input, its first axis part of a batch.
+
+    >>> linear_norm(lambda x: 3 * x + 1, (1, 4))
+    (3.0, True)
+    >>> linear_norm(torch.sin, (1, 4))
+    'the module does more than a linear map'
+    """
+    generator = torch.Generator().manual_seed(0)
+    n = math.prod(shape)
+    with torch.no_grad():
+        zero = function(torch.zeros(shape, dtype=torch.float64))
+        a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+        left, right = function(2 * a - b), 2 * function(a) - function(b)
+        if not torch.allclose(left, right, rtol=1e-6, atol=1e-6 * float(left.abs().max() + 1e-300)):
+            return "the module does more than a linear map"
+        if n * zero.numel() > DENSE:
+            flat = lambda x: function(x.reshape(len(x) * shape[0], *shape[1:])).reshape(len(x), -1)  # noqa: E731
+            start = torch.randn(2, n, generator=generator, dtype=torch.float64)
+            with torch.enable_grad():
+                return math.exp(attack(flat, start, noise=1e-13, generator=generator, steps=20).log), False
+        eye = torch.eye(n, dtype=torch.float64).reshape(n * shape[0], *shape[1:])
+        matrix = function(eye).reshape(n, -1) - zero.flatten()
+    return float(torch.linalg.matrix_norm(matrix, ord=2)), True
+
+
+def attack_normalizers(scene: Scene) -> None:
+    """Hold the constant of every normalizer against the module itself, everywhere and at the edge of its floor."""
+    calls = find_calls([row.name for row in scene.result.normalizers], scene.hooked, scene.trace)
+    for row in scene.result.normalizers:
+        scene.say(f"attacking normalizer {row.name}")
+        call = calls[row.name]
+        what = f"normalizers[{row.name}]"
+        if isinstance(call, str):
+            scene.skip(what, call)
+        elif acts_on_weights(row.kind):
+            attempt(scene, what, lambda row=row, call=call: _attack_reparametrized(scene, row, call))  # type: ignore[misc]
+        else:
+            attempt(scene, what, lambda row=row, call=call: _attack_normalizer(scene, row, call))  # type: ignore[misc]
+
+
+def _attack_reparametrized(scene: Scene, row: NormalizerResult, call: Call) -> None:
+    """Hold the number of a normalizer of weights against the layer whose weight it normalizes."""
+    truth = linear_norm(scene.hooked.function(call), _sample_shape(scene, call))
+    if isinstance(truth, str):
+        scene.skip(f"normalizers[{row.name}]", truth)
+        return
+    log = math.log(truth[0]) - _SVD if truth[0] > 0 else -math.inf
+    scene.hold("normalizers", row.name, "proved", row.proved, log, "singular values")
+
+
+def _attack_normalizer(scene: Scene, row: NormalizerResult, call: Call) -> None:
+    """Hold one normalizer of activations against its module."""
+    module = scene.hooked.modules[call[0]]
+    if "norm" not in type(module).__name__.lower() and "grn" not in type(module).__name__.lower():
+        scene.skip(f"normalizers[{row.name}]", f"{type(module).__name__} may do more than normalize")
+        return
+    apply = scene.hooked.function(call)
+    seen = scene.trace.before[call].detach()
+    n = len(scene.trace.output)
+    shape = (seen.shape[0] // n, *seen.shape[1:])
+    flat = lambda x: apply(x.reshape(len(x) * shape[0], *shape[1:])).reshape(len(x), -1)  # noqa: E731
+    data = seen.reshape(n, -1)
+    points = everywhere(data, [shape], scene.generator)
+    found = attack(flat, points, noise=scene.noise, generator=scene.generator)
+    scene.hold("normalizers", row.name, "proved", row.proved, found, "pair")
+    if row.on_floor is None:
+        return
+    groups = groups_of(row, module, seen, apply)
+    if groups is None:
+        a = data.repeat(n, 1)
+        b = data.repeat_interleave(n, 0)
+        pair = best_pair(flat, a, b, scene.noise, scene.generator)
+        scene.hold("normalizers", row.name, "on_floor", row.on_floor, pair, "pair of the data")
+        return
+    noise = torch.randn(4, data.shape[1], generator=scene.generator, dtype=torch.float64)
+    base = torch.cat([data[:4], noise])
+    edge = groups.at_edge(base.reshape(len(base) * shape[0], *shape[1:])).reshape(len(base), -1)
+    inside = lambda x: groups.inside(x.reshape(len(x) * shape[0], *shape[1:]), len(x))  # noqa: E731
+    found = attack(flat, edge, noise=scene.noise, generator=scene.generator, inside=inside)
+    scene.hold("normalizers", row.name, "on_floor", row.on_floor, found, "pair at the edge of the floor")
+
+
+def attack_effect(scene: Scene) -> None:
+    """Hold certified products of rows against the products of what was attained at each of them."""
+    attained = {(a.table, a.name, a.number): a.attained for a in scene.attacks}
+    folded = [row.name for row in scene.result.layers if row.folded is not None]
+    fixed = [row.name for row in scene.result.normalizers if "slides" in row.details]
+    for key, field, rows in (
+        ("folded_product", "log10", [("layers", name, "folded") for name in folded]),
+        ("folded_product", "weights_log10", [("layers", name, "upper") for name in folded]),
+        ("normalizer_product", "log10", [("normalizers", name, "proved") for name in fixed]),
+    ):
+        claim = scene.result.effect.get(key)
+        if claim is None or not all(row in attained for row in rows):
+            continue
+        scene.hold_log10("effect", key, field, float(claim[field]), math.fsum(attained[row] for row in rows))

@@ -1,0 +1,317 @@
+"""A copy of a user's model in float64 that records what passes each of its modules, as a function of its input.
+
+Bounds come from a graph; this is the other side of the comparison, so it uses none of it: the user's own ``forward``
+runs, and hooks record the first tensor that goes into each module and the first that comes out.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+
+from normscope.core.errors import InputError
+from normscope.graph.inputs import ModelInputs
+
+#: Call of a module: its path and the number of the call, from zero.
+Call = tuple[str, int]
+_NARROW = (torch.float32, torch.float16, torch.bfloat16)
+_NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+#: Relative error of a value that is evaluated in float64, and in float32.
+WIDE_NOISE, NARROW_NOISE = 1e-13, 1e-6
+
+
+class _Wide(TorchFunctionMode):
+    """Compute in float64 what asks for float32, and put given tensors in the place of looked-up embeddings.
+
+    Args:
+        tokens: the integer inputs of the model.
+        blocks: what the embeddings of these tokens give, in order of use.
+    """
+
+    def __init__(self, tokens: Sequence[Tensor] = (), blocks: Sequence[Tensor] = ()) -> None:
+        super().__init__()
+        self.tokens, self.blocks, self.narrow = tokens, list(blocks), False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one function of torch."""
+        if func in _NARROWING:
+            func = torch.Tensor.double
+        args = tuple(torch.float64 if _is_narrow(a) else a for a in args)
+        kwargs = {k: torch.float64 if _is_narrow(v) else v for k, v in (kwargs or {}).items()}
+        ids = _looked_up(func, args, self.tokens)
+        out = func(*args, **kwargs)
+        if ids is not None and self.blocks and out.shape == self.blocks[0].shape:
+            return self.blocks.pop(0)
+        if isinstance(out, Tensor) and out.dtype in _NARROW:
+            self.narrow = True
+        return out
+
+
+def _looked_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> Tensor | None:
+    """Return the ids that a call of an embedding looks up, if they are those the model was given."""
+    place = {F.embedding: 0, torch.embedding: 1}.get(func)
+    if place is None:
+        return None
+    ids = args[place]
+    return ids if any(ids.shape == t.shape and torch.equal(ids, t) for t in tokens) else None
+
+
+def _is_narrow(value: Any) -> bool:
+    """Tell whether a value is a dtype narrower than float64."""
+    return isinstance(value, torch.dtype) and value in _NARROW
+
+
+@dataclass(eq=False)
+class Trace:
+    """What one run recorded, one row per point.
+
+    Attributes:
+        output: the floating outputs of the model, flattened side by side.
+        before: what went into each call of a module.
+        after: what came out of it.
+        order: the calls, in the order in which they ended.
+    """
+
+    output: Tensor
+    before: dict[Call, Tensor] = field(default_factory=dict)
+    after: dict[Call, Tensor] = field(default_factory=dict)
+    order: list[Call] = field(default_factory=list)
+
+    def rows(self, call: Call | None) -> Tensor:
+        """Return the tensor at a place, flattened, one row per point; ``None`` is the output of the model."""
+        value = self.output if call is None else self.after[call]
+        return value.reshape(len(self.output), -1)
+
+
+class HookedModel:
+    """A copy of a model in float64, as a function of the points at which it is attacked.
+
+    A point is the floating inputs of one sample, or for token models the outputs of the embeddings, flattened side by
+    side. Everything else the model takes is held as it is in the inputs given.
+
+    Args:
+        model: the user's; it is copied, never run.
+        inputs: one sample (or one stacked batch): a call of the model.
+        blocks: shapes of the tensors a point holds, and whether each is an ``input`` or an ``embedding output``.
+        batch_statistics: let BatchNorm use the statistics of its batch.
+
+    Raises:
+        InputError: if the model cannot be copied.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        inputs: ModelInputs,
+        blocks: Sequence[Mapping[str, Any]],
+        *,
+        batch_statistics: bool = False,
+    ) -> None:
+        try:
+            self.model = copy.deepcopy(model).double().eval()
+        except Exception as error:
+            raise InputError(f"The model cannot be copied, so it cannot be attacked: {error}") from error
+        self.model.requires_grad_(False)
+        if batch_statistics:
+            for module in self.model.modules():
+                if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                    module.train()
+        self.inputs = ModelInputs(tuple(_wide(a) for a in inputs.args), {k: _wide(v) for k, v in inputs.kwargs.items()})
+        takes = inspect.signature(self.model.forward).parameters
+        if hasattr(self.model, "config") and "use_cache" in takes and "use_cache" not in inputs.kwargs:
+            self.inputs.kwargs["use_cache"] = False
+        self.shapes = [tuple(b["shape"]) for b in blocks]
+        self.looked_up = any(b["kind"] != "input" for b in blocks)
+        self.modules = dict(self.model.named_modules())
+        if self.looked_up:  # what else the analysis lets move (embedded positions, further inputs) is held
+            known = set(self.shapes)
+            self.shapes = [shape for t in self._embedded(self.inputs) if (shape := tuple(t.shape)) in known]
+        self.stacked = any(s and s[0] != 1 for s in self.shapes)
+        self.identities: set[str] = set()
+        self.mixed: set[Call | None] = set()
+        self.noise = WIDE_NOISE
+
+    def point(self, inputs: ModelInputs | None = None) -> Tensor:
+        """Return the point of some inputs; by default of those given at first.
+
+        Raises:
+            InputError: if the blocks are not found among the inputs.
+        """
+        inputs = self.inputs if inputs is None else inputs
+        if not self.looked_up:
+            found = [t.detach().double() for t in inputs.tensors() if t.is_floating_point()]
+        else:
+            found = self._embedded(inputs)
+        shapes = [tuple(t.shape) for t in found]
+        if shapes != self.shapes or not shapes:
+            raise InputError(f"The analysis speaks of inputs of shapes {self.shapes}; the model is given {shapes}.")
+        return torch.cat([t.flatten() for t in found])
+
+    def _embedded(self, inputs: ModelInputs) -> list[Tensor]:
+        """Return what the embeddings of the tokens give, in order of use."""
+        found: list[Tensor] = []
+        tokens = [t for t in inputs.tensors() if not t.is_floating_point()]
+
+        class Watch(TorchFunctionMode):
+            def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+                out = func(*args, **(kwargs or {}))
+                if _looked_up(func, args, tokens) is not None:
+                    found.append(out.detach().clone())
+                return out
+
+        with self._running(), Watch(), torch.no_grad():
+            self.model(*inputs.args, **{**self.inputs.kwargs, **inputs.kwargs})
+        return [f for f in found if tuple(f.shape) in self.shapes]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Run without moving the random generators, in double precision, with attention that can be differentiated."""
+        default = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
+                torch.manual_seed(0)
+                yield
+        finally:
+            torch.set_default_dtype(default)
+
+    def __call__(
+        self, x: Tensor, shifts: Mapping[Call, Tensor] | None = None, weights: Mapping[str, Tensor] | None = None
+    ) -> Trace:
+        """Run the model at points, one per row, and record everything.
+
+        Args:
+            x: the points; where one point is a stacked batch there is one row.
+            shifts: added to what comes out of calls of modules.
+            weights: put in the place of parameters, by name.
+        """
+        n = len(x)
+        blocks = [
+            part.reshape(n * shape[0] if shape else n, *shape[1:])
+            for part, shape in zip(torch.split(x, [math.prod(s) for s in self.shapes], 1), self.shapes, strict=True)
+        ]
+        given = ModelInputs(
+            tuple(self._repeated(a, n) for a in self.inputs.args),
+            {k: self._repeated(v, n) for k, v in self.inputs.kwargs.items()},
+        )
+        tokens: list[Tensor] = [t for t in given.tensors() if not t.is_floating_point()]
+        if not self.looked_up:
+            rest = iter(blocks)
+            place = lambda v: next(rest) if isinstance(v, Tensor) and v.is_floating_point() else v  # noqa: E731
+            given = ModelInputs(tuple(map(place, given.args)), {k: place(v) for k, v in given.kwargs.items()})
+        trace = Trace(x)
+        wide = _Wide(tokens, blocks if self.looked_up else ())
+        with self._running(), _recording(self.modules, trace, shifts or {}, self.identities), wide:
+            out = functional_call(self.model, dict(weights or {}), given.args, given.kwargs)
+        if wide.blocks:
+            raise InputError("The embeddings of the model were not found when it was run again.")
+        if wide.narrow:
+            self.noise = NARROW_NOISE
+        found = [t.double().reshape(n, -1) for t in floats(out)]
+        trace.output = torch.cat(found, 1) if found else torch.zeros(n, 0, dtype=torch.float64)
+        return trace
+
+    def _repeated(self, value: Any, n: int) -> Any:
+        """Return an argument for n samples."""
+        if not isinstance(value, Tensor) or n == 1 or not value.ndim or value.shape[0] != 1:
+            return value
+        return value.expand(n, *value.shape[1:])
+
+    def mixed_calls(self, x: Tensor) -> set[Call | None]:
+        """Return the places at which points run together do not give, row by row, what each gives alone."""
+        if self.stacked or len(x) < 2:
+            return {None}
+        with torch.no_grad():
+            together, alone = self(x), [self(row[None]) for row in x]
+        found: set[Call | None] = set()
+        for call in (None, *together.order):
+            try:
+                rows = torch.cat([t.rows(call) for t in alone])
+                same = torch.allclose(together.rows(call), rows, rtol=1e-6, atol=1e-9)
+            except (RuntimeError, KeyError):  # no axis of samples
+                same = False
+            if not same:
+                found.add(call)
+        return found
+
+    def function(self, call: Call) -> Callable[[Tensor], Tensor]:
+        """Return a module without children as a function of its first input."""
+        module = self.modules[call[0]]
+
+        def apply(x: Tensor) -> Tensor:
+            with self._running(), _Wide():
+                out = module(x)
+            return out if isinstance(out, Tensor) else next(floats(out))
+
+        return apply
+
+
+@contextmanager
+def _recording(
+    modules: Mapping[str, nn.Module], trace: Trace, shifts: Mapping[Call, Tensor], identities: set[str]
+) -> Iterator[None]:
+    """Record every call of every module while the context lasts."""
+    counts: dict[str, int] = {}
+
+    def hook(name: str) -> Callable[..., Any]:
+        def record(_: nn.Module, args: Any, kwargs: Any, out: Any) -> Any:
+            call = (name, counts.get(name, 0))
+            counts[name] = call[1] + 1
+            first = next(floats((args, kwargs)), None)
+            if name in identities and first is not None:
+                out = first
+            last = next(floats(out), None)
+            if last is None:
+                return None
+            if call in shifts and out is last:
+                out = last = last + shifts[call].reshape(last.shape)
+            if first is not None:
+                trace.before[call] = first
+            trace.after[call] = last
+            trace.order.append(call)
+            return out
+
+        return record
+
+    handles = [m.register_forward_hook(hook(name), with_kwargs=True) for name, m in modules.items()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def floats(value: Any) -> Iterator[Tensor]:
+    """Yield the floating tensors in a value, in order.
+
+    >>> [t.item() for t in floats({"a": torch.tensor(1.0), "b": [torch.tensor(2), torch.tensor(3.0)]})]
+    [1.0, 3.0]
+    """
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from floats(item)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from floats(item)
+
+
+def _wide(value: Any) -> Any:
+    """Return a floating tensor in float64, on its own; anything else as it is."""
+    if isinstance(value, Tensor):
+        return value.detach().double() if value.is_floating_point() else value.detach().clone()
+    return value

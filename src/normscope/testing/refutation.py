@@ -1,0 +1,153 @@
+"""What came of an attempt to refute certified numbers: each one attacked, how near the attack came, what fell."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from normscope.core.files import write_text
+from normscope.core.value import LN10, json_number
+
+#: Version of the JSON form.
+REFUTATION_VERSION = 1
+#: A bound counts as refuted if what is attained exceeds it by more than this, relatively.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One certified number and what was attained against it.
+
+    Attributes:
+        table: where it stands: ``layers``, ``normalizers``, ``depth``, ``end_to_end``, ``effect``, ``weights``.
+        name: its row or place, e.g. ``conv1``.
+        number: which number of it, e.g. ``upper``.
+        domain: the inputs it speaks about.
+        claimed: natural logarithm of the number.
+        attained: natural logarithm of what was attained, or of the truth for a claimed lower bound.
+        lower: whether the number claims to be attained, so that the truth must be at least as large.
+        how: what was done.
+
+    >>> Attack("layers", "fc", "upper", "all inputs", 0.0, 0.1).refuted
+    True
+    """
+
+    table: str
+    name: str
+    number: str
+    domain: str
+    claimed: float
+    attained: float
+    lower: bool = False
+    how: str = "pair"
+
+    @property
+    def refuted(self) -> bool:
+        """Tell whether the number is wrong."""
+        if self.lower:
+            return self.claimed > self.attained + TOLERANCE
+        return self.attained > self.claimed + TOLERANCE
+
+    @property
+    def ratio(self) -> float:
+        """Return how much of the claimed number was attained: above one an upper bound is refuted."""
+        if self.attained == self.claimed:
+            return 1.0
+        return math.exp(min(self.attained - self.claimed, 700.0))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "table": self.table,
+            "name": self.name,
+            "number": self.number,
+            "domain": self.domain,
+            "claimed_log10": json_number(self.claimed / LN10),
+            "attained_log10": json_number(self.attained / LN10),
+            "ratio": json_number(self.ratio),
+            "lower": self.lower,
+            "how": self.how,
+            "refuted": self.refuted,
+        }
+
+    def __str__(self) -> str:
+        sign = ">=" if self.lower else "<="
+        mark = "REFUTED" if self.refuted else "holds"
+        return (
+            f"{mark:8} {self.table}[{self.name or 'model'}].{self.number}: attained {_number(self.attained)} {sign} "
+            f"claimed {_number(self.claimed)}, ratio {self.ratio:.6g} ({self.how})"
+        )
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """What came of an attempt to refute every certified number of a model's results.
+
+    Attributes:
+        model: its name.
+        seed: of everything random.
+        attacks: every number attacked.
+        skipped: numbers that were not attacked, each with the reason.
+    """
+
+    model: str
+    seed: int
+    attacks: tuple[Attack, ...]
+    skipped: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def refuted(self) -> tuple[Attack, ...]:
+        """Return the numbers that are wrong."""
+        return tuple(a for a in self.attacks if a.refuted)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": REFUTATION_VERSION,
+            "kind": "refutation",
+            "model": self.model,
+            "seed": self.seed,
+            "refuted": len(self.refuted),
+            "attacks": [a.to_dict() for a in self.attacks],
+            "skipped": [{"number": number, "reason": reason} for number, reason in self.skipped],
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    def __str__(self) -> str:
+        finite = [a for a in self.attacks if math.isfinite(a.claimed) and not a.lower]
+        nearest = sorted(finite, key=lambda a: a.ratio, reverse=True)[:5]
+        lines = [
+            f"{self.model}: {len(self.attacks)} certified numbers attacked, {len(self.refuted)} refuted, "
+            f"{len(self.skipped)} not attacked (seed {self.seed})"
+        ]
+        lines += [str(a) for a in self.refuted]
+        if nearest and not self.refuted:
+            lines += ["Nearest:", *(str(a) for a in nearest)]
+        lines += [f"not attacked: {number}: {reason}" for number, reason in self.skipped[:10]]
+        if len(self.skipped) > 10:
+            lines.append(f"... and {len(self.skipped) - 10} more")
+        return "\n".join(lines)
+
+
+def _number(log: float) -> str:
+    """Return a number given by its logarithm.
+
+    >>> _number(0.0), _number(1000.0), _number(-math.inf)
+    ('1', '10^434.294', '0')
+    """
+    if log == -math.inf:
+        return "0"
+    if log == math.inf:
+        return "inf"
+    return f"{math.exp(log):.9g}" if abs(log) < 30 else f"10^{log / LN10:.3f}"

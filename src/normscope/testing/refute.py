@@ -1,0 +1,117 @@
+"""``refute``: attack every certified number in the results of a model with the model itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.analysis import Options, analyze
+from normscope.analysis.weight_lipschitz import weight_lipschitz
+from normscope.core.errors import InputError
+from normscope.core.numbers import check_count
+from normscope.core.result import Result
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs, iterate
+from normscope.graph.repeatable_data import repeatable
+from normscope.testing.attack_network import attack_network
+from normscope.testing.attack_rows import attack_effect, attack_layers, attack_normalizers
+from normscope.testing.attack_weights import attack_weights
+from normscope.testing.hooked_model import HookedModel
+from normscope.testing.refutation import Refutation
+from normscope.testing.scene import Scene, attempt, samples_of
+
+#: Samples of the data that are used.
+SAMPLES = 8
+
+
+def refute(
+    model: nn.Module,
+    data: Any,
+    *,
+    result: Result | None = None,
+    name: str = "",
+    seed: int = 0,
+    effort: float = 1.0,
+    weights: bool = True,
+    progress: Callable[[str], None] | None = None,
+    **settings: Any,
+) -> Refutation:
+    """Try to refute every certified number in the results of a model, by running the model itself.
+
+    The model is analyzed, and a copy of it in float64 is run with hooks on its modules, so that nothing of the graph
+    behind the bounds is used: layers against their singular values, normalizers against pairs of inputs at every scale
+    and at the edge of their domain, totals and depth curves against pairs found by differentiation and ascent.
+
+    Args:
+        model: any PyTorch module; nothing of it is changed.
+        data: a tensor, tuple, dict or loader of inputs; its first samples are used.
+        result: what ``analyze`` gave for this model and the same samples; by default it is computed.
+        name: how the model is called.
+        seed: of everything random.
+        effort: how long to search: 2 takes about twice as long as 1.
+        weights: also attack what :func:`normscope.weight_lipschitz` says.
+        progress: called with a line of text at each step.
+        **settings: of the analysis, see :class:`normscope.Options`.
+
+    Returns:
+        Every number attacked, how near the attack came, and what was refuted.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with the model or the data.
+
+    >>> found = refute(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)).eval(), torch.randn(4, 4))
+    >>> len(found.attacks) >= 6, found.refuted
+    (True, ())
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    if data is None:
+        raise InputError("Attacking a model needs data: pass some inputs.")
+    check_count(seed, "seed", least=0)
+    if not effort > 0:
+        raise InputError(f"effort must be positive, got {effort}.")
+    options = Options.of(None, settings)
+    if options.mode == "frozen-batch":
+        raise InputError("refute attacks the modes 'running' and 'batch', not 'frozen-batch'.")
+    say = progress or (lambda text: None)
+    data = repeatable(data)
+    with untouched(model):
+        batch = _first(next(iter(iterate(data, model))), SAMPLES)
+        if result is None:
+            say("analyzing")
+            result = analyze(model, batch, name=name, options=options)
+        scene = _scene(model, batch, result, seed, effort, say)
+        attempt(scene, "layers", lambda: attack_layers(scene))
+        attempt(scene, "normalizers", lambda: attack_normalizers(scene))
+        attempt(scene, "effect", lambda: attack_effect(scene))
+        attempt(scene, "end_to_end", lambda: attack_network(scene))
+        if weights:
+            say("analyzing the weights")
+            attempt(scene, "weights", lambda: attack_weights(scene, weight_lipschitz(model, batch, options=options)))
+    return Refutation(name or type(model).__name__, seed, tuple(scene.attacks), tuple(scene.skipped))
+
+
+def _first(batch: ModelInputs, count: int) -> ModelInputs:
+    """Return the first samples of a batch, without labels."""
+    return samples_of(batch, min(count, max(batch.batch, 1)))[0]
+
+
+def _scene(
+    model: nn.Module, batch: ModelInputs, result: Result, seed: int, effort: float, say: Callable[[str], None]
+) -> Scene:
+    """Copy the model and run it at the data."""
+    blocks = result.input["blocks"]
+    size = next((b["shape"][0] for b in blocks if b["shape"]), 1)
+    samples = samples_of(batch, size)
+    hooked = HookedModel(model, samples[0], blocks, batch_statistics=result.model["mode"] == "batch")
+    data = torch.stack([hooked.point(s) for s in samples])
+    mixed = hooked.mixed_calls(data[:3])
+    independent = None not in mixed
+    hooked.mixed = mixed if independent else set()
+    with torch.no_grad():
+        trace = hooked(data) if independent else hooked(data[:1])
+    generator = torch.Generator().manual_seed(seed)
+    return Scene(model, batch, result, hooked, data, trace, independent, generator, effort, say)
