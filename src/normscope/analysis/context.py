@@ -19,6 +19,7 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
+from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import Best, number_of_points
@@ -46,6 +47,7 @@ class Work:
         candidates: inputs at which the network may be differentiated.
         messages: what a reader must know.
         compositions: of the bounds in the result, by their names there.
+        chains: certificates of whole parts of the network.
         best: the input with the largest Jacobian.
         coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
         other_shapes: samples of the data by their shapes, if these are not the example's.
@@ -61,6 +63,7 @@ class Work:
     candidates: list[list[Tensor]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
     compositions: dict[str, Composition] = field(default_factory=dict)
+    chains: Chains | None = None
     best: Best | None = None
     coupled: str = ""
     other_shapes: Counter[str] = field(default_factory=Counter)

@@ -16,12 +16,13 @@ from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
+from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Search, search
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.normalizer import acts_on_weights, couples_samples
-from normscope.operators.program import build_program
+from normscope.operators.program import Program, build_program
 from normscope.operators.survey import survey
 
 #: Normalizers for which the paper states a corollary of its own.
@@ -41,8 +42,8 @@ def end_to_end(
     nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
     out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
     work.say("composing the bound on all inputs")
-    found = attempt("the bound on all inputs", lambda: _everywhere(work, whole, mode), (nothing, None), told)
-    out["global"], out["global_probabilistic"] = found
+    found = attempt("the bound on all inputs", lambda: _everywhere(work, whole, mode), (nothing, None, None), told)
+    out["global"], out["global_probabilistic"], out["global_composition"] = found
     domain: Domain | None = None
     out |= dict.fromkeys(("variance_floor", "variance_floor_probabilistic", "without_normalizers"))
     if work.seen is not None:
@@ -83,13 +84,16 @@ def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> 
     }
 
 
-def _everywhere(work: Work, whole: str, mode: str | None) -> tuple[Value, Value | None]:
-    """Return the bound on all inputs, and say where it becomes infinite."""
-    composition = Composition(work.program, Domain(whole), work.norms)
+def _everywhere(work: Work, whole: str, mode: str | None) -> tuple[Value, Value | None, Value | None]:
+    """Return the bound on all inputs, with probability, and by composition alone; say where it becomes infinite."""
+    work.chains = _chains(work, work.program)
+    composition = Composition(work.program, Domain(whole), work.norms, work.chains)
     found = _values(composition, whole, mode)
     work.compositions["global"] = composition
     work.messages += _why_infinite(composition)
-    return found
+    if work.chains is None or not work.chains.used:
+        return *found, None
+    return *found, _values(Composition(work.program, Domain(whole), work.norms), whole, mode)[0]
 
 
 def everywhere_of(work: Work) -> str:
@@ -122,11 +126,20 @@ def _restricted(domain: str, condition: str) -> str:
 def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Value, Value | None]:
     """Return the certified value of a composition, and the probabilistic one where it is smaller."""
     certified, probable, delta = composition.total()
-    rest = {"domain": domain, "mode": mode, "statement": "normscope F10", "assumptions": ("exact real arithmetic",)}
+    chained = composition.chains is not None and composition.chains.used
+    statement = "normscope Proposition CHAIN-1" if chained else "normscope F10"
+    rest = {"domain": domain, "mode": mode, "statement": statement, "assumptions": ("exact real arithmetic",)}
     value = Value(rounded_up(certified), Kind.CERTIFIED, **rest)  # type: ignore[arg-type]
     if delta == 0.0 or probable >= certified:
         return value, None
     return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
+
+
+def _chains(work: Work, program: Program) -> Chains | None:
+    """Return the chains of a program, none if no time is to be spent on them or the batch is the input."""
+    if not work.options.time or work.stacked is not None:
+        return None
+    return Chains(program, seconds=work.options.time, progress=work.say)
 
 
 def rounded_up(log: float) -> float:
@@ -146,12 +159,12 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     whole = everywhere_of(work)
     name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
     domain = Domain(name, floors)
-    composition = Composition(work.program, domain, work.norms)
+    composition = Composition(work.program, domain, work.norms, work.chains)
     value, probable = _values(composition, name, mode)
     if math.isinf(value.log) and value.log > 0:
         name = _restricted(name, "within the data's range and norms")
         domain = Domain(name, floors, tuple(seen.inputs))
-        composition = Composition(work.program, domain, work.norms)
+        composition = Composition(work.program, domain, work.norms, work.chains)
         value, probable = _values(composition, name, mode)
     work.compositions["variance_floor"] = composition
     return domain, value, probable
@@ -164,11 +177,12 @@ def _without(work: Work) -> Value | None:
     work.say("composing the bound without normalizers")
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)
     whole = everywhere_of(work)
-    composition = Composition(program, Domain(whole), work.norms)
+    chains = _chains(work, program)
+    composition = Composition(program, Domain(whole), work.norms, chains)
     value, _ = _values(composition, whole, None)
     if math.isinf(value.log) and value.log > 0 and work.seen is not None:
         name = _restricted(whole, "within the data's range and norms")
-        composition = Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms)
+        composition = Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms, chains)
         value, _ = _values(composition, name, None)
     work.compositions["without_normalizers"] = composition
     return value

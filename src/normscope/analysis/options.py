@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_count, check_fraction
+from normscope.lipschitz.chains.join import SECONDS
 
 #: What BatchNorm may do.
 MODES = ("running", "batch", "frozen-batch")
@@ -26,6 +28,7 @@ class Options:
         delta: failure probability of each probabilistic bound.
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
+        time: seconds of search for certificates of whole parts of the network, about; 0 makes none.
         seed: of everything random.
 
     Raises:
@@ -39,6 +42,7 @@ class Options:
     delta: float = 1e-9
     without_normalizers: bool = True
     stacked: bool | None = None
+    time: float = SECONDS
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -49,6 +53,8 @@ class Options:
             check_count(self.points, "points", least=1)
         if self.ascent is not None:
             check_count(self.ascent, "ascent", least=0)
+        if not isinstance(self.time, int | float) or not 0.0 <= self.time < math.inf:
+            raise InputError(f"time is a number of seconds, zero or more, not {self.time!r}")
         check_count(self.seed, "seed", least=0)
         if self.mode not in MODES:
             raise InputError(f"mode is {', '.join(map(repr, MODES))} (of BatchNorm), not {self.mode!r}")
@@ -66,7 +72,7 @@ class Options:
 
         >>> Options.of(Options(seed=3), {"points": 2})
         Options(mode='running', points=2, ascent=None, tolerance=None, delta=1e-09, without_normalizers=True, \
-stacked=None, seed=3)
+stacked=None, time=4.0, seed=3)
         """
         names = [field.name for field in fields(cls)]
         for name in settings:

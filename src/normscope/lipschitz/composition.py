@@ -12,6 +12,7 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.core.value import log_sum
 from normscope.lipschitz import ranges
+from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr, LinearOp, linear, offset
 from normscope.operators.nonlinear import INF, Lip, Range, product
@@ -43,10 +44,11 @@ class Composition:
         program: the network.
         domain: the inputs spoken about.
         norms: shared cache of segment norms.
+        chains: certificates of whole parts of the network, which replace products of norms where they are smaller.
     """
 
-    def __init__(self, program: Program, domain: Domain, norms: SegmentNorms) -> None:
-        self.program, self.domain, self.norms = program, domain, norms
+    def __init__(self, program: Program, domain: Domain, norms: SegmentNorms, chains: Chains | None = None) -> None:
+        self.program, self.domain, self.norms, self.chains = program, domain, norms, chains
         self.blocks = max(1, len(program.blocks))
         self._images: dict[int, Range] = {}
         self._lips: dict[int, Lip] = {}
@@ -76,7 +78,7 @@ class Composition:
         """Return (certified log, probable log, delta) of the network's constant."""
         self.run()
         parts = [part for _, expr in self.program.outputs for part in _orthogonal_parts(expr)]
-        lips = [self.lipschitz(self._side_by_side(group)) for group in self._jointly(parts)]
+        lips = [self._at_end(self._side_by_side(group)) for group in self._jointly(parts)]
         if not lips:
             return -INF, -INF, 0.0
         certified = _largest_singular_value([lip.certified for lip in lips])
@@ -128,8 +130,15 @@ class Composition:
     def lipschitz(self, expr: Expr) -> Lip:
         """Return the constant of an expression with respect to the network input."""
         if expr.id not in self._lips:
-            self._lips[expr.id] = self._lipschitz(expr)
+            ends = self.chains is not None and expr.id in self.chains.ends
+            self._lips[expr.id] = self._at_end(expr) if ends else self._lipschitz(expr)
         return self._lips[expr.id]
+
+    def _at_end(self, expr: Expr) -> Lip:
+        """Return the constant of a tensor at which a chain may end: the better of the product and the chain."""
+        found = self._lipschitz(expr)
+        chain = None if self.chains is None else self.chains.lipschitz(expr, self)
+        return found if chain is None else found.minimum(chain)
 
     def _lipschitz(self, expr: Expr) -> Lip:
         """Compute a constant: one operator per atom where there is one atom, otherwise branch by branch."""

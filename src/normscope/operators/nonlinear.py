@@ -199,6 +199,11 @@ class Nonlinear(ABC):
         """Return the range of the output on the context's domain."""
         return Range()
 
+    @property
+    def sector(self) -> tuple[float, float] | None:
+        """Return the least and the largest slope of an entrywise function on all inputs, ``None`` for all others."""
+        return None
+
 
 class Opaque(Nonlinear):
     """An operation no rule understands, or one that is not Lipschitz: every bound through it is infinite."""
@@ -253,6 +258,15 @@ class Pointwise(Nonlinear):
         self.inputs, self.slope, self.enclosure = (x,), slope, enclosure
         self.needs_range, self.vanishing = needs_range, vanishing
         self.curve, self.apply, self.inexact = curve, apply, inexact
+
+    @property
+    def sector(self) -> tuple[float, float] | None:
+        """Return the least and the largest slope on the whole line."""
+        steepest = self.slope(-INF, INF)
+        if steepest == INF:
+            return None
+        least = -INF if self.curve is None else self.curve.slopes()[0]
+        return max(-steepest, least - self.inexact * abs(least) if least > -INF else least), steepest
 
     def _slope(self, context: Context) -> float:
         """Return the slope on the interval the entries lie in, or on the whole line where that is finite."""

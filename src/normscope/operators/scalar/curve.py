@@ -178,6 +178,23 @@ class Curve:
                 largest = max(largest, abs(slope) + error)
         return min(largest, self.steepest)
 
+    def slopes(self, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
+        """Return certified bounds of ``g'`` on [low, high] from below and above.
+
+        Args:
+            low: left end, possibly ``-inf``.
+            high: right end, possibly ``inf``.
+
+        Returns:
+            Both, rounded outward; infinite across a jump and where the function is not defined.
+        """
+        largest = self.slope(low, high)
+        if math.isinf(largest):
+            return -math.inf, math.inf
+        found = [piece.at(x)[1] for piece, a, b in self._parts(low, high) for x in (a, b, *piece.bends(a, b))]
+        least, most = min(s - e for s, e in found), max(s + e for s, e in found)
+        return max(least, -largest), min(most, largest)
+
     def image(self, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
         """Return a certified enclosure ``(lo, hi)`` of the values on [low, high].
 

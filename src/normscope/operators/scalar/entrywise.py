@@ -69,6 +69,11 @@ class Entrywise(Nonlinear):
             return self.steepest
         return min(self.steepest, slope(self.formula, low, high))
 
+    @property
+    def sector(self) -> tuple[float, float] | None:
+        """Return the largest slope and its negative."""
+        return (-self.steepest, self.steepest) if math.isfinite(self.steepest) else None
+
     def constant(self, context: Context) -> Lip:
         """Return the largest slope, on the line or on the range of the entries, times the constant of the input."""
         return self._rule.constant(context)

@@ -1,0 +1,136 @@
+r"""The constant of a form for given multipliers, and its gradient, by eliminating unit after unit.
+
+With multipliers :math:`\Lambda \ge 0` the target is bounded by adding what is not negative:
+:math:`|T h|^2 \le |T h|^2 + \sum_k 2 (h_k - a z_k)^T \Lambda_k (b z_k - h_k)`. The right side is a quadratic form
+in all sources and units; maximising it over the last unit leaves one in the others,
+
+.. math:: Q_{ij} \leftarrow Q_{ij} - 2 a b W_i^H \Lambda W_j + B_i^H (2 \Lambda - Q_{kk})^{-1} B_j,
+          \quad B_j = Q_{kj} + (a + b) \Lambda W_j.
+
+At the end one in the sources alone remains. Going forward again from its eigenvectors gives the maximising h and z, and
+by the envelope theorem the gradient :math:`\partial / \partial \lambda_i = 2 (h_i - a z_i)(b z_i - h_i)`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.chains.form import Form, Unit
+
+Blocks = dict[tuple[int, int], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Eliminated:
+    r"""What remains of a form, and how it came about.
+
+    Attributes:
+        form: the form.
+        sources: the quadratic form in all sources, one matrix per block.
+        factors: for every unit the Cholesky factor C of :math:`2 \Lambda - Q_{kk}`.
+        rows: for every unit :math:`C^{-1} B_j` by the number of what is read.
+    """
+
+    form: Form
+    sources: Tensor
+    factors: list[Tensor]
+    rows: list[dict[int, Tensor]]
+
+    def gradient(self, vectors: Tensor, weights: Tensor) -> list[Tensor]:
+        r"""Return the derivatives of :math:`\sum w |\cdot|^2` over unit vectors of the sources, by the multipliers.
+
+        Args:
+            vectors: ``(blocks, sources, count)``.
+            weights: ``(blocks, count)``.
+        """
+        form = self.form
+        values = dict(enumerate(vectors.split(list(form.sources), dim=1)))
+        found = []
+        for place, unit in enumerate(form.units):
+            read = sum(row @ values[j] for j, row in self.rows[place].items())
+            h = torch.linalg.solve_triangular(self.factors[place].mH, read, upper=True)
+            z = sum(block.value @ values[j] for j, block in unit.inputs.items())
+            values[place + form.first] = h
+            slack = ((h - unit.low * z) * (unit.high * z - h).conj()).real
+            found.append(unit.gathered(2 * torch.einsum("fnc,fc->n", slack, weights)))
+        return found
+
+
+def eliminate(form: Form, multipliers: list[Tensor]) -> Eliminated | None:
+    """Return what remains of a form in its sources, or ``None`` if the multipliers are too small to bound it.
+
+    Args:
+        form: the part of the network.
+        multipliers: of every unit.
+
+    >>> from normscope.lipschitz.chains.form import chain
+    >>> net = chain([torch.eye(2), 3 * torch.eye(2)])
+    >>> found = eliminate(net, [torch.full((2,), 9.0).double()])
+    >>> found.sources[0].tolist()  # the square of three, which is attained
+    [[9.0, 0.0], [0.0, 9.0]]
+    """
+    blocks = first_blocks(form)
+    factors: list[Tensor] = []
+    rows: list[dict[int, Tensor]] = []
+    for place in range(len(form.units) - 1, -1, -1):
+        unit = form.units[place]
+        found = without(blocks, place + form.first, unit, unit.spread(multipliers[place]))
+        if found is None:
+            return None
+        blocks, factor, row = found
+        factors.append(factor)
+        rows.append(row)
+    return Eliminated(form, joined(form, blocks), factors[::-1], rows[::-1])
+
+
+def first_blocks(form: Form) -> Blocks:
+    """Return the quadratic form ``|T h|^2``, block by block, those on and below the diagonal."""
+    items = form.target.items()
+    return {(i, j): a.value.mH @ b.value for i, a in items for j, b in items if i >= j}
+
+
+def without(
+    blocks: Blocks, number: int, unit: Unit, multiplier: Tensor
+) -> tuple[Blocks, Tensor, dict[int, Tensor]] | None:
+    """Return a quadratic form maximised over one unit, the factor used and the rows it solved for."""
+    own = -blocks[number, number]
+    own.diagonal(dim1=1, dim2=2).add_(2 * multiplier)
+    factor, info = torch.linalg.cholesky_ex(own)
+    if bool(info.any()) or not bool(factor.diagonal(dim1=1, dim2=2).real.isfinite().all()):
+        return None
+    rows: dict[int, Tensor] = {j: block for (i, j), block in blocks.items() if i == number and j != number}
+    rest = {key: block for key, block in blocks.items() if number not in key}
+    for j, block in unit.inputs.items():
+        scaled = multiplier[:, None] * block.value
+        part = (unit.low + unit.high) * scaled
+        rows[j] = rows[j] + part if j in rows else part
+        if unit.low * unit.high:
+            for i, other in unit.inputs.items():
+                if i >= j:
+                    _add(rest, (i, j), -2 * unit.low * unit.high * (other.value.mH @ scaled))
+    solved = {j: torch.linalg.solve_triangular(factor, row, upper=False) for j, row in rows.items()}
+    for i, a in solved.items():
+        for j, b in solved.items():
+            if i >= j:
+                _add(rest, (i, j), a.mH @ b)
+    return rest, factor, solved
+
+
+def _add(blocks: Blocks, key: tuple[int, int], block: Tensor) -> None:
+    """Add to a block, which may not be there yet."""
+    blocks[key] = blocks[key] + block if key in blocks else block
+
+
+def joined(form: Form, blocks: Blocks) -> Tensor:
+    """Return a quadratic form in all sources as one matrix."""
+    if form.first == 1:
+        return blocks[0, 0]
+    whole = form.target[next(iter(form.target))].value.new_zeros(form.blocks, sum(form.sources), sum(form.sources))
+    ends = [0, *torch.tensor(form.sources).cumsum(0).tolist()]
+    for (i, j), block in blocks.items():
+        whole[:, ends[i] : ends[i + 1], ends[j] : ends[j + 1]] = block
+        whole[:, ends[j] : ends[j + 1], ends[i] : ends[i + 1]] = block.mH
+    return whole

@@ -1,0 +1,63 @@
+"""Chains joined to the rest of a network: which tensors they end at, and what they say about them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from normscope.lipschitz.chains.certificate import Certificate, certify
+from normscope.lipschitz.chains.region import Region, region_below
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Context, Lip
+from normscope.operators.program import Program
+
+#: Seconds of search for all regions of a network together, unless told otherwise.
+SECONDS = 4.0
+
+
+class Chains:
+    """Certificates of the regions of one program, each found once and used on every domain.
+
+    The regions end at the outputs and at what operations read that are no entrywise functions of bounded slope.
+
+    Args:
+        program: the network.
+        seconds: of search, for all regions together.
+        progress: called with a line of text.
+    """
+
+    def __init__(
+        self, program: Program, *, seconds: float = SECONDS, progress: Callable[[str], None] = lambda text: None
+    ) -> None:
+        self.program, self.progress = program, progress
+        self._atoms = {atom.id: atom for atom in program.atoms}
+        inner = {e.id for atom in program.atoms if atom.atom.sector is None for e in atom.atom.inputs}
+        self.ends = frozenset(inner)
+        self.seconds = seconds / (len(inner) + max(1, len(program.outputs)))
+        self._found: dict[int, tuple[Region, Certificate | None]] = {}
+
+    @property
+    def used(self) -> bool:
+        """Tell whether any region has a certificate so far."""
+        return any(certificate is not None for _, certificate in self._found.values())
+
+    def lipschitz(self, target: Expr, context: Context) -> Lip | None:
+        r"""Return the constant of a tensor by its chain, or ``None`` where there is none.
+
+        :math:`|dT|^2 \le \sum_i c_i^2 |ds_i|^2`, and each source :math:`s_i` has its constant on the domain.
+        """
+        region, certificate = self.certificate(target, context)
+        if certificate is None:
+            return None
+        lips = [context.lipschitz(s).scaled(log) for s, log in zip(region.sources, certificate.logs, strict=True)]
+        return lips[0].root_sum_square(*lips[1:])
+
+    def certificate(self, target: Expr, context: Context) -> tuple[Region, Certificate | None]:
+        """Return the region that ends at a tensor and what is proved of it; the context weighs its sources."""
+        if target.id not in self._found:
+            region = region_below(target, self._atoms)
+            found = None
+            if region.units and region.sources:
+                logs = [max(context.lipschitz(source).certified) for source in region.sources]
+                found = certify(region, logs, seconds=self.seconds, progress=self.progress)
+            self._found[target.id] = region, found
+        return self._found[target.id]

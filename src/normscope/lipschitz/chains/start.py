@@ -1,0 +1,131 @@
+r"""Multipliers to begin with, and the same form in units in which they are about one.
+
+Going backwards, the multipliers of a unit are taken proportional to the diagonal of the form there, with the factor
+that makes :math:`2 \Lambda` one and a half times the largest eigenvalue in that metric. When a neuron is scaled,
+they scale with it: nothing found from them depends on how the network's neurons are scaled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import NonFiniteError
+from normscope.lipschitz.chains.elimination import first_blocks, joined, without
+from normscope.lipschitz.chains.form import Block, Form, Unit
+
+#: The least factor of the metric, for forms that are negative.
+LEAST = 1e-9
+#: Half of how far twice the multipliers lie above the form: a form needs more than a half.
+ABOVE = 0.75
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """A form in units of its own.
+
+    Attributes:
+        form: the form with every entry measured in a power of two, so that nothing is rounded.
+        multipliers: multipliers of it, about one, for every unit.
+        square: the largest eigenvalue they leave, about one.
+        log_units: logarithms of the constants of each source that are one in the units of the form.
+    """
+
+    form: Form
+    multipliers: list[Tensor]
+    square: float
+    log_units: list[float]
+
+
+def start(form: Form) -> Start:
+    """Return first multipliers and the form in their units.
+
+    Args:
+        form: the part of the network.
+
+    Raises:
+        NonFiniteError: if the form is beyond the float range.
+
+    >>> from normscope.lipschitz.chains.form import chain
+    >>> first = start(chain([1e100 * torch.eye(2).double(), 1e-30 * torch.eye(2).double()]))
+    >>> round(math.log10(first.square) / 2 + first.log_units[0] / math.log(10))
+    70
+    """
+    logs, log_square = _backwards(form)
+    roots = [_power_of_two(unit.spread(given) / 2) for unit, given in zip(form.units, logs, strict=True)]
+    unit_log = float(_power_of_two(torch.tensor(log_square / 2, dtype=torch.float64)))
+    sources = [torch.full((n,), unit_log - _power_of_two(_log(w)).item(), dtype=torch.float64) for n, w in
+               zip(form.sources, form.weights, strict=True)]  # fmt: skip
+    scales = [*sources, *roots]
+    units = tuple(
+        replace(unit, inputs=_scaled(unit.inputs, scales, scales[k + form.first])) for k, unit in enumerate(form.units)
+    )
+    weights = tuple(math.exp(math.log(w) - _power_of_two(_log(w)).item()) for w in form.weights)
+    scaled = Form(form.sources, units, _scaled(form.target, scales, None), weights)
+    shared = [
+        (given - 2 * _shared(unit, root)).exp() for unit, given, root in zip(form.units, logs, roots, strict=True)
+    ]
+    return Start(scaled, shared, math.exp(log_square - 2 * unit_log), [float(s[0]) for s in sources])
+
+
+def _backwards(form: Form) -> tuple[list[Tensor], float]:
+    """Return the logarithms of the multipliers of every unit, and of the largest eigenvalue that remains."""
+    blocks = first_blocks(form)
+    log = 0.0
+    found: list[Tensor] = []
+    for place in range(len(form.units) - 1, -1, -1):
+        number, unit = place + form.first, form.units[place]
+        size = float(blocks[number, number].diagonal(dim1=1, dim2=2).real.mean())
+        if not math.isfinite(size) or size <= 0.0:
+            raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
+        blocks = {key: block / size for key, block in blocks.items()}
+        log += math.log(size)
+        own = blocks[number, number]
+        diagonal = own.diagonal(dim1=1, dim2=2).real.mean(0)
+        mean = unit.gathered(diagonal) / unit.gathered(torch.ones_like(diagonal))
+        shape = torch.where(mean > 0, mean, mean.mean())  # what nothing reads may have any multiplier
+        half = unit.spread(shape).rsqrt()
+        top = float(torch.linalg.eigvalsh(half[:, None] * own * half)[:, -1].max())
+        multiplier = shape * (ABOVE * max(top, LEAST))
+        found.append(multiplier.log() + log)
+        step = without(blocks, number, unit, unit.spread(multiplier))
+        if step is None:
+            raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
+        blocks = step[0]
+    rest = joined(form, blocks)
+    units = torch.cat(
+        [torch.full((n,), w, dtype=torch.float64) for n, w in zip(form.sources, form.weights, strict=True)]
+    )
+    top = float(torch.linalg.eigvalsh(units[:, None] * rest * units)[:, -1].max())
+    if not math.isfinite(top) or top <= 0.0:
+        raise NonFiniteError("The matrices of this part of the network leave the range of floating-point numbers.")
+    return found[::-1], math.log(top) + log
+
+
+def _log(x: float) -> Tensor:
+    """Return the logarithm as a tensor."""
+    return torch.tensor(math.log(x), dtype=torch.float64)
+
+
+def _power_of_two(logs: Tensor) -> Tensor:
+    """Return logarithms rounded to those of powers of two."""
+    return (logs / math.log(2.0)).round() * math.log(2.0)
+
+
+def _shared(unit: Unit, entries: Tensor) -> Tensor:
+    """Return what the entries of one multiplier have in common."""
+    return unit.gathered(entries) / unit.gathered(torch.ones_like(entries))
+
+
+def _scaled(blocks: Mapping[int, Block], scales: list[Tensor], rows: Tensor | None) -> dict[int, Block]:
+    """Return blocks with columns measured in their units, and rows in the unit of the reader; exactly."""
+    found = {}
+    for j, block in blocks.items():
+        factor = -scales[j] if rows is None else rows[:, None] - scales[j]
+        powers = torch.ldexp(torch.ones_like(factor), (factor / math.log(2.0)).round())
+        found[j] = Block(block.value * powers, None if block.error is None else block.error * powers)
+    return found
