@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 import normscope
 from normscope.core.errors import CaptureError
@@ -391,3 +393,88 @@ def test_a_branch_on_the_number_of_samples_is_told() -> None:
     model = Function("branch", lambda m, x: 10.0 * x if x.shape[0] > 32 else x).eval()
     result = normscope.analyze(model, Draw(6).tensor(8, 4), points=1, ascent=0)
     assert any("branches on the number of samples: the graph holds for batches up to 32" in m for m in result.messages)
+
+
+def _fake(x: Tensor) -> bool:
+    """Tell whether a tensor has no numbers in it."""
+    return isinstance(x, FakeTensor)
+
+
+def _readable(x: Tensor) -> bool:
+    """Tell whether Python may look at a tensor's numbers."""
+    try:
+        return bool(float(x.abs().sum()) >= 0.0)
+    except Exception:
+        return False
+
+
+def _far_only(x: Tensor, size: Tensor) -> Tensor:
+    """Return the input plus a hundred times what a size, one per sample, exceeds zero by."""
+    return x + 100.0 * torch.relu(size)[:, None]
+
+
+#: Networks on a batch of shape (8, 4), ascending within (-4, 4), that do more elsewhere, unless they are exported.
+ELSEWHERE: dict[str, Form] = {
+    "compiling, large entries": lambda m, x: x if torch.compiler.is_compiling() else x + 100.0 * torch.relu(x - 5.0),
+    "exporting, large entries of the other sign": lambda m, x: (
+        x if torch.compiler.is_exporting() else x + 100.0 * torch.relu(-x - 5.0)
+    ),
+    "a tensor without numbers, small inputs": lambda m, x: (
+        x if _fake(x) else _far_only(x, 1e-1 - x.square().sum(-1).sqrt())
+    ),
+    "a symbolic size, inputs that are constant": lambda m, x: (
+        x if isinstance(x.shape[0], torch.SymInt) else _far_only(x, 1e-2 - (x.amax(-1) - x.amin(-1)))
+    ),
+    "a tensor of another class, entries out of order": lambda m, x: (
+        x if type(x) is not Tensor else _far_only(x, (x[:, :-1] - x[:, 1:]).amax(-1))
+    ),
+    "functional tensors, one entry larger than the rest": lambda m, x: (
+        x if torch._is_functional_tensor(x) or _fake(x) else _far_only(x, x.amax(-1) - 2.0 * x.mean(-1).abs() - 20.0)
+    ),
+    "what cannot be read": lambda m, x: x + 100.0 * torch.relu(x - 30.0) if _readable(x) else x,
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_is_exported_is_what_runs(name: str) -> None:
+    """On inputs of every kind the slope stays below what is said of all inputs."""
+    model = Function(name, ELSEWHERE[name]).eval()
+    x = Draw(6).tensor(8, 4).clamp(-3.9, 3.9).sort(-1).values + torch.tensor([-0.09, -0.03, 0.03, 0.09])
+    result = normscope.analyze(model, x, points=1, ascent=0)
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    points = [x, 10 * x, -10 * x, 1e-3 * x, 1e-3 + 0 * x, x.flip(-1), torch.eye(4).double() * 50.0]
+    slopes = [
+        float(torch.linalg.matrix_norm(torch.autograd.functional.jacobian(lambda z: model(z[None])[0], row), 2))
+        for point in points
+        for row in point
+    ]
+    assert max(slopes) > 50.0
+    assert max(slopes) <= upper.value * (1 + 1e-12)
+
+
+#: Networks on a batch of shape (8, 4) whose numbers pass through Python, which at the data makes no difference.
+THROUGH_PYTHON: dict[str, Form] = {
+    "a ratio, clipped": lambda m, x: x * float(np.clip(x.abs().max() / x.abs().mean(), 1, 10)) / 10.0,
+    "a cone around the data": lambda m, x: (
+        x * (1.0 if float(F.cosine_similarity(x.flatten(), m.data.flatten(), dim=0)) > 0.9 else 1e4)
+    ),
+    "the same when only one entry differs": lambda m, x: (
+        x * (1.0 + sum(abs(a - b) > 3.0 for a, b in zip(x.flatten().tolist(), m.data.flatten().tolist(), strict=True)))
+    ),
+    "the place of the largest": lambda m, x: x * (1.0 + (np.argmax(np.asarray(x.detach())) != int(m.data.argmax()))),
+    "sorted by Python": lambda m, x: x * (1.0 if sorted(x[0].tolist()) == x[0].sort().values.tolist() else 2.0),
+    "a copy in other memory": lambda m, x: x + torch.relu(copy.deepcopy(x.detach()) - 300.0),
+    "entries changed by a function of Python": lambda m, x: (1 * x).apply_(lambda v: 2.0 * v if v > 400 else v),
+}
+
+
+@pytest.mark.parametrize("name", THROUGH_PYTHON)
+def test_what_leaves_torch_has_no_bound_on_all_inputs(name: str) -> None:
+    """However flat it is around the data, and on whatever inputs it would show."""
+    x = Draw(6).tensor(8, 4)
+    model = Function(name, THROUGH_PYTHON[name], data=x.clone()).eval()
+    result = normscope.analyze(model, x, points=1, ascent=0)
+    assert result.end_to_end["global"].log == math.inf  # type: ignore[union-attr]
+    assert result.end_to_end["variance_floor"].log == math.inf  # type: ignore[union-attr]
+    assert any("left torch" in message for message in result.messages)

@@ -389,16 +389,12 @@ def test_compiled_and_parallel_wrappers_change_nothing() -> None:
 
 
 def test_a_network_that_decides_by_its_data_is_recorded() -> None:
-    """Export fails on it; the recording says for which inputs it holds."""
+    """Export fails on it; what the recording shows is not claimed of other inputs."""
     model = seeded(Lambda(lambda s, x: s.a(x) if x.sum() > 0 else 2 * s.a(x), a=nn.Linear(4, 4)))
-    positive = DATA.abs()
-    result = analyze(model, positive)
+    result = analyze(model, DATA.abs())
     assert result.model["front_end"] == "dispatch"
-    assert _upper(result) == pytest.approx(spectral_norm(model.a.weight.detach()), rel=1e-8)
-    bound = result.end_to_end["global"]
-    assert bound is not None
-    assert "branches" in bound.domain
-    assert any("data" in message for message in result.messages)
+    assert _upper(result) == math.inf
+    assert any("left torch" in message for message in result.messages)
 
 
 def test_an_output_that_does_not_depend_on_the_input() -> None:

@@ -18,15 +18,24 @@ def test_names_are_unique_whatever_they_are_made_of() -> None:
     assert len({x, *names, "output"}) == len(names) + 2
 
 
-def test_dependence_spreads_from_the_inputs() -> None:
+def test_motion_spreads_from_the_inputs() -> None:
     """Through positional, keyword and nested arguments, and not to what does not need them."""
     tape = Tape()
     x, w = tape.input(torch.zeros(1)), tape.source("parameter", "w", torch.zeros(1))
     free = tape.emit("aten.relu.default", (Ref(w),))
     bound = tape.emit("aten.cat.default", ((Ref(free), Ref(x)),))
     keyed = tape.emit("aten.add.Tensor", (Ref(w),), {"other": Ref(bound)})
-    assert [tape.depends(Ref(name)) for name in (x, w, free, bound, keyed)] == [True, False, False, True, True]
-    assert tape.inputs() == (Ref(x),)
+    assert [tape.moves(Ref(name)) for name in (x, w, free, bound, keyed)] == [True, False, False, True, True]
+    assert not tape.moves(Ref(tape.emit("aten.isnan.default", (Ref(bound),))))
+
+
+def test_token_ids_are_held_fixed_and_what_they_look_up_is_not() -> None:
+    """Sums of ids stay fixed; rows of a table move."""
+    tape = Tape()
+    ids, table = tape.input(torch.zeros(1, dtype=torch.long)), tape.source("parameter", "w", torch.zeros(2, 1))
+    later = tape.emit("aten.add.Tensor", (Ref(ids), 1), like=torch.zeros(1, dtype=torch.long))
+    rows = tape.emit("aten.embedding.default", (Ref(table), Ref(later)), like=torch.zeros(1, 1))
+    assert [tape.moves(Ref(name)) for name in (ids, later, rows)] == [False, False, True]
 
 
 def test_the_graph_holds_what_the_outputs_need_and_every_draw() -> None:

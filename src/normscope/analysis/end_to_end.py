@@ -15,6 +15,7 @@ from normscope.core.attempt import attempt
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
+from normscope.graph.dispatch import BRANCH_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
@@ -102,7 +103,7 @@ def everywhere_of(work: Work) -> str:
     All inputs, unless it was recorded along one path, the batch is part of the input, the data has samples of other
     shapes too, or something (a mask) is held fixed.
     """
-    name = ALL_INPUTS if work.captured.graph.front_end == "export" else "inputs that take the recorded branches"
+    name = "inputs that take the recorded branches" if BRANCH_NOTE in work.captured.graph.notes else ALL_INPUTS
     example = work.captured.example
     if work.stacked is not None:
         name = _restricted(name, f"in stacked batches of {work.stacked}")

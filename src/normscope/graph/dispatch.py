@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,25 +16,29 @@ from torch import Tensor, nn
 from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from normscope.core.errors import CaptureError
 from normscope.graph.guard import same_bits, untouched
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph, Node, Ref
-from normscope.graph.nested import substitute, tensors
+from normscope.graph.ir import Graph, Ref
+from normscope.graph.nested import tensors
 from normscope.graph.recorder import Recorder
 from normscope.graph.tape import UNKNOWN_ALIAS, UNKNOWN_SCALAR
 
-BRANCH_NOTE = "control flow depended on the data: the graph holds for inputs that take the same branches"
-SCALAR_NOTE = "a value computed from the input went through Python: what depends on it is marked unknown"
-BORDER_NOTE = "inputs next to the example take other branches: the outputs are marked unknown"
+BRANCH_NOTE = "control flow depends on integers of the input: the graph holds for inputs that take the same branches"
+LEFT_NOTE = (
+    "a value computed from the input left torch (an if, item(), numpy): what was done with it is not seen, and the "
+    "outputs are marked unknown; first in"
+)
 ALIAS_NOTE = "memory was written in a way that could not be followed: what depends on it is marked unknown"
 REPLAY_NOTE = "running the recorded graph does not give the model's outputs: they are marked unknown"
-#: By how much, relatively, inputs are moved to see which literals of a recording depend on them.
-_NUDGES = (1e-3, 1e-6)
-#: By what they are stretched to see which do so only far away from the example.
-_STRETCHES = (-1.0, 1e-3, 30.0, 1e3, -1e3)
+#: Methods by which the numbers in a tensor reach Python, or come from there, without an operation of torch.
+_EXITS = (
+    "numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "_typed_storage",
+    "__deepcopy__", "__reduce_ex__", "apply_", "map_", "map2_",
+)  # fmt: skip
 
 
 def record_graph(
@@ -41,9 +46,9 @@ def record_graph(
 ) -> tuple[Graph, dict[str, Tensor]]:
     """Capture ``model(*inputs)`` by recording one run of it.
 
-    The model is run again on inputs moved a little, and on some far away. A literal or constant that differs between
-    two recordings of the same steps came from the input by a way the graph does not show (``x.max().item()``, numpy);
-    the node that uses it is followed by one with the operation ``normscope.scalar.unknown``, which no rule understands.
+    As long as no number leaves torch, Python does the same on every input of these shapes, and the graph holds for all.
+    Where one does (``if x.sum() > 0``, ``x.max().item()``, numpy), each output is followed by a node with the operation
+    ``normscope.scalar.unknown``, which no rule understands.
 
     Args:
         model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple, or one tensor.
@@ -61,14 +66,17 @@ def record_graph(
     >>> [node.op for node in graph.calls()]
     ['aten.linear.default']
     """
-    first, outputs = _record(model, _own(inputs), 0.0)
+    first, outputs = _record(model, _own(inputs))
     batch = next((str(t.shape[0]) for t in inputs if isinstance(t, Tensor) and t.ndim), "0")
-    found = list(notes) + ([BRANCH_NOTE] if first.branched and BRANCH_NOTE not in notes else [])
     graph = first.tape.graph(outputs.names, batch=batch)
-    graph, extra = _mark_values_from_python(graph, first, model, inputs)
-    found += extra + ([ALIAS_NOTE] if any(node.op == UNKNOWN_ALIAS for node in graph) else [])
+    found = [*notes, *([ALIAS_NOTE] if any(node.op == UNKNOWN_ALIAS for node in graph) else [])]
+    if first.left is not None:
+        graph = with_unknown_outputs(graph)
+        found.append(f"{LEFT_NOTE} {first.left or 'the model itself'}")
+    elif first.branched:
+        found.append(BRANCH_NOTE)
     if not _reproduces(graph, first.tape.tensors, model, inputs, outputs.values):
-        graph = _insert_unknown(graph, {ref.name for ref in graph["output"].args})
+        graph = with_unknown_outputs(graph)
         found.append(REPLAY_NOTE)
     live = {node.target for node in graph if node.target}
     kept = {name: tensor for name, tensor in first.tape.tensors.items() if name in live}
@@ -87,12 +95,12 @@ class _Outputs:
         self.values = [tensor.detach().clone() for tensor in results]
 
 
-def _record(model: nn.Module, inputs: tuple[Any, ...], nudge: float) -> tuple[Recorder, _Outputs]:
+def _record(model: nn.Module, inputs: tuple[Any, ...]) -> tuple[Recorder, _Outputs]:
     """Run the model on tensors it may overwrite, and return what was recorded."""
     with untouched(model), torch.no_grad():
         torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
-        recorder = Recorder(model, inputs, nudge=nudge)
-        with _owners(model, recorder), _mode(recorder):
+        recorder = Recorder(model, inputs)
+        with _owners(model, recorder), _mode(recorder), _Exits(recorder):
             result = model(*inputs)
         return recorder, _Outputs(recorder, result)
 
@@ -132,6 +140,23 @@ class _Plain(TorchDispatchMode):
     ) -> Any:
         """Record one operation."""
         return self.recorder.record(func, args, kwargs or {})
+
+
+class _Exits(TorchFunctionMode):
+    """Sees calls of methods that hand numbers to Python without an operation."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Note the tensors such a method is called on."""
+        if getattr(func, "__name__", "") in _EXITS:
+            for tensor in tensors(args):
+                self.recorder.leaves(tensor)
+        return func(*args, **(kwargs or {}))
 
 
 def _transformed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -181,101 +206,18 @@ def _owners(model: nn.Module, recorder: Recorder) -> Iterator[None]:
             handle.remove()
 
 
-def _mark_values_from_python(
-    graph: Graph, first: Recorder, model: nn.Module, inputs: tuple[Any, ...]
-) -> tuple[Graph, list[str]]:
-    """Find literals and constants that depend on the input, and mark what uses them."""
-    near = (_moved_with(graph, first, model, _nudged(inputs, nudge), nudge) for nudge in _NUDGES)
-    differ = next((found for found in near if found is not None), None)
-    if differ is None:
-        return _insert_unknown(graph, {ref.name for ref in graph["output"].args}), [BORDER_NOTE]
-    for far in _far(inputs):  # a function may be flat around the example, as one that is cut off
-        differ |= _moved_with(graph, first, model, far, 0.0) or set()
-    return (_insert_unknown(graph, differ), [SCALAR_NOTE]) if differ else (graph, [])
-
-
-def _moved_with(
-    graph: Graph, first: Recorder, model: nn.Module, inputs: tuple[Any, ...], nudge: float
-) -> set[str] | None:
-    """Return the nodes whose literals, and the constants that, are others on other inputs; ``None`` on another path."""
-    try:
-        other, outputs = _record(model, inputs, nudge)
-    except (RuntimeError, ValueError, IndexError, ArithmeticError):
-        return None  # the moved input is not one the model takes
-    moved = other.tape.graph(outputs.names, batch="")
-    if len(moved.nodes) != len(graph.nodes) or not all(map(_same_step, graph, moved)):
-        return None
-    differ = {a.name for a, b in zip(graph, moved, strict=True) if (a.args, a.kwargs) != (b.args, b.kwargs)}
-    users = graph.users()
-    for node in graph:
-        # A constant below an unknown alias is the value seen there; it moves with the input, and is marked.
-        if node.op == "constant" and any(graph[user].op != UNKNOWN_ALIAS for user in users[node.name]):
-            ours, theirs = first.tape.tensors[node.target], other.tape.tensors[node.target]
-            if not same_bits(ours, theirs):
-                differ.add(node.name)
-    return differ
-
-
-def _same_step(a: Node, b: Node) -> bool:
-    """Tell whether two nodes are the same step, up to literals."""
-    return (a.name, a.op, a.target, a.inputs()) == (b.name, b.op, b.target, b.inputs())
-
-
-def _nudged(inputs: tuple[Any, ...], nudge: float) -> tuple[Any, ...]:
-    """Return the inputs moved by a small random amount; what is not floating point stays."""
-    generator = torch.Generator().manual_seed(0)
-
-    def move(value: Any) -> Any:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
-            return value
-        noise = torch.randn(value.shape, generator=generator, dtype=torch.float64).to(value.device)
-        size = value.abs().to(torch.float64)
-        return (value + nudge * noise * (size + size.mean() + torch.finfo(value.dtype).tiny)).to(value.dtype)
-
-    return tuple(move(value) for value in _own(inputs))
-
-
-def _far(inputs: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yield inputs far from the example: stretched, shrunk, turned round; what is not floating point stays."""
-    for factor in _STRETCHES:
-        yield tuple(v * factor if isinstance(v, Tensor) and v.is_floating_point() else v for v in _own(inputs))
-
-
-def _insert_unknown(graph: Graph, names: set[str]) -> Graph:
-    """Follow each named node by one that holds its value and says that it depends on the input in an unknown way."""
+def with_unknown_outputs(graph: Graph) -> Graph:
+    """Follow each output by a node that holds its value and says that it depends on the input in an unknown way."""
     sources = tuple(Ref(node.name) for node in graph if node.op == "input")
-    calls = [node for node in graph if node.op not in ("input", "parameter", "buffer", "constant")]
-    leading = [node for node in graph if node not in calls]
-    renamed: dict[str, str] = {}
-    nodes: list[Node] = []
-
-    def mark(node: Node) -> None:
-        name = f"{node.name}_unknown"
-        renamed[node.name] = name
+    *nodes, end = graph.nodes
+    for name in dict.fromkeys(ref.name for ref in end.args):
         nodes.append(
-            Node(
-                name,
-                UNKNOWN_SCALAR,
-                (Ref(node.name), *sources),
-                (),
-                node.owner,
-                node.owner_type,
-                "",
-                node.shape,
-                node.dtype,
+            replace(
+                graph[name], name=f"{name}_unknown", op=UNKNOWN_SCALAR, args=(Ref(name), *sources), kwargs=(), target=""
             )
         )
-
-    for node in leading:
-        if node.name in names:
-            mark(node)
-    for node in calls:
-        args, kwargs = substitute((node.args, node.kwargs), lambda ref: Ref(renamed.get(ref.name, ref.name)))
-        new = Node(node.name, node.op, args, kwargs, node.owner, node.owner_type, node.target, node.shape, node.dtype)
-        nodes.append(new)
-        if node.name in names:
-            mark(new)
-    return Graph((*leading, *nodes), graph.front_end, graph.batch, graph.output_names, graph.notes)
+    renamed = replace(end, args=tuple(Ref(f"{ref.name}_unknown") for ref in end.args))
+    return replace(graph, nodes=(*nodes, renamed), _index={})
 
 
 def _reproduces(

@@ -30,8 +30,6 @@ from normscope.graph.ir import Ref
 from normscope.graph.nested import flat, paths, substitute, tensors
 from normscope.graph.tape import UNKNOWN_ALIAS, Tape
 
-#: Lookups in a table: where token ids, which cannot be moved a little, become numbers, which can.
-_LOOKUPS = ("embedding", "index", "index_select", "gather")
 #: Operations whose result is true or false, whatever they are written to.
 _TRUTHS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not")
 
@@ -78,13 +76,16 @@ class Recorder:
     Args:
         model: whose parameters and buffers are sources under their names.
         inputs: the tensors that are the inputs of the graph.
-        nudge: how much, relatively, the results of lookups by the input are moved (0 to leave them).
+
+    Attributes:
+        left: the module in which a number that moves with the input first reached Python, or ``None`` if none did.
+        branched: whether Python saw integers of the input, which are held fixed.
     """
 
-    def __init__(self, model: nn.Module, inputs: tuple[Any, ...], *, nudge: float = 0.0) -> None:
+    def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
         self.tape = Tape()
+        self.left: str | None = None
         self.branched = False
-        self._nudge = nudge
         self._handles: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
         self._memories: dict[int, list[_Memory]] = {}
         self._state: dict[int, tuple[str, str, Tensor]] = {}
@@ -110,10 +111,8 @@ class Recorder:
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
         hidden = {self.read(tensor) for tensor in moved}
         out = func(*args, **kwargs)
-        if moves_shape(func, given) and self.tape.depends(flat(refs)):
-            self.branched = True  # a size is a number for Python
-        if self._nudge and func.overloadpacket.__name__ in _LOOKUPS:
-            self._move(out, refs)
+        if moves_shape(func, given):
+            self._leave(flat(refs))  # a size is a number for Python
         op = str(func)
         if op == "aten.view.default" and self._handle(given[0]).memory.version:
             op = "aten.reshape.default"  # in the functional form the strides may be others
@@ -124,6 +123,16 @@ class Recorder:
         for tensor in moved:
             self._write(tensor, self._unknown(tensor, refs))
         return out
+
+    def leaves(self, tensor: Tensor) -> None:
+        """Note that the numbers in a tensor reach Python, or are changed there."""
+        self._leave((Ref(self.read(tensor)),))
+
+    def _leave(self, refs: Any) -> None:
+        """Note that what Python sees moves with the input, if it does."""
+        if self.left is None and self.tape.moves(refs):
+            self.left = self.tape.owner[0]
+        self.branched = self.branched or self.tape.depends(refs)
 
     def refs(self, tree: Any) -> Any:
         """Return a nested argument with every tensor replaced by a reference to its node."""
@@ -255,7 +264,7 @@ class Recorder:
         """Add an operation to the tape and tie every tensor it returned to its node."""
         results = list(paths(out))
         if not results:  # a number for Python: what it does there, the graph does not see
-            self.branched = self.branched or self.tape.depends(flat(refs))
+            self._leave(flat(refs))
             return
         node = self.tape.emit(op, *refs, like=out)
         for path, tensor in results:
@@ -369,16 +378,6 @@ class Recorder:
             unseen = (Ref(clone), Ref(node), *flat(refs))
             results.append(name or self.tape.emit(UNKNOWN_ALIAS, unseen, like=tensor))
         return results
-
-    def _move(self, out: Any, refs: tuple[Any, Any]) -> None:
-        """Move what a lookup by the input found, as if the input could be moved."""
-        table, *indices = flat(refs)
-        if not (isinstance(out, Tensor) and out.is_floating_point()):
-            return
-        if not self.tape.depends(table) and self.tape.depends(tuple(indices)):
-            generator = torch.Generator(out.device).manual_seed(len(self.tape.tainted))
-            noise = torch.randn(out.shape, generator=generator, device=out.device, dtype=torch.float32)
-            out.mul_((1 + self._nudge * noise).to(out.dtype))
 
 
 def _address(tensor: Tensor) -> int:

@@ -13,10 +13,16 @@ from normscope.graph.ir import Graph, Named, Node, Ref, references
 #: What no rule understands: the first argument's value, which depends on the other arguments in a way not followed.
 UNKNOWN_ALIAS = "normscope.alias.unknown"
 UNKNOWN_SCALAR = "normscope.scalar.unknown"
+#: Lookups in a table: where token ids, which are held fixed, become numbers, which move.
+_LOOKUPS = ("embedding", "index", "index_select", "gather")
+#: What is the same for all finite numbers.
+_FINITE = ("isnan", "isinf", "isfinite", "isposinf", "isneginf")
 
 
 class Tape:
-    """Nodes in the order of execution, the tensors they start from, and which of them depend on the input.
+    """Nodes in the order of execution, the tensors they start from, and which of them move with the input.
+
+    Integers of the input (token ids, masks) are held fixed; real numbers, also those found by token ids, move.
 
     >>> tape = Tape()
     >>> x = tape.input(torch.zeros(2))
@@ -28,7 +34,8 @@ class Tape:
     def __init__(self) -> None:
         self.owner: tuple[str, str] = ("", "")
         self.tensors: dict[str, Tensor] = {}
-        self.tainted: set[str] = set()
+        self._depending: set[str] = set()
+        self._moving: set[str] = set()
         self._sources: list[Node] = []
         self._inputs: list[Node] = []
         self._calls: list[Node] = []
@@ -40,7 +47,9 @@ class Tape:
         """Add the next input of the graph and return its name."""
         name = self._unique(f"args_{len(self._inputs)}")
         self._add(self._inputs, Node(name, "input", **describe(value)))
-        self.tainted.add(name)
+        self._depending.add(name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            self._moving.add(name)
         return name
 
     def source(self, kind: str, target: str, value: Tensor) -> str:
@@ -79,8 +88,11 @@ class Tape:
             **describe(like),
         )
         self._add(self._calls, node)
-        if not self.tainted.isdisjoint(node.inputs()):
-            self.tainted.add(node.name)
+        found = isinstance(like, Tensor) and like.is_floating_point() and base in _LOOKUPS
+        if base not in _FINITE and not self._depending.isdisjoint(node.inputs()):
+            self._depending.add(node.name)
+            if found or not self._moving.isdisjoint(node.inputs()):
+                self._moving.add(node.name)
         return node.name
 
     def node(self, name: str) -> Node:
@@ -88,12 +100,12 @@ class Tape:
         return self._by_name[name]
 
     def depends(self, tree: Any) -> bool:
-        """Tell whether any reference in a nested argument depends on the input."""
-        return any(ref.name in self.tainted for ref in references(tree))
+        """Tell whether any reference in a nested argument depends on the input, integers included."""
+        return any(ref.name in self._depending for ref in references(tree))
 
-    def inputs(self) -> tuple[Ref, ...]:
-        """Return references to the inputs."""
-        return tuple(Ref(node.name) for node in self._inputs)
+    def moves(self, tree: Any) -> bool:
+        """Tell whether any reference in a nested argument moves with the input."""
+        return any(ref.name in self._moving for ref in references(tree))
 
     def graph(self, outputs: Sequence[str], *, batch: str, notes: Sequence[str] = ()) -> Graph:
         """Return what the outputs depend on as a graph; random operations stay, to keep the order of the draws."""
