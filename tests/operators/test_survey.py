@@ -9,12 +9,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from networks import Lambda, captured_of, points, seeded
+from networks import Lambda, captured_of, points, program_of, seeded
 from normscope import analyze
 from normscope.core.errors import NonFiniteError
 from normscope.graph.capture import Captured
 from normscope.operators.program import Program, build_program
-from normscope.operators.survey import Survey, activation_inputs, group_floor, survey
+from normscope.operators.survey import Survey, activation_inputs, group_floor, range_seen, sized_tensors, survey
+from normscope.testing.upper_bound import check_upper_bound
 
 
 def _walked(model: nn.Module, x: Tensor) -> tuple[Captured, Program]:
@@ -187,3 +188,56 @@ def test_drift_from_the_running_statistics() -> None:
     assert details["drift_log_variance"] == pytest.approx(math.log((4 + 1e-5) / (1 + 1e-5)), rel=1e-9)
     assert details["seen_variance_max"] == pytest.approx(4.0, rel=1e-9)
     assert details["seen_high"] == float(x.max())
+
+
+class Gated(nn.Module):
+    """A residual block with a squeeze-and-excite gate."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, width, 1)
+        self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(width, width, 1), nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the input plus a gated branch."""
+        y = nn.functional.silu(self.inner(x))
+        return x + self.outer(y * self.gate(y))
+
+
+def _decades(depth: int) -> tuple[float, float, float]:
+    """Return the bounds of a gated network on the data's range, with and without its factors, and what is attained."""
+    torch.manual_seed(0)
+    model = nn.Sequential(*(Gated(2) for _ in range(depth))).double().eval()
+    checked = check_upper_bound(model, [torch.randn(3, 2, 4, 4, dtype=torch.float64)], ascent=3)
+    assert checked.violations == []
+    assert checked.upper["everywhere"] == math.inf
+    logs = (checked.upper["floors and range"], checked.upper["factors"], checked.attained["factors"])
+    return logs[0] / math.log(10), logs[1] / math.log(10), logs[2] / math.log(10)
+
+
+def test_gates_multiply_by_what_they_see_not_by_what_they_might() -> None:
+    """Every block adds about the same to the logarithm; ranges from the input make it grow faster and faster."""
+    two, four = _decades(2), _decades(4)
+    assert two[1] < two[0]
+    assert four[1] < 2.3 * two[1]
+    assert four[0] > 2.7 * two[0]
+    assert four[2] <= four[1]
+
+
+def test_the_tensors_whose_size_is_asked_for() -> None:
+    """Factors and arguments of functions that are steep somewhere; nothing of a plain network."""
+    plain = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 3)).double()
+    assert sized_tensors(program_of(plain, points(2, 3))) == set()
+    gate = Lambda(lambda s, x: torch.sigmoid(s.a(x)) * x, a=nn.Linear(3, 3)).double()
+    assert sized_tensors(program_of(gate, points(2, 3))) == {"sigmoid"}
+
+
+def test_ranges_inside_hold_the_data_in_their_interior() -> None:
+    """Norms are of one sample where samples lie apart, of everything where they do not."""
+    x = torch.tensor([[3.0, 4.0], [0.0, -1.0]], dtype=torch.float64)
+    apart, together = range_seen(x, 2, 1), range_seen(x.flatten()[None], 2, 1)
+    assert apart.low < -1.0
+    assert apart.high > 4.0
+    assert apart.norm == pytest.approx(5.0, rel=2e-3)
+    assert apart.norm > 5.0
+    assert together.norm > math.sqrt(26.0)

@@ -163,8 +163,8 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     composition = Composition(work.program, domain, work.norms, work.chains)
     value, probable = _values(composition, name, mode)
     if math.isinf(value.log) and value.log > 0:
-        name = _restricted(name, "within the data's range and norms")
-        domain = Domain(name, floors, tuple(seen.inputs))
+        name = _restricted(name, "within the data's range and norms, also at the factors of products")
+        domain = Domain(name, floors, tuple(seen.inputs), seen.factors)
         composition = Composition(work.program, domain, work.norms, work.chains)
         value, probable = _values(composition, name, mode)
     work.compositions["variance_floor"] = composition
@@ -197,6 +197,7 @@ def _search(work: Work, domain: Domain | None) -> Search:
         work.candidates,
         floors={} if domain is None else domain.floors,
         ranges=() if domain is None else domain.ranges,
+        factors={} if domain is None else domain.factors,
         points=work.options.points,
         ascent=work.options.ascent,
         seed=work.options.seed,

@@ -30,11 +30,13 @@ class Domain:
         name: how it is called in results.
         floors: least spread before each normalizer, by graph node; normalizers not named have floor zero.
         ranges: range of each input block, or nothing.
+        factors: range of tensors inside, by graph node: factors of products, scores, arguments of steep functions.
     """
 
     name: str = "all inputs"
     floors: Mapping[str, Tensor | float] = field(default_factory=dict)
     ranges: tuple[Range, ...] = ()
+    factors: Mapping[str, Range] = field(default_factory=dict)
 
 
 class Composition:
@@ -102,7 +104,7 @@ class Composition:
     def image(self, atom: Expr) -> Range:
         """Return the range of an atom; those it depends on are found first, so that nothing recurses deeply."""
         for item in self._pending(atom):
-            self._images[item.id] = item.atom.image(self).tightened(item.shape)
+            self._images[item.id] = self._narrowed(item, item.atom.image(self).tightened(item.shape))
         return self._images[atom.id]
 
     def _pending(self, atom: Expr) -> list[Expr]:
@@ -116,6 +118,11 @@ class Composition:
             seen[item.id] = item
             stack.extend(item.inputs if item.op is not None else item.atom.inputs)
         return [seen[key] for key in sorted(seen) if seen[key].op is None]
+
+    def _narrowed(self, expr: Expr, inside: Range) -> Range:
+        """Return a range, met with what the domain says of the tensor."""
+        given = self.domain.factors.get(self.program.nodes.get(expr.id, ""))
+        return inside if given is None else inside.meet(given).tightened(expr.shape)
 
     def floor(self, name: str) -> Tensor | float:
         """Return the least spread the domain allows before a normalizer."""
@@ -233,7 +240,8 @@ class Composition:
             self._bases.update({e.id: base for e in order if (base := self._base(e)) is not None})
             ends |= {self._bases[e.id].id for e in order if e.id in self._bases}
             for item in order:
-                self._ranges[item.id] = self._range(item, row_by_row=item.id in ends).tightened(item.shape)
+                found = self._range(item, row_by_row=item.id in ends).tightened(item.shape)
+                self._ranges[item.id] = self._narrowed(item, found)
         return self._ranges[expr.id]
 
     def _base(self, expr: Expr) -> Expr | None:

@@ -65,6 +65,7 @@ def search(
     *,
     floors: Mapping[str, Tensor | float],
     ranges: Sequence[Range] = (),
+    factors: Mapping[str, Range] | None = None,
     points: int | None = None,
     ascent: int | None = None,
     seed: int = 0,
@@ -78,6 +79,7 @@ def search(
         inputs: candidate inputs, one list of tensors each.
         floors: the variance-floor domain, against which every input is checked.
         ranges: ranges of the input blocks that domain asks for, if any.
+        factors: ranges of tensors inside the network that it asks for, if any.
         points: how many inputs to use; ``None`` chooses by the cost of the network.
         ascent: steps of ascent; ``None`` chooses by the cost.
         seed: of the start vectors.
@@ -114,15 +116,15 @@ def search(
     jacobian = everywhere = attained_at(precise, x, direction)
     on_floor: float | None = jacobian
     best: Best | None = Best(found[0][3], x, direction, True)
-    if not _inside(precise, x, floors, ranges):
-        best = _best_inside(network, found, floors, ranges)
+    if not _inside(precise, x, floors, ranges, factors):
+        best = _best_inside(network, found, floors, ranges, factors)
         on_floor = None if best is None else attained_at(network.at(best.inputs), best.point, best.direction)
     if ascent:
         say("ascent from the best point")
         point, step = ascend(precise, x, direction, steps=ascent, radius=1e-3, rate=3e-2)
         quotient = attained_by_pair(precise, point, step)
         everywhere = max(everywhere, quotient)
-        if all(_inside(precise, p, floors, ranges) for p in (point, point + step)):
+        if all(_inside(precise, p, floors, ranges, factors) for p in (point, point + step)):
             on_floor = max(on_floor or 0.0, quotient)
     logs = (log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
     return Search(*logs, best=best or Best(found[0][3], x, direction, False))
@@ -138,10 +140,11 @@ def _best_inside(
     found: Sequence[tuple[float, Tensor, Tensor, list[Tensor]]],
     floors: Mapping[str, Any],
     ranges: Sequence[Range],
+    factors: Mapping[str, Range] | None,
 ) -> Best | None:
     """Return the best input inside the variance-floor domain, or ``None``."""
     for _, x, direction, given in found:
-        if _inside(network.at(given), x, floors, ranges):
+        if _inside(network.at(given), x, floors, ranges, factors):
             return Best(given, x, direction, True)
     return None
 
@@ -163,7 +166,25 @@ def _rescaled(captured: Captured, program: Program, inputs: Sequence[list[Tensor
     return max(logs, default=None)
 
 
-def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Sequence[Range]) -> bool:
+def _within(value: Tensor, inside: Range) -> bool:
+    """Tell whether a tensor lies in a range."""
+    norm = float(value.norm())
+    row = float(value.norm(dim=-1).max()) if value.ndim else norm
+    return (
+        inside.low <= float(value.min())
+        and float(value.max()) <= inside.high
+        and norm <= inside.norm
+        and row <= inside.row
+    )
+
+
+def _inside(
+    function: EndToEnd,
+    x: Tensor,
+    floors: Mapping[str, Any],
+    ranges: Sequence[Range],
+    factors: Mapping[str, Range] | None = None,
+) -> bool:
     """Tell whether an input lies in the variance-floor domain."""
     sites = {s.node: s for s in function.program.sites if s.node in floors and s.spread is not None}
     sources: dict[str, list[str]] = {}
@@ -176,6 +197,8 @@ def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Se
         index = function._place.get(node.name)
         if index is not None:
             value = blocks[index]
+        if factors and node.name in factors:
+            fine = fine and _within(value, factors[node.name])
         for name in sources.get(node.name, ()):
             spread = sites[name].spread
             if spread is not None and bool((group_floor(value, spread, 1.0) < floors[name]).any()):
@@ -184,10 +207,7 @@ def _inside(function: EndToEnd, x: Tensor, floors: Mapping[str, Any], ranges: Se
 
     parts = torch.split(x, [math.prod(s) for s in function.shapes])
     blocks = [p.reshape(s) for p, s in zip(parts, function.shapes, strict=True)]
-    for block, inside in zip(blocks, ranges, strict=False):
-        low, high, norm = float(block.min()), float(block.max()), float(block.norm())
-        row = float(block.norm(dim=-1).max()) if block.ndim else norm
-        fine = fine and inside.low <= low and high <= inside.high and norm <= inside.norm and row <= inside.row
+    fine = fine and all(_within(block, inside) for block, inside in zip(blocks, ranges, strict=False))
     with torch.no_grad():
         run(function.captured.graph, function.tensors, function.inputs, visit, torch.float64)
     return fine

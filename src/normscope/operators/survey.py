@@ -14,7 +14,11 @@ from normscope.core.errors import NonFiniteError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node, Ref
-from normscope.operators.nonlinear import Range
+from normscope.operators.arithmetic import Product, Quotient, Square
+from normscope.operators.attention import Attention
+from normscope.operators.bilinear import Bilinear
+from normscope.operators.matrix import MatrixProduct
+from normscope.operators.nonlinear import Pointwise, Range
 from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
@@ -46,12 +50,14 @@ class Survey:
         before_normalizers: by graph node of the normalizer.
         before_activations: by graph node of the activation.
         inputs: range of each block of the network input.
+        factors: range, a little widened, of every tensor whose size a rule asks for, by graph node.
     """
 
     samples: int = 0
     before_normalizers: dict[str, Seen] = field(default_factory=dict)
     before_activations: dict[str, Seen] = field(default_factory=dict)
     inputs: list[Range] = field(default_factory=list)
+    factors: dict[str, Range] = field(default_factory=dict)
 
     def floors(self) -> dict[str, Tensor]:
         """Return the least spread before each normalizer that uses the statistics of its input.
@@ -67,6 +73,8 @@ class Survey:
             mine = self.before_normalizers.get(name)
             if mine is not None and mine.floor is not None and seen.floor is not None:
                 mine.floor = torch.minimum(mine.floor, seen.floor)
+        for name, inside in other.factors.items():
+            self.factors[name] = _hull(self.factors.get(name, inside), inside)
 
 
 def survey(
@@ -101,6 +109,7 @@ def survey(
     for name, source in activations.items():
         watch.setdefault(source, []).append((name, None))
     blocks = {b.name: i for i, b in enumerate(program.blocks)}
+    factors = sized_tensors(program)
     result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
     reference = _batch_of(program)
     tensors = {k: as_floating(v, dtype) for k, v in captured.tensors.items()}
@@ -111,6 +120,9 @@ def survey(
             if node.name in blocks:
                 index = blocks[node.name]
                 result.inputs[index] = _widened(result.inputs[index], value, size, reference)
+            if node.name in factors and isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                inside = range_seen(value, size, reference)
+                result.factors[node.name] = _hull(result.factors.get(node.name, inside), inside)
             for name, site in watch.get(node.name, ()):
                 group = result.before_activations if site is None else result.before_normalizers
                 axis = None if channels is None else channels.get(name)
@@ -192,8 +204,6 @@ def _widened(inside: Range, value: Tensor, size: int, reference: int) -> Range:
 
 def activation_inputs(captured: Captured, program: Program) -> dict[str, str]:
     """Return the node of every entrywise nonlinearity and the node it reads."""
-    from normscope.operators.nonlinear import Pointwise
-
     found: dict[str, str] = {}
     for atom in program.atoms:
         name = atom.atom.name
@@ -203,3 +213,48 @@ def activation_inputs(captured: Captured, program: Program) -> dict[str, str]:
             if first is not None:
                 found[name] = first.name
     return found
+
+
+#: Rules that ask for the size of what they act on.
+_SIZED = (Pointwise, Product, Quotient, Square, Attention, Bilinear, MatrixProduct)
+#: By how much, relatively, ranges inside the network are widened, so that the data lies in their interior.
+_ROOM = 1e-3
+
+
+def sized_tensors(program: Program) -> set[str]:
+    """Return the graph nodes of tensors whose size a rule asks for: factors, scores, arguments of steep functions."""
+    found: set[str] = set()
+    for atom in program.atoms:
+        rule = atom.atom
+        if isinstance(rule, Pointwise) and not rule.needs_range:
+            continue
+        stack = list(rule.inputs) if isinstance(rule, _SIZED) else []
+        while stack:
+            expr = stack.pop()
+            name = program.nodes.get(expr.id)
+            if name is not None:
+                found.add(name)
+            else:
+                stack.extend(expr.inputs)
+    return found
+
+
+def range_seen(value: Tensor, size: int, reference: int) -> Range:
+    """Return the range of a tensor on a batch, a little widened; norms are of as many samples as a program takes.
+
+    >>> range_seen(torch.tensor([[3.0, 4.0]]), 1, 1).norm
+    5.005
+    """
+    x = value.detach().to(torch.float64)
+    pieces = size // max(reference, 1)
+    apart = pieces * reference == size and x.ndim > 0 and x.shape[0] % max(size, 1) == 0
+    norm = float(x.reshape(pieces if apart else 1, -1).norm(dim=1).max())
+    row = float(x.norm(dim=-1).max()) if x.ndim else norm
+    low, high = float(x.min()), float(x.max())
+    room = _ROOM * max(abs(low), abs(high))
+    return Range(low - room, high + room, row * (1 + _ROOM), norm * (1 + _ROOM))
+
+
+def _hull(a: Range, b: Range) -> Range:
+    """Return a range that holds two others."""
+    return Range(min(a.low, b.low), max(a.high, b.high), max(a.row, b.row), max(a.norm, b.norm))

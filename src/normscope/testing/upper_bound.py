@@ -86,6 +86,7 @@ def check_upper_bound(
         "floors": Domain("floors", seen.floors()),
         "range": Domain("range", {}, tuple(seen.inputs)),
         "floors and range": Domain("floors and range", seen.floors(), tuple(seen.inputs)),
+        "factors": Domain("factors", seen.floors(), tuple(seen.inputs), seen.factors),
     }
     norms = SegmentNorms(Effort(seed=seed))
     checked = Checked(opaque=sorted({a.atom.op for a in program.opaque}))
@@ -250,7 +251,7 @@ def _refute_on_data(
             continue
         checked.compare(name, float(at_data.nan_to_num(0.0).max()), "a Jacobian at the data")
         checked.compare(name, _quotients(function, data), "a pair of the data")
-        inside = torch.tensor([_inside(end, x, domain.floors, domain.ranges) for x in others])
+        inside = torch.tensor([_inside(end, x, domain.floors, domain.ranges, domain.factors) for x in others])
         if bool(inside.any()):
             checked.compare(name, float(at_others[inside].nan_to_num(0.0).max()), "a Jacobian inside")
             checked.compare(name, _quotients(function, torch.cat([data, others[inside]])), "a pair inside")
