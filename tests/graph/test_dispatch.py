@@ -361,3 +361,18 @@ def test_an_error_inside_leaves_no_trace() -> None:
         record_graph(model.train(), (torch.ones(2, 3),))
     assert fingerprint(model) == before
     assert record_graph(nn.ReLU(), (torch.ones(1),))[0].calls()[0].owner == ""
+
+
+def test_the_branch_of_a_condition_is_recorded() -> None:
+    """One that moves with the input marks the outputs; one that does not is a constant."""
+    moving = Function(lambda m, x: torch.cond(x.sum() > 0, lambda z: 2 * z, lambda z: z + 1, (x,)))
+    with torch.compiler.set_stance("force_eager"):
+        graph, tensors = record_graph(moving, (torch.ones(1, 3),))
+        assert _left(graph)
+        assert _replay(moving, graph, tensors, torch.ones(1, 3))[0].unique().item() == 2.0
+        fixed = Function(
+            lambda m, x: torch.cond(m.a.bias.sum() == m.a.bias.sum(), lambda z: 2 * z, lambda z: z + 1, (x,)),
+            a=nn.Linear(3, 3),
+        )
+        graph, _ = record_graph(fixed, (torch.ones(1, 3),))
+        assert not _left(graph)

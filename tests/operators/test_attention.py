@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
 from networks import Lambda, points, seeded, spectral_norm
 from normscope import analyze
-from normscope.operators.attention import attention_constants
+from normscope.operators.attention import attention_constants, score_constant
 from normscope.testing.upper_bound import check_upper_bound
 from operators.refute import Case, nonlinear, program, refuted, without_constant
 
@@ -82,10 +83,45 @@ def test_attention_needs_bounded_rows() -> None:
     assert causal.upper["everywhere"] < math.inf
 
 
-def test_a_mask_that_depends_on_the_input_is_listed() -> None:
-    """No rule, no guess."""
-    found = program(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x @ x.mT), 3, 3)
-    assert any("mask" in e.atom.reason for e in found.opaque)
+MOVING: dict[str, Callable[[Tensor], Tensor]] = {
+    "scores of its own": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=0.5 * x @ x.mT),
+    "one number per key": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x[..., :1].mT),
+    "relative positions of the queries": lambda x: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=torch.tanh(x) @ torch.linspace(-1, 1, 12).double().reshape(4, 3)
+    ),
+    "partly hidden": lambda x: F.scaled_dot_product_attention(
+        x, x, x, attn_mask=(x @ x.mT).masked_fill(torch.ones(3, 3).triu(1).bool(), -math.inf)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_mask_that_depends_on_the_input(name: str) -> None:
+    """Scores may have numbers added that move; on the range of the data nothing refutes the bound."""
+    without_constant(MOVING[name], 3, 4)
+    normalized = refuted(lambda x: MOVING[name](F.layer_norm(x, (4,))), 3, 4)
+    assert normalized.opaque == []
+    assert normalized.upper["everywhere"] < math.inf
+
+
+def test_a_mask_that_jumps_is_known_to_jump() -> None:
+    """Keys that are hidden by a comparison."""
+    found = program(lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=x @ x.mT > 0), 3, 3)
+    assert any("mask" in e.atom.reason and e.atom.known for e in found.opaque)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_constant_of_added_scores_holds(seed: int) -> None:
+    """Jacobians at random scores; two opposite values with equal weights come to within a tenth of it."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(4, 2, generator=generator, dtype=torch.float64)
+    scores = 3.0 * torch.randn(3, 4, generator=generator, dtype=torch.float64)
+    radius = float(values.norm(dim=1).max())
+    jacobian = torch.autograd.functional.jacobian(lambda b: b.softmax(-1) @ values, scores).reshape(6, 12)
+    assert spectral_norm(jacobian) <= score_constant(radius)
+    pair = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    even = torch.autograd.functional.jacobian(lambda b: b.softmax(-1) @ pair, torch.zeros(2, dtype=torch.float64))
+    assert 0.9 * score_constant(1.0) <= spectral_norm(even) <= score_constant(1.0)
 
 
 def test_grouped_heads() -> None:

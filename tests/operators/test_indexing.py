@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from networks import points
-from operators.refute import Case, linear, program, refuted
+from operators.refute import Case, linear, nonlinear, program, refuted
 
 PLACES = torch.tensor([0, 2, 2])
 MASK = torch.tensor([True, False, True, True])
@@ -41,9 +41,17 @@ FIXED: dict[str, Case] = {
     "added at places": (lambda x: x.index_add(1, PLACES, x[:, :3]), (4,), None),
     "scattered sum": (
         lambda x: torch.zeros_like(x).scatter_add(1, PLACES.expand(x.shape[0], 3), x[:, :3]), (4,), math.sqrt(2)),
+    "reduced to sums": (
+        lambda x: x.scatter_reduce(1, PLACES.expand(x.shape[0], 3), 2.0 * x[:, :3], "sum"), (4,), None),
+    "reduced to means": (
+        lambda x: x.new_zeros(len(x), 3).scatter_reduce(1, PLACES.expand(x.shape[0], 3), x[:, :3], "mean",
+                                                        include_self=False), (4,), 1.0),
+    "reduced to means along an axis": (
+        lambda x: x.new_ones(len(x), 4).index_reduce(1, PLACES, x[:, :3], "mean"), (4,), None),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", FIXED)
 def test_entries_at_fixed_places(name: str) -> None:
     """Copies count by how often an entry is taken, sums by how many meet."""
@@ -79,3 +87,24 @@ def test_an_embedding_of_tokens_is_a_block() -> None:
     found = program_of(seeded(nn.Embedding(5, 3)), torch.tensor([[0, 4], [1, 1]]))
     assert [b.kind for b in found.blocks] == ["embedding output"]
     assert program(lambda x: x, 3).blocks[0].kind == "input"
+
+
+EXTREMES: dict[str, Case] = {
+    "largest": (lambda x: x.new_zeros(len(x), 3).scatter_reduce(1, PLACES.expand(len(x), 3), x, "amax"), (3,), 1.0),
+    "smallest of both": (
+        lambda x: x[:, :3].scatter_reduce(1, PLACES.expand(len(x), 3), 3.0 * x[:, 3:], "amin"), (6,), None),
+    "largest along an axis": (lambda x: x.index_reduce(1, PLACES, 2.0 * x.flip(1), "amax"), (3,), None),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_at_fixed_places(name: str) -> None:
+    """Each is the largest or smallest of entries of its own."""
+    nonlinear(EXTREMES[name])
+
+
+def test_products_at_places_have_no_rule() -> None:
+    """They are listed."""
+    found = program(lambda x: torch.ones_like(x).scatter_reduce(1, PLACES.expand(len(x), 3), x, "prod"), 3)
+    assert found.opaque

@@ -9,8 +9,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from networks import upper_of
 from normscope.operators.pooling import adaptive_overlap, window_overlap
-from operators.refute import Case, linear, nonlinear, refuted
+from operators.refute import Case, linear, nonlinear, program, refuted
+
+PLACES = torch.linspace(-1.3, 1.4, 24).double().sin().reshape(1, 4, 3, 2)
+
+
+def _sampled(x: torch.Tensor, mode: str) -> torch.Tensor:
+    """Return a map sampled at fixed places."""
+    return F.grid_sample(x, PLACES.expand(len(x), -1, -1, -1), mode=mode, align_corners=False)
+
 
 LINEAR: dict[str, Case] = {
     "average": (lambda x: F.avg_pool2d(x, 2), (2, 4, 4), 0.5),
@@ -23,6 +32,13 @@ LINEAR: dict[str, Case] = {
     "bilinear": (lambda x: F.interpolate(x, size=5, mode="bilinear"), (1, 3, 3), None),
     "bilinear with corners": (lambda x: F.interpolate(x, size=5, mode="bilinear", align_corners=True), (1, 3, 3), None),
     "bicubic": (lambda x: F.interpolate(x, size=5, mode="bicubic"), (1, 3, 3), None),
+    "bicubic on a larger map": (lambda x: F.interpolate(x, scale_factor=2, mode="bicubic"), (2, 7, 6), None),
+    "bicubic down, smoothed": (
+        lambda x: F.interpolate(x, size=(6, 7), mode="bicubic", antialias=True), (1, 10, 9), None),
+    "bicubic sampling at fixed places": (lambda x: _sampled(x, "bicubic"), (2, 5, 4), None),
+    "nearest sampling at fixed places": (lambda x: _sampled(x, "nearest"), (2, 5, 4), None),
+    "put at fixed places": (
+        lambda x: F.max_unpool2d(x, torch.tensor([[0, 3], [9, 14]]).expand(len(x), 1, 2, 2), 2), (1, 2, 2), 1.0),
     "linear of one axis": (lambda x: F.interpolate(x, size=5, mode="linear"), (2, 3), None),
     "smoothed down": (lambda x: F.interpolate(x, size=2, mode="bilinear", antialias=True), (1, 5, 5), None),
     "sampled at fixed places": (
@@ -86,3 +102,29 @@ def test_overlaps_against_counting(size: int) -> None:
             for j in range(math.floor(i * size / out), math.ceil((i + 1) * size / out)):
                 counts[j] += 1
         assert adaptive_overlap(size, out) == max(counts)
+
+
+def test_maps_too_large_to_multiply_out_have_certified_bounds() -> None:
+    """Bicubic interpolation and sampling, against singular values of the matrix of one channel."""
+    grid = F.affine_grid(torch.tensor([[[0.9, 0.2, 0.0], [-0.2, 0.9, 0.1]]]).double(), [1, 4, 20, 20], False)
+
+    def sample(x: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(x, grid.expand(len(x), -1, -1, -1), mode="bicubic", align_corners=False)
+
+    def enlarge(x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(x, size=(25, 23), mode="bicubic")
+
+    for function, slack in ((sample, 2.0), (enlarge, 1 + 1e-6)):
+        found = program(function, 4, 20, 20)
+        upper = upper_of(found)
+        channel = torch.zeros(1, 1, 20, 20, dtype=torch.float64)
+        matrix = torch.autograd.functional.jacobian(function, channel).reshape(-1, 400)
+        truth = float(torch.linalg.matrix_norm(matrix, 2))
+        assert found.opaque == []
+        assert truth <= upper <= slack * truth
+
+
+def test_places_of_largest_entries_jump() -> None:
+    """Putting maxima back where they were is known to be discontinuous."""
+    (_, jump) = program(lambda x: F.max_unpool2d(*F.max_pool2d(x, 2, return_indices=True), 2), 1, 4, 4).opaque
+    assert jump.atom.known

@@ -21,6 +21,9 @@ LAYERS: dict[str, dict[str, Any]] = {
     "two layers": {"layer": nn.GRU, "num_layers": 2},
     "both directions": {"layer": nn.RNN, "bidirectional": True},
     "without bias": {"layer": nn.LSTM, "bias": False},
+    "projected": {"layer": nn.LSTM, "proj_size": 1},
+    "projected both ways, without bias": {"layer": nn.LSTM, "proj_size": 1, "bias": False, "bidirectional": True},
+    "projected twice": {"layer": nn.LSTM, "proj_size": 1, "num_layers": 2},
 }
 
 

@@ -128,6 +128,15 @@ class _Composite(SchemaCheckMode):
             return self.recorder.record(func, args, kwargs or {})
 
 
+@torch.ops.higher_order.cond.py_impl(_Composite)
+def _cond(mode: _Composite, pred: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    """Record the branch that ``torch.cond`` takes."""
+    if isinstance(pred, Tensor):
+        mode.recorder.leaves(pred)
+    with mode:
+        return (true if pred else false)(*operands)
+
+
 class _Plain(TorchDispatchMode):
     """Sees operations after autocast, autograd, function transforms and decomposition."""
 

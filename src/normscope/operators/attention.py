@@ -14,7 +14,7 @@ from normscope.operators.arithmetic import _weighted
 from normscope.operators.expression import Expr, constant_expr
 from normscope.operators.indexing import repeats_heads
 from normscope.operators.layout import _first, broadcast
-from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range, outward
+from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Opaque, Range, outward, product
 from normscope.operators.reduction import Contraction
 from normscope.operators.registry import Call, rule
 
@@ -108,27 +108,44 @@ def attention_constants(
     return to_query, to_key, root
 
 
+@statement("normscope", "ATT-1", holds="rows of v within R of a fixed centre")
+def score_constant(value_row: float) -> float:
+    """Return the constant of softmax attention with respect to what is added to its scores.
+
+    ``||dO|| <= sqrt(16/27) R ||dB||`` in ``O = softmax(S + B) V``: ``dO_i = sum_j P_ij (v_j - o_i) dB_ij``, with
+    ``||v_j - o_i|| <= 2 R (1 - P_ij)`` and ``p^2 (1 - p)^2 <= 4/27 p``.
+
+    >>> score_constant(1.0) < 0.77
+    True
+    """
+    return product(math.sqrt(16 / 27) * (1 + 1e-15), value_row)
+
+
 class Attention(Nonlinear):
-    """``softmax(s Q K^T + mask) V`` with a fixed mask, on the ranges of q, k and v.
+    """``softmax(s Q K^T + mask) V`` on the ranges of q, k and v; the mask is fixed, or numbers that move.
 
     Attributes:
         hides: some query may see no key; its output is zero.
     """
 
-    def __init__(self, q: Expr, k: Expr, v: Expr, scale: float, *, hides: bool = False) -> None:
-        self.inputs, self.scale, self.hides = (q, k, v), abs(scale), hides
+    def __init__(
+        self, q: Expr, k: Expr, v: Expr, scale: float, *, hides: bool = False, mask: Expr | None = None
+    ) -> None:
+        self.inputs, self.scale, self.hides = (q, k, v) if mask is None else (q, k, v, mask), abs(scale), hides
 
     def constant(self, context: Context) -> Lip:
         """Return the constants of :func:`attention_constants` applied to those of q, k and v."""
-        q, k, v = self.inputs
+        q, k, v = self.inputs[:3]
         if k.shape[-2] == 1:  # one key: the output is its value, whatever the query
             return context.lipschitz(v).scaled(log_of(math.sqrt(q.shape[-2])))
         rows = (0.0, 0.0, 0.0)
         if self.scale:
             rows = (context.range(q).row, context.centered_row(k), context.centered_row(v))
         lip = Lip.constant(-INF, context.blocks)
-        for expr, factor in zip(self.inputs, attention_constants(q.shape[-2], self.scale, *rows), strict=True):
+        for expr, factor in zip((q, k, v), attention_constants(q.shape[-2], self.scale, *rows), strict=True):
             lip = lip + _weighted(context.lipschitz(expr), factor)
+        for mask in self.inputs[3:]:
+            lip = lip + _weighted(context.lipschitz(mask), score_constant(context.centered_row(v)))
         return lip
 
     def image(self, context: Context) -> Range:
@@ -146,8 +163,10 @@ def attention(call: Call) -> Any:
     """Scaled dot-product attention in evaluation."""
     q, k, v = (call[name] for name in ("query", "key", "value"))
     mask = call.get("attn_mask", call.get("attn_bias"))
-    if isinstance(mask, Expr):
-        return call.with_rest(call.opaque("attention with a mask that depends on the input has no rule"), "unused")
+    moving = isinstance(mask, Expr)
+    if moving and isinstance(mask.atom, Opaque):
+        reason = "attention with a mask that jumps with the input jumps"
+        return call.with_rest(call.opaque(reason, known=True), "unused")
     if float(call.get("dropout_p", 0.0)) > 0:
         return call.with_rest(call.opaque("attention with active dropout is random"), "unused")
     q, k, v = (constant_expr(t) if isinstance(t, Tensor) else t for t in (q, k, v))
@@ -160,5 +179,6 @@ def attention(call: Call) -> Any:
     batch = torch.broadcast_shapes(*(t.shape[:-2] for t in (q, k, v)))
     q, k, v = (broadcast(t, (*batch, *t.shape[-2:]), call) for t in (q, k, v))
     # A causal mask always shows the first key; one that is given may show none.
-    atom = Attention(q, k, v, scale, hides=mask is not None)
+    added = broadcast(mask, (*batch, q.shape[-2], k.shape[-2]), call) if moving else None
+    atom = Attention(q, k, v, scale, hides=mask is not None, mask=added)
     return call.with_rest(call.atom(atom, (*q.shape[:-1], v.shape[-1])), "sums of exponentials used outside attention")

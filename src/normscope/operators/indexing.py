@@ -21,6 +21,7 @@ from normscope.operators.layout import (
     reshaped,
     scaled,
 )
+from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call, rule
 
 _MOVING = "an index that depends on the input is discontinuous"
@@ -197,3 +198,55 @@ def repeats_heads(call: Call, x: Expr, heads: int) -> Expr:
     inner = (*x.shape[:-3], x.shape[-3], 1, *x.shape[-2:])
     wide = broadcast(reshaped(call, x, inner), (*x.shape[:-3], x.shape[-3], times, *x.shape[-2:]), call)
     return reshaped(call, wide, (*x.shape[:-3], heads, *x.shape[-2:]))
+
+
+@rule("scatter_reduce", "index_reduce")
+def scatter_reduce(call: Call) -> Expr:
+    """Reduce entries that share a place with each other and with what is there, at places that are fixed.
+
+    Sums and means are linear. Every output is the largest (or smallest) of entries of its own: 1-Lipschitz.
+    """
+    name = "src" if "src" in call.arguments else "source"
+    if set(call.tainted()) - {"self", name}:
+        return call.opaque("a place that depends on the input is discontinuous", known=True)
+    how = str(call["reduce"])
+    if how not in ("sum", "mean", "amax", "amin"):
+        return call.opaque(f"no rule for a reduction by {how}")
+    function = resolve(call.node.op)
+    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
+    base, source = call["self"], call[name]
+
+    def apply(into: Tensor, what: Tensor) -> Tensor:
+        return _call_named(function, "self", into, rest | {name: what})
+
+    zeros = [torch.zeros(tuple(t.shape), dtype=torch.float64) for t in (base, source)]
+    fixed = [z if isinstance(t, Expr) else t.detach().to(z) for t, z in zip((base, source), zeros, strict=True)]
+    parts = [t for t in (base, source) if isinstance(t, Expr)]
+    if how in ("amax", "amin"):
+        return call.atom(Extremes(tuple(parts), [t for t in (base, source) if isinstance(t, Tensor)]))
+    terms = []
+    if isinstance(base, Expr):
+        terms.append(call.linear("nonnegative", lambda z: apply(z, zeros[1].to(z)), [base]))
+    if isinstance(source, Expr):
+        terms.append(call.linear("nonnegative", lambda z: apply(zeros[0].to(z), z), [source]))
+    bias = apply(*fixed)
+    return add_terms(call, terms, bias if bool((bias != 0).any()) else None)
+
+
+class Extremes(Nonlinear):
+    """Largest or smallest entries of disjoint sets of entries of one or two tensors, and of constants."""
+
+    def __init__(self, inputs: tuple[Expr, ...], constants: list[Tensor]) -> None:
+        self.inputs, self.constants = inputs, constants
+
+    def constant(self, context: Context) -> Lip:
+        """Return the root of the sum of squares of the constants."""
+        first, *others = (context.lipschitz(e) for e in self.inputs)
+        return first.root_sum_square(*others)
+
+    def image(self, context: Context) -> Range:
+        """Return the range of all entries together."""
+        inside = [context.range(e) for e in self.inputs]
+        low = [r.low for r in inside] + [float(t.min()) for t in self.constants if t.numel()]
+        high = [r.high for r in inside] + [float(t.max()) for t in self.constants if t.numel()]
+        return Range(min(low), max(high))

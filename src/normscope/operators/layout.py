@@ -218,6 +218,14 @@ def scaled(call: Call, x: Expr, scale: Tensor, bias: Tensor | None = None) -> Ex
     return call.linear("diagonal", apply, [x], bias=bias, scale=scale, shape=shape)
 
 
+def of_norm(call: Call, apply: Callable[..., Tensor], x: Expr, norm: float, shape: Sequence[int]) -> Expr:
+    """Return a linear map of which a bound on the norm is known: a contraction, then a factor."""
+    shape = tuple(shape)
+    scale = torch.tensor(norm, dtype=torch.float64)
+    inner = call.linear("contraction", lambda z: apply(z) / norm, [x], shape=shape)
+    return call.linear("diagonal", lambda z: z * norm, [inner], scale=scale, shape=shape)
+
+
 def add_terms(call: Call, terms: Sequence[Expr], bias: Tensor | None = None) -> Expr:
     """Return the sum of expressions of one shape, plus a constant."""
     if len(terms) == 1 and bias is None:

@@ -201,7 +201,7 @@ def cosine_similarity(call: Call) -> Expr:
     return summed(call, call.atom(Product(*units), shape), [dim], "sum", keep=False)
 
 
-@rule("cdist", "bilinear", "_trilinear", "addbmm", "kron", "tensordot", "chain_matmul", "linalg_multi_dot")
+@rule("_trilinear", "kron")
 def bilinear_forms(call: Call) -> Expr:
     """Say that these have no rule."""
     return call.opaque("no rule for this product of tensors")

@@ -6,10 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from normscope.core.value import log_of
 from normscope.operators.convolution import _tuple
 from normscope.operators.expression import Expr
-from normscope.operators.layout import _bound, _first
+from normscope.operators.layout import _bound, _first, of_norm
+from normscope.operators.matrix import matrix
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call, rule
 
@@ -37,18 +40,57 @@ def interpolate(call: Call) -> Expr:
     return _channelwise(call, x, "nonnegative", len(x.shape) - 2)
 
 
-@rule("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa")
+@rule("upsample_bicubic2d", "_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "_upsample_lanczos2d_aa")
 def interpolate_cubic(call: Call) -> Expr:
-    """Interpolate with weights of either sign."""
-    return _channelwise(call, _first(call), "generic", 2)
+    """Interpolate with weights of either sign: a matrix on rows, then one on columns."""
+    x = _first(call)
+    apply, (height, width) = _bound(call), x.shape[-2:]
+    lines = torch.eye(width, dtype=torch.float64).reshape(1, width, 1, width).expand(-1, -1, height, -1)
+    columns = torch.eye(height, dtype=torch.float64).reshape(1, height, height, 1).expand(-1, -1, -1, width)
+    room = 1 + 1e-12  # the coefficients are rounded
+    # The weights of a point add up to one, so what is constant along an axis stays so.
+    along = torch.cat([apply(part)[0, :, 0, :] for part in lines.split(16, 1)]).mT * room
+    across = torch.cat([apply(part)[0, :, :, 0] for part in columns.split(16, 1)]).mT * room
+    return matrix(call, matrix(call, x, along), across, axis=-2)
 
 
-@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d")
+@rule("grid_sampler", "grid_sampler_2d", "grid_sampler_3d", "_grid_sampler_2d_cpu_fallback")
 def grid_sample(call: Call) -> Expr:
     """Sample at fixed places: linear; at places that depend on the input it has no rule."""
-    if call.tainted() != [next(iter(call.arguments))] or int(call.get("interpolation_mode", 0)) == 2:
-        return call.opaque("grid sampling at input-dependent places, or bicubic: no rule")
-    return call.linear("nonnegative", _bound(call), [_first(call)])
+    x = _first(call)
+    if call.tainted() != [next(iter(call.arguments))]:
+        return call.opaque("grid sampling at places that depend on the input has no rule")
+    if int(call.get("interpolation_mode", 0)) != 2:
+        return call.linear("nonnegative", _bound(call), [x])
+    return of_norm(call, _bound(call), x, _sampled_norm(call, x), call.shape)
+
+
+def _sampled_norm(call: Call, x: Expr) -> float:
+    """Return the Schur bound of a bicubic sampling: the root of the largest absolute row sum times column sum."""
+    apply, (batch, _, *space) = _bound(Call(call.node, call.arguments, call.value)), x.shape
+    size = math.prod(space)
+    rows: Any = 0.0
+    columns = 0.0
+    for start in range(0, size, 256):
+        stop = min(start + 256, size)
+        basis = torch.zeros(stop - start, size, dtype=torch.float64)
+        basis.diagonal(start).fill_(1.0)
+        image = apply(basis.reshape(1, stop - start, *space).expand(batch, -1, *space)).abs()
+        rows = rows + image.sum(1)
+        columns = max(columns, float(image.flatten(2).sum(-1).max()))
+    return math.sqrt(float(rows.max()) * columns) * (1 + 1e-10)
+
+
+@rule("max_unpool2d", "max_unpool3d")
+def unpool(call: Call) -> Expr:
+    """Put entries at given places among zeros: linear if the places are fixed, and each is used once."""
+    if call.tainted() != [next(iter(call.arguments))]:
+        return call.opaque("places of largest entries jump with the input", known=True)
+    x, places = _first(call), call["indices"]
+    flat = places.reshape(*places.shape[: 2 if len(x.shape) > 3 else 1], -1).sort(-1).values
+    if bool((flat[..., 1:] == flat[..., :-1]).any()):
+        return call.opaque("two values are written to one place, and which of them stays is not defined", known=True)
+    return call.linear("embedding", _bound(call), [x])
 
 
 class MaxPool(Nonlinear):

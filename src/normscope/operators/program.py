@@ -15,8 +15,10 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.layout import shape_only
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.normalizer import kinds_by_op
+from normscope.operators.power_pool import power_pool
 from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
 from normscope.operators.rotation import paired
@@ -232,11 +234,15 @@ class Walk:
         if kind and find_rule(node.op):
             return self._normalizer(call, kind)
         rule = find_rule(node.op)
-        if any(_is_complex(v) for v in (value, *(self.values.get(n) for n in node.inputs()))):
+        inner = (value, *(self.values.get(n) for n in node.inputs()))
+        if rule is not shape_only and any(_is_complex(v) for v in inner):
             turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
             return turned or self._opaque(call, value)  # all other rules speak of real numbers
         if rule is None:
             return self._opaque(call, value)
+        pooled = power_pool(self.graph, call, self.exprs) if name_of(node) == "pow" else None
+        if pooled is not None:
+            return pooled
         found = self.forms.refined(call, rule(call))
         if self._is_step(node, value, found):
             return call.opaque(f"real numbers that become {node.dtype or value.dtype} jump", known=True)
@@ -269,6 +275,8 @@ class Walk:
     def _opaque(self, call: Call, value: Any) -> Any:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
+        if call.node.op.startswith("normscope."):
+            reason = "what was done with this value outside torch, or with its memory, is not known"
         if isinstance(value, tuple | list):
             return [
                 call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value

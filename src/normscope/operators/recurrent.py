@@ -58,6 +58,12 @@ def _lstm_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Te
     return _times(call, o, function(call, c, "tanh")), c
 
 
+def _projected_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None, out: Tensor) -> Any:
+    """One step of an LSTM with a projection: ``h' = W (o tanh(c'))``."""
+    h, c = _lstm_step(call, pre, h, c, weight, bias)
+    return matrix(call, h, out), c
+
+
 def _gru_step(call: Call, pre: Expr, h: Expr, c: Expr, weight: Tensor, bias: Tensor | None) -> tuple[Expr, Expr]:
     """One step: ``n = tanh(x_n + r h_n)``, ``h' = (1 - z) n + z h``."""
     r_x, z_x, n_x = _gates(call, pre, 3)
@@ -81,14 +87,14 @@ def _rnn_step(name: str) -> Any:
 
 def _direction(call: Call, x: Expr, state: list[Expr], params: list[Any], step: Any, reverse: bool) -> Any:
     """Run one direction of one layer over (time, batch, features); returns outputs and last states."""
-    w_in, w_h, b_in, b_h = params
+    w_in, w_h, b_in, b_h, *out = params
     pre = matrix(call, x, w_in, bias=b_in)
     h, c = state
     outputs: list[Expr] = []
     steps = range(x.shape[0])
     for t in reversed(steps) if reverse else steps:
         piece = _piece(call, pre, 0, t, 1, pre.shape[1:], True)
-        h, c = step(call, piece, h, c, w_h, b_h)
+        h, c = step(call, piece, h, c, w_h, b_h, *out)
         outputs.append(h)
     return outputs[::-1] if reverse else outputs, h, c
 
@@ -106,8 +112,11 @@ def recurrent(call: Call) -> Any:
     per_layer = 4 if call["has_biases"] else 2
     params = list(call["params"])
     directions = 2 if call["bidirectional"] else 1
+    projected = len(params) == (per_layer + 1) * directions * call["num_layers"]
+    step = _projected_step if projected else _STEPS[name]
+    per_layer += projected
     if len(params) != per_layer * directions * call["num_layers"] or any(isinstance(p, Expr) for p in params):
-        return _give_up(call, f"{name} with projections has no rule")
+        return _give_up(call, f"{name} whose weights depend on the input has no rule")
     if call.get("train", False) and float(call.get("dropout", 0.0)) > 0:
         return _give_up(call, f"{name} with active dropout is random")
     hidden = call["hx"]
@@ -119,9 +128,10 @@ def recurrent(call: Call) -> Any:
         sides = []
         for d in range(directions):
             index = layer * directions + d
-            chosen = params[index * per_layer : (index + 1) * per_layer] + [None] * (4 - per_layer)
+            chosen = params[index * per_layer : (index + 1) * per_layer]
+            chosen = chosen if call["has_biases"] else [*chosen[:2], None, None, *chosen[2:]]
             state = [_piece(call, s, 0, index, 1, s.shape[1:], True) for s in states]
-            outputs, h, c = _direction(call, x, state, chosen, _STEPS[name], reverse=d == 1)
+            outputs, h, c = _direction(call, x, state, chosen, step, reverse=d == 1)
             sides.append(_stack(call, outputs))
             last_h.append(h)
             last_c.append(c)

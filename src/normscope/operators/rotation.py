@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.operators.expression import Expr
+from normscope.operators.fourier import pair_shape, paired_linear
 from normscope.operators.layout import broadcast
 from normscope.operators.registry import Call
 
@@ -33,13 +34,13 @@ def paired(call: Call, read: Sequence[Any]) -> Expr | None:
     tainted = call.tainted()
     z = call.arguments[tainted[0]] if len(tainted) == 1 else None
     if not isinstance(z, Expr) or not isinstance(call.value, Tensor):
-        return None
-    shape = tuple(torch.view_as_real(call.value).shape) if call.value.is_complex() else tuple(call.value.shape)
+        return paired_linear(call, read)
+    shape = pair_shape(call.value)
     if name in _VIEWS:
         return z if z.shape == shape else None
     factor = call.arguments["other" if tainted == ["self"] else "self"] if name == "mul" else None
     if factor is None or isinstance(factor, Expr) or not all(v.is_complex() for v in read):
-        return None
+        return paired_linear(call, read)
     return _product(call, z, torch.as_tensor(factor).detach().to(torch.complex128), shape)
 
 
