@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
 import struct
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn.utils import parametrizations, prune, spectral_norm
 
+from normscope import analyze
 from normscope.analysis import checkpoint as module
 from normscope.analysis.checkpoint import (
     CheckpointResult,
@@ -82,11 +85,14 @@ def test_convolution_certificate_covers_the_convolution(
     conv.weight.data.copy_(_random(*conv.weight.shape, dtype=torch.float64))
     found = _analyzed({"conv.weight": conv.weight.data}, tmp_path)["conv.weight"]
     assert found.role == "convolution"
-    assert _encloses(found, _norm(conv.weight))
+    assert found.kernel is not None
+    assert _norm(conv.weight) <= found.kernel.value <= _norm(conv.weight) * (1 + 1e-8)
     basis = torch.eye(4 * 7 * 7, dtype=torch.float64).reshape(-1, 4, 7, 7)
     truth = float(torch.linalg.matrix_norm(conv(basis).detach().flatten(1), ord=2))
-    assert found.certificate is not None
-    assert truth <= found.certificate.value <= 3.0 * _norm(conv.weight) * (1 + 1e-8)
+    assert found.upper is not None
+    assert found.lower is not None
+    assert found.lower.value <= truth * (1 + 1e-12)
+    assert truth <= found.upper.value <= 3.0 * _norm(conv.weight) * (1 + 1e-8)
 
 
 def test_convolution_certificate_is_nearly_attained_by_a_box_kernel(tmp_path: Path) -> None:
@@ -95,8 +101,8 @@ def test_convolution_certificate_is_nearly_attained_by_a_box_kernel(tmp_path: Pa
     basis = torch.eye(24 * 24).reshape(-1, 1, 24, 24).double()
     image = nn.functional.conv2d(basis, torch.full((1, 1, 3, 3), 1 / 3).double(), padding=1)
     truth = float(torch.linalg.matrix_norm(image.flatten(1), ord=2))
-    assert found.certificate is not None
-    assert truth <= found.certificate.value < 1.02 * truth
+    assert found.upper is not None
+    assert truth <= found.upper.value < 1.02 * truth
 
 
 def test_norm_scales_biases_and_running_statistics(tmp_path: Path) -> None:
@@ -150,7 +156,8 @@ def test_weight_normalization_is_put_together(tmp_path: Path, kind: str) -> None
         torch.tensor([3.0, -1.0, 0.5, 2.0, 1.0]).double().reshape(5, 1, 1) * v / v.flatten(1).norm(dim=1)[:, None, None]
     )
     assert "as it acts" in direction.note
-    assert _encloses(direction, _norm(acts))
+    assert direction.kernel is not None
+    assert _norm(acts) <= direction.kernel.value <= _norm(acts) * (1 + 1e-8)
 
 
 def test_a_direction_without_its_gain_is_told(tmp_path: Path) -> None:
@@ -175,9 +182,10 @@ def test_convolutions_behind_old_hooks_are_measured_and_told(hook: str, tmp_path
     assert found.role == "convolution"
     assert f"before {hook}" in found.note
     truth = _norm(hooked.weight_orig.detach().flatten(1))
-    assert _encloses(found, truth)
-    assert found.certificate is not None
-    assert found.certificate.value >= 3 * truth
+    assert found.kernel is not None
+    assert truth <= found.kernel.value <= truth * (1 + 1e-8)
+    assert found.upper is not None
+    assert found.upper.value >= 3 * truth
 
 
 def test_products_are_printed_and_in_the_log_domain(tmp_path: Path) -> None:
@@ -189,12 +197,55 @@ def test_products_are_printed_and_in_the_log_domain(tmp_path: Path) -> None:
     assert math.isclose(product.log10, 600.0, rel_tol=1e-7)
 
 
-def test_certificates_enter_their_product(tmp_path: Path) -> None:
-    """Certificates enter their product."""
+def test_products_say_what_they_multiply(tmp_path: Path) -> None:
+    """Bounds of the layers as they act, and reshaped kernels beside them."""
     save_file({"a.weight": torch.eye(2), "b.weight": torch.ones(1, 1, 2, 2)}, tmp_path / "m.safetensors")
     products = analyze_checkpoint(tmp_path / "m.safetensors").products
-    assert math.isclose(products["printed_weights"].value, 2.0, rel_tol=1e-9)
-    assert math.isclose(products["printed_certificates"].value, 4.0, rel_tol=1e-9)
+    assert math.isclose(products["printed_weights"].value, 4.0, rel_tol=1e-9)
+    assert math.isclose(products["printed_kernels"].value, 2.0, rel_tol=1e-9)
+
+
+_LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
+    "one axis": (nn.Conv1d(2, 3, 4, padding=3), (2, 9)),
+    "three axes": (nn.Conv3d(1, 2, 2, padding=1), (1, 4, 3, 3)),
+    "depthwise": (nn.Conv2d(4, 4, 3, padding=1, groups=4), (4, 6, 6)),
+    "transposed": (nn.ConvTranspose2d(3, 2, 3, stride=2, padding=1), (3, 5, 5)),
+    "transposed, in groups": (nn.ConvTranspose2d(4, 4, 3, groups=2), (4, 5, 5)),
+    "circular": (nn.Conv2d(2, 2, 3, padding=1, padding_mode="circular"), (2, 6, 6)),
+    "patches": (nn.Conv2d(3, 5, 4, stride=4), (3, 8, 8)),
+    "dilated": (nn.Conv2d(2, 2, 3, padding=4, dilation=4, stride=2), (2, 9, 9)),
+    "matrix": (nn.Linear(5, 7), (5,)),
+}
+
+
+@pytest.mark.parametrize("sign", [False, True], ids=["random", "of one sign"])
+@pytest.mark.parametrize("name", _LAYERS)
+def test_upper_is_above_the_layer_as_it_acts(name: str, sign: bool, tmp_path: Path) -> None:
+    """Of every layout, on images on which the layer is a dense matrix; kernels of one sign are the hardest."""
+    layer, shape = _LAYERS[name]
+    layer = copy.deepcopy(layer).double()
+    weight = _random(*layer.weight.shape, dtype=torch.float64)  # type: ignore[operator, misc]
+    layer.weight.data = weight.abs() if sign else weight  # type: ignore[union-attr]
+    layer.bias = None
+    found = _analyzed({"layer.weight": layer.weight.detach()}, tmp_path)["layer.weight"]  # type: ignore[operator]
+    basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    truth = float(torch.linalg.matrix_norm(layer(basis).detach().flatten(1), ord=2))
+    assert found.upper is not None
+    assert found.lower is not None
+    assert found.lower.value <= truth * (1 + 1e-9)
+    assert truth <= found.upper.value
+
+
+def test_the_product_of_a_checkpoint_is_that_of_its_model_or_above(tmp_path: Path) -> None:
+    """Under the same name, with convolutions on the model's own image size there."""
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(64, 3))
+    for p in model.parameters():
+        p.data = _random(*p.shape).abs()
+    save_file(model.state_dict(), tmp_path / "m.safetensors")
+    weights = analyze_checkpoint(tmp_path / "m.safetensors").products["printed_weights"]
+    of_model = analyze(model, _random(2, 2, 6, 6)).end_to_end["printed_weights"]
+    assert of_model is not None
+    assert of_model.log <= weights.log <= of_model.log + math.log(9.0)
 
 
 def test_pt_files_and_progress(tmp_path: Path) -> None:
@@ -404,7 +455,9 @@ def test_weight_normalization_along_every_axis(tmp_path: Path, dim: int | None) 
     found = _analyzed({k: v.clone() for k, v in wrapped.state_dict().items()}, tmp_path)["weight_v"]
     wrapped(torch.zeros(1, 3, 4, dtype=torch.float64))
     assert "as it acts" in found.note
-    assert _encloses(found, _norm(wrapped.weight))
+    assert found.upper is not None
+    assert _encloses(replace(found, upper=found.kernel), _norm(wrapped.weight))
+    assert found.upper.value >= _norm(wrapped.weight)
 
 
 def test_a_zero_direction_has_no_weight_and_refuses_nothing_else(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_every_tensor_has_its_row(tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "m.safetensors")
     lines = checkpoint_text(analyze_checkpoint(tmp_path / "m.safetensors")).splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
-    assert rows["conv.weight"][1:] == ["convolution", "1x1x2x2", "float32", "2", "2", "4", "-"]
+    assert rows["conv.weight"][1:] == ["convolution", "1x1x2x2", "float32", "2", "4", "2", "-"]
     assert rows["fc.weight"][1:] == ["matrix", "2x2", "float32", "3", "3", "-", "-"]
     assert rows["bn.running_var"][-6:] == ["std", "min", "2;", "std", "max", "4"]
     assert lines[0] == "weights: m.safetensors"

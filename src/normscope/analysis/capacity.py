@@ -142,7 +142,8 @@ def _analyze(
     """Carry out the steps on a captured model."""
     work = begin(captured, model, data, options, say, limit)
     captured, program, options = work.captured, work.program, work.options
-    rows, sites = layers(work), normalizers(work)
+    rows = layers(work)
+    sites = normalizers(work, rows)
     constants = uncontradicted(work, end_to_end(work, rows, sites, model, data))
     rows = [uncontradicted_row(work, row) for row in rows]
     told = work.messages

@@ -46,9 +46,11 @@ class TensorResult:
         shape: its shape.
         dtype: of its numbers, e.g. ``"bfloat16"``.
         numbers: how many it holds.
-        upper: upper bound on its spectral norm: as a matrix, or as a reshaped kernel (outputs, inputs * kernel).
-        lower: attained value of the same.
-        certificate: of a convolution: a bound on its norm as it acts, whatever the image size.
+        upper: upper bound on the norm of its layer: of the matrix, or of the convolution whatever the image size, its
+            stride and its dilation.
+        lower: attained by the same, by a convolution on any image that holds a whole window.
+        kernel: of a convolution, upper bound on the norm of its reshaped kernel (outputs, inputs * kernel); the
+            convolution itself may have a norm up to the root of the number of its taps as large.
         details: ``largest_row`` (embedding), ``largest`` (norm scale, bias), ``std_min`` and ``std_max`` (running
             variance), ``frobenius`` (any other).
         note: what a reader must know, e.g. that it is not the weight as it acts.
@@ -61,7 +63,7 @@ class TensorResult:
     numbers: int
     upper: Value | None = None
     lower: Value | None = None
-    certificate: Value | None = None
+    kernel: Value | None = None
     details: dict[str, float] = field(default_factory=dict)
     note: str = ""
 
@@ -73,8 +75,8 @@ class CheckpointResult:
     Attributes:
         checkpoint: name of the file or folder, files, number of tensors and numbers, bytes.
         tensors: every tensor, in order.
-        products: ``printed_weights``, the product of the norms of matrices and reshaped kernels, and
-            ``printed_certificates``, the same with convolutions at their size-free certificates.
+        products: ``printed_weights``, the product of the upper bounds of all layers, and ``printed_kernels``, the same
+            with the norms of reshaped kernels for convolutions, which is not a bound.
         messages: what a reader must know.
     """
 
@@ -260,19 +262,15 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
 
 
 def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> TensorResult:
-    """Return the norm of a matrix, or of a reshaped kernel with what it certifies of the convolution."""
+    """Return the norm of a matrix, or of a convolution: at most ``sqrt(taps)`` times that of its reshaped kernel."""
     bounds = _norm(weight.flatten(1)).widen(rounding)
-    taps = math.prod(weight.shape[2:])
-    certificate = None
+    upper, kernel = _upper(bounds), None
     if base.role == Role.CONVOLUTION.value:
-        log = bounds.log_upper + math.log(taps) / 2
-        certificate = Value(
-            log + 1e-13 * max(1.0, abs(log)) if math.isfinite(log) else log,
-            Kind.CERTIFIED,
-            statement="normscope Proposition SN-2",
-            assumptions=("zero or circular padding",),
-        )
-    return replace(base, upper=_upper(bounds), lower=_lower(bounds), certificate=certificate, note=note)
+        windows = Value.of(math.sqrt(math.prod(weight.shape[2:])) * (1.0 + 2.0**-52), Kind.CERTIFIED)
+        kernel, whole = upper, (upper * windows).log
+        zeros = ("zero or circular padding",)
+        upper = Value(whole, Kind.CERTIFIED, statement="normscope Proposition SN-2", assumptions=zeros)
+    return replace(base, upper=upper, lower=_lower(bounds), kernel=kernel, note=note)
 
 
 def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> tuple[Tensor | None, float, str]:
@@ -359,13 +357,13 @@ def _notes(names: set[str]) -> dict[str, str]:
 
 
 def _products(results: list[TensorResult]) -> dict[str, Value]:
-    """Return the products of norms over matrices and convolutions, as printed (Lemma 5)."""
+    """Return the products over matrices and convolutions, as printed (Lemma 5): of bounds, and of reshaped kernels."""
     layers = [r for r in results if r.role in (Role.MATRIX.value, Role.CONVOLUTION.value)]
-    flat = product(r.upper for r in layers if r.upper is not None)
-    whole = product(v for r in layers if (v := r.certificate or r.upper) is not None)
+    whole = product(r.upper for r in layers if r.upper is not None)
+    kernels = product(v for r in layers if (v := r.kernel or r.upper) is not None)
     return {
-        "printed_weights": Value(flat.log, Kind.PRINTED, statement="than2025 Lemma 5"),
-        "printed_certificates": Value(whole.log, Kind.PRINTED, statement="than2025 Lemma 5"),
+        "printed_weights": Value(whole.log, Kind.PRINTED, statement="than2025 Lemma 5"),
+        "printed_kernels": Value(kernels.log, Kind.PRINTED, statement="than2025 Lemma 5"),
     }
 
 

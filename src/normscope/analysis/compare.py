@@ -189,7 +189,7 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     names = tuple(results)
     seen, checked = _findings(names, findings or {})
     if checkpoints:
-        rows = _rows([c.tensors for c in checkpoints], _tensor_part, ("upper", "certificate"))
+        rows = _rows([c.tensors for c in checkpoints], _tensor_part, ("upper", "kernel"))
         products = _quantities([c.products for c in checkpoints])
         return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
     layers = _rows([r.layers for r in models], _layer_part, ("upper", "lower", "folded"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,7 @@ from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
 from normscope.operators.expression import Expr
-from normscope.operators.normalizer import site_constants
+from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.program import Program
 from normscope.operators.site import Site, describe
 
@@ -77,13 +78,14 @@ def layer_names(program: Program) -> list[str]:
     return numbered([e.op.owner or e.op.weight_name for e in program.layers])  # type: ignore[union-attr]
 
 
-def normalizers(work: Work) -> list[NormalizerResult]:
-    """Return every normalizer with its printed and proved constants."""
+def normalizers(work: Work, layers: Sequence[LayerResult]) -> list[NormalizerResult]:
+    """Return every normalizer with its printed and proved constants; one of weights has those of its layer."""
     sites = work.program.sites
     results = []
     for site, name in zip(sites, numbered([s.owner or s.node for s in sites]), strict=True):
         unknown = NormalizerResult(name, site.kind, _NOT_PRINTED, None, _NO_BOUND, details={"eps": site.eps})
-        step = functools.partial(_normalizer, work, unknown, site)
+        make = functools.partial(_of_weight, layers=layers) if acts_on_weights(site.kind) else _normalizer
+        step = functools.partial(make, work, unknown, site)
         results.append(attempt(f"the constant of {name}", step, unknown, work.messages))
     return results
 
@@ -108,6 +110,20 @@ def _normalizer(work: Work, row: NormalizerResult, site: Site) -> NormalizerResu
         floor=None if floor is None else float(floor.min()),
         details=details,
     )
+
+
+def _of_weight(work: Work, row: NormalizerResult, site: Site, layers: Sequence[LayerResult]) -> NormalizerResult:
+    """Return the row of a normalizer of weights: the norm of its layer as it acts, the largest over its uses.
+
+    What it leaves of the weight says nothing of the layer: a convolution is not its reshaped kernel.
+    """
+    pairs = [(e.op, x.upper) for e, x in zip(work.program.layers, layers, strict=True) if e.op is not None]
+    found = [v for op, v in pairs if op.weight_name == site.source] or [v for op, v in pairs if op.owner == site.owner]
+    details = describe(site)
+    if not found:
+        return replace(row, printed=None, details=details)
+    proved = replace(max(found, key=lambda v: v.log), statement="the norm of its layer")
+    return replace(row, printed=None, proved=proved, details=details)
 
 
 def _seen_facts(site: Site, seen: Any) -> dict[str, Any]:

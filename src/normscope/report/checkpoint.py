@@ -42,7 +42,10 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
     if result.messages:
         sections.append(Section("messages", lines=result.messages))
     if result.products:
-        words = {"printed_weights": "product of weight norms", "printed_certificates": "with convolutions certified"}
+        words = {
+            "printed_weights": "product of upper bounds of the layers (Lemma 5)",
+            "printed_kernels": "product of matrices and reshaped kernels, no bound",
+        }
         rows = tuple(
             (words.get(key, key), log10_text(v), plain_number_text(v), kind_text(v))
             for key, v in result.products.items()
@@ -62,10 +65,12 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
         tensors = [t for t in tensors if t.upper is not None][:ROWS] or tensors[:ROWS]
         more = len(result.tensors) - len(tensors)
         after.append(f"... {more} more rows, all of them in result.json (or with --all)")
-    columns = ("tensor", "role", "shape", "dtype", "lower", "upper", "certificate", "more")
+    columns = ("tensor", "role", "shape", "dtype", "lower", "upper", "kernel", "more")
     table = Table(columns, tuple(_row(t) for t in tensors), frozenset({"tensor", "role", "shape", "dtype", "more"}))
-    if any(t.certificate is not None for t in tensors):
-        after.append("upper of a convolution: its reshaped kernel; certificate: the convolution on any image size")
+    if any(t.kernel is not None for t in tensors):
+        after.append(
+            "upper of a convolution: on any image size, sqrt(taps) times its kernel; kernel: its reshaped kernel alone"
+        )
     return Section("tensors", table=table, after=tuple(after))
 
 
@@ -74,5 +79,5 @@ def _row(t: TensorResult) -> tuple[str, ...]:
     shape = "x".join(map(str, t.shape)) or "scalar"
     facts = [f"{key.replace('_', ' ')} {digits(x)}" for key, x in t.details.items() if key != "variance_min"]
     more = "; ".join([*facts, *([t.note] if t.note else [])]) or "-"
-    numbers = (value_text(t.lower), value_text(t.upper), value_text(t.certificate))
+    numbers = (value_text(t.lower), value_text(t.upper), value_text(t.kernel))
     return (t.name, t.role, shape, t.dtype, *numbers, more)

@@ -12,7 +12,7 @@ from normscope.report.table import ROWS, Section, Table, plain_text
 from normscope.report.text import END_TO_END
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
-    "printed_certificates": "product, convolutions certified",
+    "printed_kernels": "product of matrices and reshaped kernels",
 }
 
 
