@@ -253,7 +253,8 @@ def findings_of(request: Request, stages: Stages) -> Sequence[Finding]:
     from normscope.doctor import Settings
 
     shared = {key: getattr(request, key) for key in _SHARED}
-    asked = check.Request(**shared, optimizer=None, batch_size=None, dtype=None, seed=request.options["seed"])
+    rest: dict[str, Any] = {"optimizer": None, "batch_size": None, "dtype": None, "purpose": "", "before": None}
+    asked = check.Request(**shared, **rest, seed=request.options["seed"])
     return check.run(asked, Settings(), stages)[0].findings
 
 
