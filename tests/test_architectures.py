@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import normscope
 from architectures import ARCHITECTURES, Architecture, Inputs
 from normscope.testing.state import fingerprint
+from rotation import todays
 
 #: Quick settings: two points, a few steps of search.
 QUICK: dict[str, Any] = {"points": 2, "ascent": 5, "stacked": False, "without_normalizers": False}
@@ -136,9 +137,9 @@ def test_an_architecture_as_it_is_made(name: str) -> None:
     _check(architecture, model.eval(), inputs)
 
 
-@pytest.mark.parametrize("name", [n for n, a in ARCHITECTURES.items() if not a.refused])
+@pytest.mark.parametrize("name", todays((n for n, a in ARCHITECTURES.items() if not a.refused), 12))
 def test_an_architecture_after_training(name: str) -> None:
-    """After a few steps of training and with some rows of its weights three times as large."""
+    """After a few steps of training and with some rows of its weights three times as large; others every day."""
     architecture = ARCHITECTURES[name]
     model, inputs = architecture.build()
     _trained(model, inputs)

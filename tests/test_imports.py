@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 import normscope
 
@@ -46,6 +44,12 @@ UNMIRRORED = {
 LONGEST_FUNCTION = 60
 
 
+@functools.cache
+def _tree(file: Path) -> ast.Module:
+    """Return a file as a tree."""
+    return ast.parse(file.read_text())
+
+
 def _name(file: Path) -> str:
     """Return the dotted name of a module of the package."""
     parts = ("normscope", *file.relative_to(ROOT).with_suffix("").parts)
@@ -67,11 +71,13 @@ def _typing_only(tree: ast.Module) -> set[int]:
     return lines
 
 
-def _imports(file: Path, *, late: bool = True) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield what a file imports: modules and the names taken from them; with ``late`` also inside functions."""
-    tree = ast.parse(file.read_text())
+@functools.cache
+def _imports(file: Path, *, late: bool = True) -> list[tuple[str, tuple[str, ...]]]:
+    """Return what a file imports: modules and the names taken from them; with ``late`` also inside functions."""
+    tree = _tree(file)
     hidden = _typing_only(tree)
     inside: set[int] = set()
+    found: list[tuple[str, tuple[str, ...]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             inside.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
@@ -81,35 +87,39 @@ def _imports(file: Path, *, late: bool = True) -> Iterator[tuple[str, tuple[str,
         if not late and node.lineno in inside:
             continue
         if isinstance(node, ast.Import):
-            yield from ((alias.name, ()) for alias in node.names)
+            found += [(alias.name, ()) for alias in node.names]
         else:
             assert node.level == 0, f"{file} imports relatively in line {node.lineno}"
-            yield node.module or "", tuple(alias.name for alias in node.names)
+            found.append((node.module or "", tuple(alias.name for alias in node.names)))
+    return found
+
+
+#: Every module of the package.
+MODULES = {_name(file) for file in FILES}
 
 
 def _targets(file: Path, *, late: bool = True) -> set[str]:
     """Return the modules of this package that a file imports."""
-    known = {_name(f) for f in FILES}
     found: set[str] = set()
     for module, names in _imports(file, late=late):
         if module.split(".")[0] == "normscope":
-            found |= {f"{module}.{name}" for name in names if f"{module}.{name}" in known} or {module}
+            found |= {f"{module}.{name}" for name in names if f"{module}.{name}" in MODULES} or {module}
     return found
 
 
-@pytest.mark.parametrize("file", FILES, ids=_name)
-def test_a_folder_imports_only_from_those_before_it(file: Path) -> None:
+def test_a_folder_imports_only_from_those_before_it() -> None:
     """Data flows one way."""
-    here = _folder(_name(file))
-    if not here:
-        return  # the modules at the top tie the folders together
-    allowed = ALLOWED.get(here)
-    if allowed is None:
-        allowed = set(ORDER[: ORDER.index(here)])
-        if here in LAST:
-            allowed |= {"zoo", ""}  # and the package itself: its version and what it offers
-    for target in _targets(file):
-        assert _folder(target) in allowed | {here}, f"{_name(file)} imports {target}"
+    for file in FILES:
+        here = _folder(_name(file))
+        if not here:
+            continue  # the modules at the top tie the folders together
+        allowed = ALLOWED.get(here)
+        if allowed is None:
+            allowed = set(ORDER[: ORDER.index(here)])
+            if here in LAST:
+                allowed |= {"zoo", ""}  # and the package itself: its version and what it offers
+        for target in _targets(file):
+            assert _folder(target) in allowed | {here}, f"{_name(file)} imports {target}"
 
 
 def test_there_are_no_cycles() -> None:
@@ -128,45 +138,45 @@ def test_there_are_no_cycles() -> None:
         visit(name, ())
 
 
-@pytest.mark.parametrize("file", FILES, ids=_name)
-def test_each_file_is_short_and_names_what_it_imports(file: Path) -> None:
+def test_each_file_is_short_and_names_what_it_imports() -> None:
     """No star imports, no file that nobody can hold in mind."""
-    lines = file.read_text().count("\n")
-    assert lines <= LONGEST, f"{file} has {lines} lines"
-    for module, names in _imports(file):
-        assert "*" not in names, f"{file} imports everything from {module}"
+    for file in FILES:
+        lines = file.read_text().count("\n")
+        assert lines <= LONGEST, f"{file} has {lines} lines"
+        for module, names in _imports(file, late=True):
+            assert "*" not in names, f"{file} imports everything from {module}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=_name)
-def test_functions_are_short_enough_to_read(file: Path) -> None:
+def test_functions_are_short_enough_to_read() -> None:
     """A function does one thing."""
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            body = node.body[1:] if ast.get_docstring(node) is not None else node.body
-            lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
-            assert lines <= LONGEST_FUNCTION, f"{file}: {node.name} has {lines} lines"
+    for file in FILES:
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                body = node.body[1:] if ast.get_docstring(node) is not None else node.body
+                lines = body[-1].end_lineno - body[0].lineno + 1 if body else 0
+                assert lines <= LONGEST_FUNCTION, f"{file}: {node.name} has {lines} lines"
 
 
-@pytest.mark.parametrize("file", FILES, ids=_name)
-def test_tracing_stays_in_the_graph_folder(file: Path) -> None:
+def test_tracing_stays_in_the_graph_folder() -> None:
     """After capture nothing knows how a graph was captured."""
-    if _folder(_name(file)) == "graph":
-        return
-    for module, names in _imports(file):
-        full = {module, *(f"{module}.{name}" for name in names)}
-        used = {
-            name for name in full if name.startswith(("torch.fx", "torch.export", "torch._export", "torch._dynamo"))
-        }
-        assert not used, f"{_name(file)} imports {used}"
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.Attribute):
-            assert ast.unparse(node) not in ("torch.fx", "torch.export"), f"{_name(file)} uses {ast.unparse(node)}"
+    for file in FILES:
+        if _folder(_name(file)) == "graph":
+            continue
+        for module, names in _imports(file, late=True):
+            full = {module, *(f"{module}.{name}" for name in names)}
+            used = {
+                name for name in full if name.startswith(("torch.fx", "torch.export", "torch._export", "torch._dynamo"))
+            }
+            assert not used, f"{_name(file)} imports {used}"
+        for node in ast.walk(_tree(file)):
+            if isinstance(node, ast.Attribute):
+                assert ast.unparse(node) not in ("torch.fx", "torch.export"), f"{_name(file)} uses {ast.unparse(node)}"
 
 
-@pytest.mark.parametrize("file", FILES, ids=_name)
-def test_every_file_says_what_it_is(file: Path) -> None:
+def test_every_file_says_what_it_is() -> None:
     """One sentence at the top."""
-    assert ast.get_docstring(ast.parse(file.read_text())), f"{file} has no description"
+    for file in FILES:
+        assert ast.get_docstring(_tree(file)), f"{file} has no description"
 
 
 def test_every_module_has_its_test_file() -> None:

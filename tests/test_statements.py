@@ -7,14 +7,13 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
 from torch import nn
 
 import normscope
 from networks import Lambda, points, seeded
 from normscope import analyze
 from normscope.core.result import Result
-from normscope.core.statement import PAPERS, Statement
+from normscope.core.statement import PAPERS
 from normscope.core.value import Value
 from normscope.papers.run import every_claim
 from normscope.papers.statements import every_statement
@@ -39,21 +38,21 @@ def _words_of_tests() -> frozenset[str]:
     return frozenset(found)
 
 
-@pytest.mark.parametrize("item", OWN, ids=lambda s: s.label)
-def test_each_names_a_known_paper_and_its_hypotheses(item: Statement) -> None:
+def test_each_names_a_known_paper_and_its_hypotheses() -> None:
     """With a number and what it holds for."""
-    assert item.paper in PAPERS
-    assert item.number.strip()
-    assert item.holds.strip()
+    for item in OWN:
+        assert item.paper in PAPERS
+        assert item.number.strip()
+        assert item.holds.strip()
 
 
-@pytest.mark.parametrize("item", OWN, ids=lambda s: s.label)
-def test_each_has_a_test_that_uses_its_function(item: Statement) -> None:
+def test_each_has_a_test_that_uses_its_function() -> None:
     """The function, or the method, is used somewhere in the tests."""
-    name = item.function.rsplit(".", 1)[-1]
-    # A method may be tested through the one that calls it: the composition's outputs are part of its total.
-    through = {"outputs": "run"}
-    assert {name, through.get(name, name)} & _words_of_tests(), f"no test uses {item.function}"
+    for item in OWN:
+        name = item.function.rsplit(".", 1)[-1]
+        # A method may be tested through the one that calls it: the composition's outputs are part of its total.
+        through = {"outputs": "run"}
+        assert {name, through.get(name, name)} & _words_of_tests(), f"no test uses {item.function}"
 
 
 def test_there_are_statements_or_claims_of_every_paper() -> None:
@@ -103,15 +102,15 @@ def test_results_refer_to_statements_that_exist() -> None:
             assert (paper, plain) in numbers or (paper, number) in numbers, label
 
 
-@pytest.mark.parametrize("file", sorted(SOURCES.rglob("*.py")), ids=lambda f: f.stem)
-def test_labels_in_the_code_are_of_known_papers(file: Path) -> None:
+def test_labels_in_the_code_are_of_known_papers() -> None:
     """``statement="paper number"``, wherever a value is made: the number is one that some function implements."""
-    known = {s.label for s in OWN}
-    theory = (SOURCES.parents[1] / "docs" / "theory.md").read_text()
-    for node in ast.walk(ast.parse(file.read_text())):
-        if isinstance(node, ast.keyword) and node.arg == "statement" and isinstance(node.value, ast.Constant):
-            label = str(node.value.value)
-            paper, _, number = label.partition(" ")
-            if paper in PAPERS:
-                ours = paper == "normscope" and re.search(rf"\b{re.escape(number)}\b", theory) is not None
-                assert label in known or ours, f"{file.name} refers to {label}, which nothing implements"
+    for file in sorted(SOURCES.rglob("*.py")):
+        known = {s.label for s in OWN}
+        theory = (SOURCES.parents[1] / "docs" / "theory.md").read_text()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "statement" and isinstance(node.value, ast.Constant):
+                label = str(node.value.value)
+                paper, _, number = label.partition(" ")
+                if paper in PAPERS:
+                    ours = paper == "normscope" and re.search(rf"\b{re.escape(number)}\b", theory) is not None
+                    assert label in known or ours, f"{file.name} refers to {label}, which nothing implements"

@@ -47,14 +47,13 @@ def whole() -> Audit:
     return audit()
 
 
-@pytest.mark.parametrize(("id", "verdict"), EXPECTED, ids=[id for id, _ in EXPECTED])
-def test_the_check_finds_what_a_reading_of_the_papers_found(whole: Audit, id: str, verdict: str) -> None:
-    assert whole[id].verdict == verdict, whole[id]
+def test_the_check_finds_what_a_reading_of_the_papers_found(whole: Audit) -> None:
+    """Claim by claim."""
+    assert {id: whole[id].verdict for id, _ in EXPECTED} == dict(EXPECTED)
 
 
-@pytest.mark.parametrize("id", THERE.split())
-def test_claims_with_several_parts_are_there(whole: Audit, id: str) -> None:
-    assert whole[id].outcome is not None
+def test_claims_with_several_parts_are_there(whole: Audit) -> None:
+    assert [id for id in THERE.split() if whole[id].outcome is None] == []
 
 
 def test_no_check_fails(whole: Audit) -> None:
