@@ -35,6 +35,13 @@ WRITTEN: dict[str, tuple[Function, tuple[int, ...], str, float, float, str]] = {
         lambda x: x / x.square().mean(-1).add(1e-6).sqrt().unsqueeze(-1), (2, 6), "rms_norm", 1e-6, 1.0, "inside"),
     "power of minus a half": (
         lambda x: x * (torch.mean(x * x, -1, keepdim=True) + 1e-3) ** -0.5, (2, 6), "rms_norm", 1e-3, 1.0, "inside"),
+    "scaled stabilizer": (
+        lambda x: x * torch.rsqrt(torch.add(x.pow(2).mean(-1, keepdim=True), 1e-5, alpha=2)), (2, 6), "rms_norm", 2e-5,
+        1.0, "inside"),
+    "the mean square of a gain": (
+        lambda x: 1.0 * x / (x.square().mean(-1, keepdim=True) + 1e-3).sqrt(), (2, 6), "rms_norm", 1e-3, 1.0, "inside"),
+    "a scaled norm": (
+        lambda x: x / (x.norm(dim=-1, keepdim=True) * 6**-0.5).clamp(min=1e-2), (2, 6), "l2_norm", 1e-2, 1.0, "max"),
     "reciprocal of a root": (
         lambda x: x * (1.0 / torch.sqrt(x.square().mean(-1, keepdim=True) + 1e-3)), (2, 6), "rms_norm", 1e-3, 1.0,
         "inside"),
@@ -69,8 +76,6 @@ OTHERS: dict[str, tuple[Function, tuple[int, ...]]] = {
     "root of a norm": (lambda x: x * torch.rsqrt(x.norm(dim=-1, keepdim=True) + 1e-5), (2, 6)),
     "divided by the variance": (lambda x: _centred(x) / (x.var(-1, keepdim=True, unbiased=False) + 1e-2), (2, 6)),
     "cut off above": (lambda x: x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True).clamp(1e-5, 10.0)), (2, 6)),
-    "scaled stabilizer": (
-        lambda x: x * torch.rsqrt(torch.add(x.pow(2).mean(-1, keepdim=True), 1e-5, alpha=2)), (2, 6)),
     "spread of something else": (lambda x: x * torch.rsqrt(x.flip(-1).pow(2).mean(1, keepdim=True) + 1e-5), (2, 6)),
     "axes crossed by broadcasting": (lambda x: x / (x.norm(dim=2)[:, None, :] + 1e-3), (4, 4)),
     "the 1-norm": (lambda x: x / (x.norm(p=1, dim=-1, keepdim=True) + 1e-3), (2, 6)),

@@ -116,7 +116,7 @@ def test_normalizers_of_weights_have_constant_one(wrap: Callable[[nn.Module], nn
     """They act on the weight: the layer's own norm tells what they did."""
     program = program_of(seeded(wrap(nn.Linear(4, 3))), points(2, 4))
     (site,) = program.sites
-    assert acts_on_weights(site.kind)
+    assert acts_on_weights(site)
     constants = site_constants(site, None, "running")
     assert constants.proved.log == 0.0
     assert constants.printed is None

@@ -48,6 +48,14 @@ def test_scale_and_shift_are_those_right_after() -> None:
     assert moving.affine_after(node) == (None, None)
 
 
+def test_what_depends_on_the_input_later_is_no_shift() -> None:
+    """Neither before nor after it is reached."""
+    model = Lambda(lambda s, x: (x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()) + torch.where(x > 1, x, 0.0))
+    captured = captured_of(model, points(2, 6))
+    (site,) = Walk(captured.graph, captured.tensors, captured.at_batch(1)).run().sites
+    assert (site.gamma, site.beta) == (None, None)
+
+
 def test_a_node_is_a_function_of_another() -> None:
     """With constants at their values."""
     gamma = points(3)

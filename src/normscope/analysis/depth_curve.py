@@ -102,7 +102,7 @@ def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequenc
     ]
     reached = {a.id for a in program.atoms}
     for site, row in zip(program.sites, normalizers, strict=True):
-        expr = None if acts_on_weights(site.kind) else _after(program, site.node)
+        expr = None if acts_on_weights(site) else _after(program, site.node)
         if expr is not None and expr.atoms and expr.atoms <= reached:
             found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
     return sorted(found, key=lambda place: place.expr.id)

@@ -173,7 +173,7 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
 
 def _without(work: Work) -> Value | None:
     """Return the bound of the same network with its normalizers of activations removed."""
-    if not any(not acts_on_weights(s.kind) for s in work.program.sites):
+    if not any(not acts_on_weights(s) for s in work.program.sites):
         return None
     work.say("composing the bound without normalizers")
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)

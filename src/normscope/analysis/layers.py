@@ -84,7 +84,8 @@ def normalizers(work: Work, layers: Sequence[LayerResult]) -> list[NormalizerRes
     results = []
     for site, name in zip(sites, numbered([s.owner or s.node for s in sites]), strict=True):
         unknown = NormalizerResult(name, site.kind, _NOT_PRINTED, None, _NO_BOUND, details={"eps": site.eps})
-        make = functools.partial(_of_weight, layers=layers) if acts_on_weights(site.kind) else _normalizer
+        of_weight = acts_on_weights(site) and not site.of_array
+        make = functools.partial(_of_weight, layers=layers) if of_weight else _normalizer
         step = functools.partial(make, work, unknown, site)
         results.append(attempt(f"the constant of {name}", step, unknown, work.messages))
     return results

@@ -190,7 +190,7 @@ class _Printed:
         ]
         self.normalizers: list[tuple[int, Value]] = []
         for site in program.sites if found.samples else ():
-            if acts_on_weights(site.kind) or site.node not in program.ends:
+            if acts_on_weights(site) or site.node not in program.ends:
                 continue
             seen = None if work.seen is None else work.seen.before_normalizers.get(site.node)
             known = site_constants(site, None if seen is None else seen.floor, work.options.mode)

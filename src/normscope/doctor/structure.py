@@ -75,7 +75,7 @@ class Structure:
     def sites(self) -> Iterator[tuple[Site, Expr, Expr]]:
         """Yield every such normalizer with what it reads and its atom."""
         for site in self.program.sites:
-            if not acts_on_weights(site.kind) and site.spread is not None and site.node in self.divisions:
+            if not acts_on_weights(site) and site.spread is not None and site.node in self.divisions:
                 yield site, self.program.ends[site.node][0], self.divisions[site.node]
 
     @functools.cached_property

@@ -114,11 +114,11 @@ class Subject:
 
     def sites(self) -> list[Site]:
         """Return the normalizers of activations, as they act in evaluation."""
-        return [s for s in (self.program or Program()).sites if not acts_on_weights(s.kind)]
+        return [s for s in (self.program or Program()).sites if not acts_on_weights(s)]
 
     def weight_sites(self) -> list[Site]:
         """Return the normalizers of weights."""
-        return [s for s in (self.program or Program()).sites if acts_on_weights(s.kind)]
+        return [s for s in (self.program or Program()).sites if acts_on_weights(s)]
 
     def seen_before(self, site: Site) -> Seen | None:
         """Return what the data showed before a normalizer."""

@@ -18,11 +18,16 @@ _SAME = ("to", "_to_copy", "clone", "contiguous", "detach", "alias", "type_as")
 _REPEATING = ("expand", "expand_as", "unsqueeze")
 _REAL = ("float", "bfloat", "double", "half")
 #: Numbers of so few bits that a cast to them is a step function.
-_COARSE = ("float8", "float4", "float6")
+_COARSE = ("float8_", "float6_", "float4_")
 
 #: Operations that keep a spread away from zero, and reductions that are roots already.
 _STABILIZERS = ("add", "clamp_min", "clamp", "maximum")
-_ROOTS = ("linalg_vector_norm", "norm", "std")
+_NORMS = ("linalg_vector_norm", "linalg_norm", "norm")
+_ROOTS = (*_NORMS, "std")
+
+
+#: Constant factors: numbers, or names of nodes.
+Factors = tuple[float | str, ...]
 
 
 @dataclass(frozen=True)
@@ -39,6 +44,7 @@ class Match:
         root_of: ``mean`` or ``sum`` of squares.
         where: ``inside`` the root, ``outside`` it, or ``max`` of root and eps.
         scale: a constant the reduced square is multiplied by.
+        factors: numbers, and nodes of constants, that the quotient is multiplied by.
     """
 
     node: str
@@ -50,6 +56,7 @@ class Match:
     root_of: str = "mean"
     where: str = "inside"
     scale: float = 1.0
+    factors: Factors = ()
 
 
 def name_of(node: Node) -> str:
@@ -57,7 +64,12 @@ def name_of(node: Node) -> str:
     return node.op.split(".")[1] if node.op.startswith("aten.") else node.op
 
 
-def _does_more(node: Node) -> bool:
+def is_real(node: Node) -> bool:
+    """Tell whether a node holds real numbers, of enough bits that rounding to them is no step."""
+    return node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
+
+
+def does_more(node: Node) -> bool:
     """Tell whether a stabilizing operation also does something else: cuts off above, or scales what it adds."""
     settings = dict(node.kwargs)
     upper = node.args[2] if len(node.args) > 2 else settings.get("max")
@@ -66,7 +78,7 @@ def _does_more(node: Node) -> bool:
 
 def _is_difference(node: Node) -> bool:
     """Tell whether a node is ``a - b``."""
-    return name_of(node) == "sub" and not _does_more(node)
+    return name_of(node) == "sub" and not does_more(node)
 
 
 class Recogniser:
@@ -75,10 +87,16 @@ class Recogniser:
     Args:
         graph: the graph.
         number: returns the value of a constant scalar node, or ``None`` if it is not one.
+        is_constant: tells whether a node is a constant.
     """
 
-    def __init__(self, graph: Graph, number: Callable[[str], float | None]) -> None:
-        self.graph, self.number = graph, number
+    def __init__(
+        self,
+        graph: Graph,
+        number: Callable[[str], float | None],
+        is_constant: Callable[[str], bool] = lambda name: False,
+    ) -> None:
+        self.graph, self.number, self.is_constant = graph, number, is_constant
 
     def match(self, node: Node) -> Match | None:
         """Return the normalizer that ends at this node, or ``None``."""
@@ -89,16 +107,48 @@ class Recogniser:
         for numerator, other in pairs:
             if not (isinstance(numerator, Ref) and isinstance(other, Ref)):
                 continue
-            found = self._division(node, numerator, other)
-            if found is not None:
-                return found
+            for top, first in self._without_factors(numerator):
+                for below, second, multiplied in self._denominators(node, other):
+                    found = self._division(node, top, below, multiplied)
+                    if found is not None:
+                        return replace(found, factors=first + second)
         return None
+
+    def _without_factors(self, ref: Ref) -> list[tuple[Ref, Factors]]:
+        """Return a reference, and what is left of a product without its constant factor."""
+        node = self.through(ref, repeating=False)
+        found: list[tuple[Ref, Factors]] = [(ref, ())]
+        if node is None or name_of(node) != "mul" or len(node.args) < 2:
+            return found
+        for kept, other in (node.args[:2], node.args[1::-1]):
+            if isinstance(kept, Ref) and self._is_factor(other):
+                found.append((kept, (other.name if isinstance(other, Ref) else float(other),)))
+        return found
+
+    def _denominators(self, node: Node, other: Ref) -> list[tuple[Ref, Factors, bool]]:
+        """Return what a product multiplies by or a quotient divides by, and whether it is multiplied."""
+        multiplied = name_of(node) == "mul"
+        if not multiplied:
+            return [(other, (), False)]
+        found = [(ref, factors, True) for ref, factors in self._without_factors(other)]
+        inverse = self.through(other)
+        if inverse is not None and name_of(inverse) == "div" and len(inverse.args) > 1:
+            top, below = inverse.args[:2]
+            if isinstance(top, Ref) and isinstance(below, Ref) and self.is_constant(top.name):
+                found.append((below, (top.name,), False))
+        return found
+
+    def _is_factor(self, value: Any) -> bool:
+        """Tell whether an argument is a number or a constant tensor."""
+        if isinstance(value, Ref):
+            return self.is_constant(value.name)
+        return isinstance(value, int | float) and not isinstance(value, bool)
 
     def through(self, ref: Any, *, repeating: bool = True) -> Node | None:
         """Return the node behind a reference, looking through operations that change nothing, or only repeat."""
         while isinstance(ref, Ref):
             node = self.graph[ref.name]
-            same = name_of(node) in _SAME and node.dtype.startswith(_REAL) and not node.dtype.startswith(_COARSE)
+            same = name_of(node) in _SAME and is_real(node)
             if node.args and (same or (repeating and name_of(node) in _REPEATING)):
                 ref = node.args[0]
                 continue
@@ -133,12 +183,11 @@ class Recogniser:
         found = self.scalar(value)
         return found if found is not None and found >= 0 else None
 
-    def _division(self, node: Node, numerator: Ref, other: Ref) -> Match | None:
+    def _division(self, node: Node, numerator: Ref, other: Ref, multiplied: bool) -> Match | None:
         """Match ``numerator * rsqrt(q)``, ``numerator / sqrt(q)``, ``numerator / (norm + eps)`` and kin."""
         root = self.through(other)
         if root is None:
             return None
-        multiplied = name_of(node) == "mul"
         spread = self._inverse_root(root) if multiplied else self._root(root)
         if spread is None:
             return None
@@ -152,7 +201,8 @@ class Recogniser:
         if name_of(node) in ("mul", "div") and len(node.args) > 1:
             factor, inner = self.scalar(node.args[1]), self.through(node.args[0])
             if factor and factor > 0 and inner is not None:
-                return inner, factor if name_of(node) == "mul" else 1.0 / factor
+                power = 2 if name_of(inner) in _ROOTS else 1  # what is outside the root counts twice inside
+                return inner, (factor if name_of(node) == "mul" else 1.0 / factor) ** power
         return node, 1.0
 
     def _inverse_root(self, root: Node) -> tuple[Node, float, str] | None:
@@ -176,12 +226,12 @@ class Recogniser:
         name = name_of(root)
         if name == "sqrt" or (name == "pow" and root.args[1] == 0.5):
             return self._stabilized(root.args[0])
-        if name in _ROOTS:
+        if name in _ROOTS or name_of(self._unscaled(root)[0]) in _ROOTS:
             return root, 0.0, "inside"
         if name in _STABILIZERS:
             eps = self.stabilizer(root.args[1]) if len(root.args) > 1 else None
             inner = self.through(root.args[0])
-            if eps is None or inner is None or _does_more(root):
+            if eps is None or inner is None or does_more(root):
                 return None
             below = self._root(inner)
             if below is not None and below[1] == 0.0:
@@ -194,7 +244,7 @@ class Recogniser:
         if node is None:
             return None
         name = name_of(node)
-        if name in _ROOTS or _does_more(node):
+        if name in _ROOTS or does_more(node):
             return None  # a root of a root is no spread
         if name in _STABILIZERS and len(node.args) > 1:
             for inner, other in ((node.args[0], node.args[1]), (node.args[1], node.args[0])):
@@ -216,7 +266,7 @@ class Recogniser:
             name = name_of(reduced)
         if name in ("var", "std", "var_mean", "std_mean"):
             return self._centered(node, top, reduced, eps, where)
-        if name in ("linalg_vector_norm", "norm"):
+        if name in _NORMS:
             settings = dict(zip(("self", "ord", "dim", "keepdim"), reduced.args, strict=False)) | dict(reduced.kwargs)
             base = self.through(reduced.args[0])
             if settings.get("ord", settings.get("p", 2)) not in (2, 2.0, None) or not self.same(base, top):

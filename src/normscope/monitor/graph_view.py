@@ -296,7 +296,7 @@ def _watched(captured: Captured, program: Program, sites: Mapping[str, str]) -> 
     """Return for each graph node the normalizers and activations that read it."""
     watch: dict[str, list[tuple[str, Any]]] = {}
     for site in program.sites:
-        if site.shape and not acts_on_weights(site.kind):
+        if site.shape and not acts_on_weights(site):
             watch.setdefault(site.source, []).append((sites[site.node], site))
     reads = activation_inputs(captured, program)
     owners = {a.atom.name: a.atom.owner for a in program.atoms}

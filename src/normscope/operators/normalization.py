@@ -16,8 +16,9 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import log_of
+from normscope.operators.arithmetic import times, total
 from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.layout import add_terms, scaled
+from normscope.operators.layout import add_terms, reshaped, scaled
 from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
 from normscope.operators.registry import Call
 
@@ -198,6 +199,17 @@ def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None
     if gamma is not None:
         return scaled(call, out, gamma.detach(), None if beta is None else beta.detach())
     return out if beta is None else add_terms(call, [out], beta.detach())
+
+
+def rescaled(call: Call, x: Expr, gamma: Any, beta: Any, *, per_channel: bool) -> Expr:
+    """Return ``gamma x + beta`` where scale or shift depend on the input, one entry per channel or as x's last axes."""
+    for factor, join in ((gamma, times), (beta, lambda c, a, b: total(c, ((a, 1.0), (b, 1.0))))):
+        if isinstance(factor, Expr) and per_channel:
+            factor = reshaped(call, factor, (*factor.shape, *(1,) * (len(x.shape) - 2)))
+        elif isinstance(factor, Tensor) and per_channel:
+            factor = factor.detach().reshape(-1, *(1,) * (len(x.shape) - 2))
+        x = x if factor is None else join(call, x, factor)
+    return x
 
 
 def normalized(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Any:

@@ -18,7 +18,9 @@ from normscope.core.discovery import modules_in
 from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match
+from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread
+from normscope.operators.quadratic_form import QuadraticForm
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Surroundings, Written
 
@@ -77,10 +79,12 @@ class Normalizer:
         modules: the module classes of torch that are.
         module_spread: given such a module and the shape of its input, how it divides.
         symmetry: what it undoes of the weights before it; of the weight itself, for one of weights.
+        adaptive: the kind it is if its scale and shift depend on the input; empty for the same.
         across_batch: its statistics are those of a batch while training, so that samples meet.
         claims: whether a division by a spread, written out of elementary operations, is this normalizer.
         takes_any_axes: it claims divisions over any axes, which a more special normalizer may claim too.
         written_out: finds it written out in another way.
+        fits: makes it of a tensor over a root of its own quadratic form, if it is this normalizer.
         of_weight: whether a node made of parameters is this normalizer of weights.
     """
 
@@ -91,10 +95,12 @@ class Normalizer:
     modules: tuple[type[nn.Module], ...] = ()
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
     symmetry: Symmetry | None = None
+    adaptive: str = ""
     across_batch: bool = False
     claims: Callable[[Match, Spread], bool] | None = None
     takes_any_axes: bool = False
     written_out: Callable[[Place], Written | None] | None = None
+    fits: Callable[[Place, QuadraticForm, Expr], Written | None] | None = None
     of_weight: Callable[[Node, Surroundings], bool] | None = None
 
     @property
@@ -128,9 +134,14 @@ def kinds_by_op() -> dict[str, str]:
     return {op: kind for kind, normalizer in normalizers().items() for op in normalizer.ops}
 
 
-def acts_on_weights(kind: str) -> bool:
-    """Tell whether a kind of normalizer acts on weights."""
-    return normalizers()[kind].of_weights
+def acts_on_weights(site: Site) -> bool:
+    """Tell whether a normalizer acts on a weight or another learned array, and on nothing that depends on the input."""
+    return site.of_array or normalizers()[site.kind].of_weights
+
+
+def row_of_weights(row: Any) -> bool:
+    """Tell the same of a normalizer's row of a result, by its kind and what its constant says."""
+    return normalizers()[row.kind].of_weights or str(row.proved.statement).startswith("acts on a learned array")
 
 
 def couples_samples(kind: str) -> bool:
@@ -155,12 +166,14 @@ def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
         floor: least spread of each group seen before it, if data was given.
         mode: what BatchNorm does: ``running``, ``batch`` or ``frozen-batch``.
     """
-    return normalizers()[site.kind].constants(site, floor, mode)
+    return of_the_weight(site, floor, mode) if site.of_array else normalizers()[site.kind].constants(site, floor, mode)
 
 
 def of_the_weight(site: Site, floor: Tensor | None, mode: str) -> Constants:
     """Return the constants of a normalizer of weights, which has none of its own in the input."""
-    return Constants(Value(0.0, Kind.CERTIFIED, statement="acts on the weight: see the effective weight of its layer"))
+    what = "acts on a learned array, which does not depend on the input"
+    what = what if site.of_array else "acts on the weight: see the effective weight of its layer"
+    return Constants(Value(0.0, Kind.CERTIFIED, statement=what))
 
 
 def no_bound(statement: str = "") -> Constants:

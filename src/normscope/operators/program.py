@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,8 @@ from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.layout import shape_only
 from normscope.operators.nonlinear import Input, Opaque
-from normscope.operators.normalizer import kinds_by_op
+from normscope.operators.normalization import rescaled
+from normscope.operators.normalizer import kinds_by_op, normalizers
 from normscope.operators.power_pool import power_pool
 from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
@@ -89,14 +90,17 @@ class Walk:
         self.moving: set[str] = set()  # whose shape depends on the input
         self.names: dict[str, str] = {}
         self.forms = Forms()
+        self.current = ""  # the node whose expression is being made
+        self.found: set[str] = set()  # nodes at which normalizers end
         self.program = Program()
         self.around = Surroundings(
             graph,
-            Recogniser(graph, self._number),
+            Recogniser(graph, self._number, lambda name: isinstance(self._known_constant(name), Tensor)),
             graph.users(),
             lambda name: self.exprs.get(name),
             self._known_constant,
             lambda name: self.names.get(name, ""),
+            lambda name: name in self.found,
         )
         self._inputs = iter(inputs)
 
@@ -125,8 +129,8 @@ class Walk:
 
     def _number(self, name: str) -> float | None:
         """Return the value of a constant scalar."""
-        value = self.values.get(name)
-        if name in self.exprs or not isinstance(value, Tensor | int | float) or isinstance(value, bool):
+        value = self._known_constant(name)
+        if not isinstance(value, Tensor | int | float) or isinstance(value, bool):
             return None
         if isinstance(value, Tensor):
             return float(value) if value.numel() == 1 else None
@@ -205,17 +209,24 @@ class Walk:
                 return
             self.discrete.add(node.name)
         self.names[node.name] = next((self.names[n] for n in inputs if self.names.get(n)), "")
-        if isinstance(value, Tensor) and self.names[node.name]:
+        first = value[0] if isinstance(value, tuple | list) and value else value
+        if isinstance(first, Tensor) and self.names[node.name]:
             self._weight_site(node)
 
     def _weight_site(self, node: Node) -> None:
         """Note normalizers that act on weights."""
         kind = weight_normalizer(node, self.around)
+        array = "" if kind is not None else kinds_by_op().get(name_of(node), "")
+        if array and self.around.is_weight(node.inputs()[0]):
+            shape = tuple(self.around.constant(node.inputs()[0]).shape)
+            owner = node.owner or self.names[node.name]
+            self.program.sites.append(Site(node.name, self.names[node.name], owner, array, shape=shape, of_array=True))
         if kind is not None:
             value = self.values[node.name]
-            shape = tuple((value[0] if isinstance(value, tuple) else value).shape)
+            shape = tuple((value[0] if isinstance(value, tuple | list) else value).shape)
             owner = node.owner.split(".parametrizations.")[0] or self.names[node.name]
             self.program.sites.append(Site(node.name, self.names[node.name], owner, kind, shape=shape))
+            self.found.add(node.name)
 
     def _apply(self, node: Node, value: Any) -> Any:
         """Return the expression(s) of a node by recognition, rule, or as opaque."""
@@ -329,27 +340,31 @@ class Walk:
 
     def _written_out(self, call: Call) -> Any:
         """Return a hand-written normalizer as such, if one ends here."""
+        self.current = call.node.name
         found = find_normalizer(Place(call, self.around))
+        self.current = ""
         if found is None:
             return None
         self._note(found.site, found.source, None)
-        return found.source if self.without else found.result()
+        if self.without:
+            return found.source
+        return None if found.result is None else found.result()
 
     def _known_constant(self, name: str) -> Any:
         """Return the value of a node that does not depend on a floating input, or ``None``."""
-        if name in self.exprs:
+        if name in self.exprs or name == self.current:
             return None
         value = self.values.get(name)
         return value if value is not None else self._constant_value(name)
 
     def _constant_value(self, name: str) -> Tensor | None:
         """Return the value of a constant node that may not have been reached yet."""
+        if name in self.exprs or name == self.current:
+            return None
         value = self.values.get(name)
         if isinstance(value, Tensor):
             return value
         node = self.graph[name]
-        if name in self.exprs:
-            return None
         if node.op in ("parameter", "buffer", "constant"):
             return self.tensors[node.target].detach()
         inputs = {n: self._constant_value(n) for n in node.inputs()}
@@ -362,7 +377,10 @@ class Walk:
         """Apply a normalizer's own operation and note it."""
         rule = find_rule(call.node.op)
         x = call.get("input", call.get("self"))
-        if rule is None or call.tainted() not in (["input"], ["self"]) or not isinstance(x, Expr):
+        moving = {name for name in call.tainted() if name not in ("input", "self")}
+        if rule is not None and isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
+            return self._adaptive(call, kind, x)
+        if rule is None or moving or not isinstance(x, Expr):
             reason = "a normalizer whose parameters depend on the input has no rule"
             return call.with_rest(call.opaque(reason), reason, known=False)
         result = rule(call)
@@ -372,9 +390,23 @@ class Walk:
             return [x, *result[1:]] if isinstance(result, list) else x
         return result
 
+    def _adaptive(self, call: Call, kind: str, x: Expr) -> Any:
+        """Apply a normalizer whose scale or shift depends on the input: the quotient, then a product and a sum."""
+        bare = replace(call, arguments=call.arguments | {"weight": None, "bias": None})
+        result = find_rule(call.node.op)(bare)  # type: ignore[misc]
+        out = result[0] if isinstance(result, list) else result
+        site = site_of(bare, normalizers()[kind].adaptive or kind, x, out)
+        per_channel = len(x.shape) > 2 and kind not in ("layer_norm", "rms_norm")
+        whole = rescaled(call, out, call.arguments["weight"], call.arguments.get("bias"), per_channel=per_channel)
+        self._note(site, x, whole)
+        if self.without:
+            whole = x
+        return [whole, *result[1:]] if isinstance(result, list) else whole
+
     def _note(self, site: Site, source: Expr, out: Expr | None) -> None:
         """Note a normalizer, and what goes in and comes out."""
         self.program.sites.append(site)
+        self.found.add(site.node)
         self.program.ends[site.node] = (source, out)
 
     def _finish(self, node: Node) -> None:

@@ -4,21 +4,56 @@ from __future__ import annotations
 
 import math
 
+import torch
+from torch import Tensor
+
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match
+from normscope.operators.expression import Expr
 from normscope.operators.normalization import Spread, normalizer
 from normscope.operators.normalizer import normalizers
+from normscope.operators.quadratic_form import QuadraticForm, find_form
 from normscope.operators.replay import divides_by_spread
 from normscope.operators.written_out import Place, Surroundings, Written
 
 
 def find_normalizer(place: Place) -> Written | None:
     """Return the normalizer of activations that ends at a place, or ``None``; numbers decide, not looks alone."""
-    for found in (n.written_out(place) for n in normalizers().values() if n.written_out is not None):
+    match = place.around.recogniser.match(place.node)
+    found = None if match is None else _division(place, match)
+    if found is not None:
+        return found
+    form = find_form(place.node, place.around)
+    source = None if form is None else place.source(form.source)
+    if form is not None and source is not None:
+        return _fitted(place, form, source)
+    patterns = (n.written_out(place) for n in normalizers().values() if n.written_out is not None)
+    return next((found for found in patterns if found is not None), None)
+
+
+def _fitted(place: Place, form: QuadraticForm, source: Expr) -> Written | None:
+    """Return a tensor over a root of its own form as a division by a spread, or as the normalizer that it fits."""
+    for found in (n.fits(place, form, source) for n in normalizers().values() if n.fits is not None):
         if found is not None:
             return found
-    match = place.around.recogniser.match(place.node)
-    return None if match is None else _division(place, match)
+    if not (form.is_variance if form.centered else form.is_square):
+        return None
+    if form.least and form.eps:
+        return None
+    eps, where = (math.sqrt(form.least), "max") if form.least else (form.eps, "inside")
+    spread = Spread(source.shape, form.axes, eps, form.centered, _factor(form), where)
+    root_of = "sum" if not form.centered and spread.factor == float(form.size) else "mean"
+    match = Match(place.node.name, form.source, form.axes, eps, form.centered, root_of=root_of)
+    return _written(place, match, spread, source, form.gain, form.shift)
+
+
+def _factor(form: QuadraticForm) -> float:
+    """Return the factor of the mean square or variance, exact where it is a usual one, else rounded down."""
+    factor = form.squares * form.size
+    for usual in (1.0, form.size / (form.size - 1), float(form.size)):
+        if abs(factor - usual) <= 1e-9 * usual:
+            return usual
+    return factor * (1 - 1e-9)
 
 
 def _division(place: Place, match: Match) -> Written | None:
@@ -31,12 +66,24 @@ def _division(place: Place, match: Match) -> Written | None:
     n = math.prod(source.shape[a] for a in axes)
     factor = match.scale * (n / max(n - match.correction, 1e-300) if match.root_of == "mean" else float(n))
     spread = Spread(source.shape, axes, match.eps, match.centered, factor, match.where)
-    if divides_by_spread(spread, place.around.run(place.node, match.source)) is not True:
+    gain = torch.ones((), dtype=torch.float64)
+    for one in match.factors:
+        gain = gain * (place.around.constant(one).double() if isinstance(one, str) else one)
+    if divides_by_spread(spread, place.around.run(place.node, match.source), gain) is not True:
         return None  # what cannot be evaluated by itself depends on something else too
+    return _written(place, match, spread, source, gain, torch.zeros(()))
+
+
+def _written(place: Place, match: Match, spread: Spread, source: Expr, gain: Tensor, shift: Tensor) -> Written:
+    """Return a division by a spread, with the gain and shift that belong to it, as the kind that claims it."""
     kind = kind_of_division(match, spread)
     gamma, beta = place.around.affine_after(place.node)
+    own = gain if bool((gain != 1).any()) else None
+    moved = shift if bool((shift != 0).any()) else None
+    if own is not None:
+        gamma = own if gamma is None else gamma.double() * own
     site = place.site(kind, source, match.source, spread=spread, gamma=gamma, beta=beta, eps=match.eps)
-    return Written(site, source, lambda: normalizer(place.call, source, spread, kind))
+    return Written(site, source, lambda: normalizer(place.call, source, spread, kind, own, moved))
 
 
 def kind_of_division(match: Match, spread: Spread) -> str:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
-from normscope.graph.recognise import Recogniser
+from normscope.graph.recognise import Recogniser, is_real
 from normscope.operators.normalization import Spread
 
 Constant = Callable[[str], Any]
@@ -30,11 +30,13 @@ def replay(graph: Graph, node: Node, source: str, probe: Tensor, constant: Const
         constant: returns the value of a node that does not depend on the network input, or ``None``.
 
     Returns:
-        The value, or ``None`` if the node depends on more than the source and constants.
+        The value, or ``None`` if the node depends on more than the source and constants, or by steps.
     """
     same = Recogniser(graph, lambda name: None).through(Ref(source), repeating=False)
     values: dict[str, Any] = {source: probe}
     for item in _cone(graph, node, values, same, constant):
+        if item.dtype and not is_real(item):
+            return None  # a step, which exact arithmetic would not show
         try:
             values[item.name] = execute(item, values, torch.float64)
         except (KeyError, RuntimeError, TypeError):
@@ -66,7 +68,9 @@ def _cone(graph: Graph, node: Node, values: dict[str, Any], same: Node | None, c
     return sorted((graph[name] for name in found), key=lambda n: graph.position(n.name))
 
 
-def divides_by_spread(spread: Spread, run: Callable[[Tensor], Tensor | None]) -> bool | None:
+def divides_by_spread(
+    spread: Spread, run: Callable[[Tensor], Tensor | None], gain: Tensor | float = 1.0
+) -> bool | None:
     """Tell whether a function normalizes by a spread, stabilizer included, from its values at random points.
 
     The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
@@ -74,6 +78,7 @@ def divides_by_spread(spread: Spread, run: Callable[[Tensor], Tensor | None]) ->
     Args:
         spread: the normalizer it is taken for.
         run: the function; ``None`` where it cannot be evaluated.
+        gain: a constant that the quotient is multiplied by.
 
     Returns:
         Whether all values agree, or ``None`` if the function cannot be evaluated.
@@ -85,7 +90,7 @@ def divides_by_spread(spread: Spread, run: Callable[[Tensor], Tensor | None]) ->
         actual = run(x)
         if actual is None:
             return None
-        expected = spread.normalize(x)
+        expected = gain * spread.normalize(x)
         near = 1e-9 * float(expected.abs().max()) if x.numel() else 0.0
         if actual.shape != x.shape or not torch.allclose(expected, actual, rtol=1e-6, atol=near):
             return False

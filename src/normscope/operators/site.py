@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -29,6 +30,8 @@ class Site:
         shape: shape of what it normalizes.
         written_out: recognized from elementary operations.
         end: for one written out, the graph node that gives its result with scale and shift.
+        of_array: it normalizes a learned array, a constant of the network, and no weight of a layer.
+        details: numbers that its kind needs beside these.
     """
 
     node: str
@@ -43,6 +46,8 @@ class Site:
     shape: tuple[int, ...] = ()
     written_out: bool = False
     end: str = ""
+    of_array: bool = False
+    details: Mapping[str, float] = field(default_factory=dict)
 
 
 def describe(site: Site) -> dict[str, Any]:

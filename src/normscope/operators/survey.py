@@ -102,7 +102,7 @@ def survey(
         NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
     """
     result = Survey()
-    sites = {s.node: s for s in program.sites if s.shape and not acts_on_weights(s.kind)}
+    sites = {s.node: s for s in program.sites if s.shape and not acts_on_weights(s)}
     watch: dict[str, list[tuple[str, Site | None]]] = {}
     for site in sites.values():
         watch.setdefault(site.source, []).append((site.node, site))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,11 @@ from normscope.operators.site import Site
 
 #: Operations that give a weight another shape.
 _RESHAPING = ("view", "reshape", "flatten", "permute", "transpose", "t", "movedim", "squeeze", "_unsafe_view")
+#: Linear maps with a weight beside their input, and products of two matrices.
+_LAYERS = ("linear", "conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d",
+           "conv_transpose3d", "addmm")  # fmt: skip
+_PRODUCTS = ("mm", "matmul", "bmm", "einsum", "mv")
+_ALIKE = ("mul", "div", "sub", "to", "_to_copy", "clone", "contiguous", "getitem", "view_as", "reshape_as", "unsqueeze")
 
 #: Operations that change how numbers are stored, and nothing else.
 _CASTS = ("to", "_to_copy", "clone", "contiguous", "alias")
@@ -34,6 +40,7 @@ class Surroundings:
         expression: the expression of a node that depends on the network input, or ``None``.
         constant: the value of a node that does not depend on it, or ``None``.
         parameter: the parameter that a constant is made of, or an empty text.
+        is_site: whether a normalizer was found to end at a node.
     """
 
     graph: Graph
@@ -42,6 +49,16 @@ class Surroundings:
     expression: Callable[[str], Expr | None]
     constant: Callable[[str], Any]
     parameter: Callable[[str], str]
+    is_site: Callable[[str], bool]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a node at the inputs at hand."""
+        found = self.expression(name)
+        return found.shape if isinstance(found, Expr) else tuple(getattr(self.constant(name), "shape", ()))
+
+    def group_size(self, name: str, axes: tuple[int, ...]) -> int:
+        """Return the number of entries along some axes of a node."""
+        return math.prod(self.shape(name)[axis] for axis in axes)
 
     def is_weight(self, name: str) -> bool:
         """Tell whether a node is a parameter, up to its shape and constant factors (a product with a state is not)."""
@@ -54,9 +71,35 @@ class Surroundings:
                 return False
             name = next((n for n in node.inputs() if self.parameter(n)), node.args[0].name)
 
+    def acts_as_weight(self, node: Node) -> bool:
+        """Tell whether a constant, up to its shape and factors, is the weight of a linear map of the input."""
+        stack, seen = [node.name], set[str]()
+        while stack:
+            name = stack.pop()
+            for user in (self.graph[n] for n in self.users[name] if n not in seen):
+                seen.add(user.name)
+                if name_of(user) in (*_LAYERS, *_PRODUCTS):
+                    if name_of(user) in _PRODUCTS or user.args[0] != Ref(name):
+                        return True
+                elif name_of(user) in (*_RESHAPING, *_ALIKE):
+                    stack.append(user.name)
+        return False
+
     def run(self, node: Node, source: str) -> Callable[[Tensor], Tensor | None]:
         """Return a node as a function of another, in float64; ``None`` where it depends on something else too."""
-        return lambda x: replay(self.graph, node, source, x, self.constant)
+        constant = self.constant
+        if self.expression(source) is None:  # a constant itself, so that all that is made of it would be one
+            moving = self.between(source, node)
+            constant = lambda name: None if name in moving else self.constant(name)  # noqa: E731
+        return lambda x: replay(self.graph, node, source, x, constant)
+
+    def between(self, source: str, node: Node) -> set[str]:
+        """Return the nodes on the way from one node to another."""
+        start, found = self.graph.position(source), {source}
+        for item in self.graph.nodes[start : self.graph.position(node.name) + 1]:
+            if not found.isdisjoint(item.inputs()):
+                found.add(item.name)
+        return found
 
     def affine_after(self, node: Node) -> tuple[Tensor | None, Tensor | None]:
         """Return the constant scale and shift applied right after a node."""
@@ -139,9 +182,9 @@ class Written:
     Attributes:
         site: where it stands.
         source: what it normalizes.
-        result: makes its expression.
+        result: makes its expression; without it the rules of its operations do.
     """
 
     site: Site
     source: Expr
-    result: Callable[[], Expr]
+    result: Callable[[], Expr] | None = None

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import Value
-from normscope.operators.normalizer import acts_on_weights
+from normscope.operators.normalizer import row_of_weights
 from normscope.testing.hooked_model import Call, HookedModel
 from normscope.testing.pairs import (
     Pair,
@@ -251,7 +251,7 @@ def _attack_domain(
 
 def _floors(scene: Scene) -> dict[Call, Groups] | None:
     """Return the groups and floors of every normalizer that takes statistics of its input, or ``None``."""
-    rows = [r for r in scene.result.normalizers if not acts_on_weights(r.kind)]
+    rows = [r for r in scene.result.normalizers if not row_of_weights(r)]
     calls = find_calls([r.name for r in rows], scene.hooked, scene.trace)
     found: dict[Call, Groups] = {}
     for row in rows:
@@ -328,7 +328,7 @@ def _in_range(x: Tensor, data: Tensor, shapes: Sequence[tuple[int, ...]]) -> Ten
 def _attack_without(scene: Scene, places: dict[str, tuple[int, Call]], points: Tensor) -> None:
     """Hold the bound without normalizers against the model with every normalizer module made the identity."""
     value = scene.result.end_to_end["without_normalizers"]
-    rows = [r.name for r in scene.result.normalizers if not acts_on_weights(r.kind)]
+    rows = [r.name for r in scene.result.normalizers if not row_of_weights(r)]
     calls = find_calls(rows, scene.hooked, scene.trace)
     if value is None or any(isinstance(c, str) for c in calls.values()):
         scene.skip("without_normalizers", "some normalizer is no module of its own")
@@ -383,7 +383,7 @@ def _attack_stacked(scene: Scene) -> None:
     batch = hooked.point()[None]
     trace = hooked(batch)
     least = {c: _channel_stds(hooked, trace.before[c]) for c in trace.order if _is_batch_norm(hooked, c)}
-    rest = [r for r in scene.result.normalizers if r.kind != "batch_norm" and not acts_on_weights(r.kind)]
+    rest = [r for r in scene.result.normalizers if r.kind != "batch_norm" and not row_of_weights(r)]
     if rest or not least:
         scene.skip("end_to_end[].stacked_batch", "the model has other normalizers too, or BatchNorm is no module")
         return

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.result import LayerResult, NormalizerResult
-from normscope.operators.normalizer import acts_on_weights
+from normscope.operators.normalizer import row_of_weights
 from normscope.testing.hooked_model import Call
 from normscope.testing.pairs import attack, best_pair, everywhere
 from normscope.testing.scene import Scene, attempt, find_calls, groups_of
@@ -123,7 +123,7 @@ def attack_normalizers(scene: Scene) -> None:
         what = f"normalizers[{row.name}]"
         if isinstance(call, str):
             scene.skip(what, call)
-        elif acts_on_weights(row.kind):
+        elif row_of_weights(row):
             attempt(scene, what, lambda row=row, call=call: _attack_reparametrized(scene, row, call))  # type: ignore[misc]
         else:
             attempt(scene, what, lambda row=row, call=call: _attack_normalizer(scene, row, call))  # type: ignore[misc]

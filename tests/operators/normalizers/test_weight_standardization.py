@@ -7,15 +7,21 @@ import math
 import mpmath
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from networks import jacobian_norm as network_jacobian_norm
+from networks import points, program_of, seeded, upper_of
 from normscope.core.errors import InputError
+from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.normalizers.weight_standardization import (
     standardization_bounds,
     standardization_parameter_constant,
     standardized_weight,
 )
+from operators.normalizers.published import NormalizedArray, ScaledStdConv, StdConv, WSConv
 from operators.normalizers.truth import digits, exact_norm, jacobian_norm, kinds, scales, seeds, vectors
 
 
@@ -87,3 +93,86 @@ def test_constant_filters_and_errors() -> None:
         standardized_weight(torch.ones(2, 3), eps=0.0)
     with pytest.raises(InputError, match="one element per filter"):
         standardized_weight(torch.ones(2, 3), torch.ones(3))
+
+
+class _Native(nn.Conv2d):
+    """Standardized by the operation that batch_norm becomes in some graphs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = self.weight.reshape(1, self.out_channels, -1)
+        weight = torch.ops.aten._native_batch_norm_legit.no_stats(flat, None, None, True, 0.0, 1e-5)[0]
+        return self._conv_forward(x, weight.reshape(self.weight.shape), self.bias)
+
+
+class _Centred(nn.Linear):
+    """A linear layer whose rows are centred and divided by their standard deviation, in two steps."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = self.weight - self.weight.mean(1, keepdim=True)
+        return F.linear(x, centred * (centred.pow(2).mean(1, keepdim=True) + 1e-5).rsqrt() * 0.5, self.bias)
+
+
+LAYERS: dict[str, tuple[nn.Module, tuple[int, ...], int]] = {
+    "scaled, by batch_norm": (nn.Sequential(ScaledStdConv(3, 4, 3), nn.ReLU(), ScaledStdConv(4, 2, 1)), (3, 4, 4), 2),
+    "scaled, fused": (WSConv(3, 4, 3), (3, 4, 4), 1),
+    "by mean and variance": (StdConv(3, 4, 3), (3, 4, 4), 1),
+    "by the native operation": (nn.Sequential(_Native(3, 4, 3), nn.ReLU(), _Native(4, 4, 1)), (3, 4, 4), 2),
+    "of a linear layer": (_Centred(5, 4), (5,), 1),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_it_is_seen_in_networks(name: str) -> None:
+    """Every one, once, with the bound of the effective weight."""
+    model, shape, count = LAYERS[name]
+    model = seeded(model)
+    program = program_of(model, points(2, *shape))
+    assert [s.kind for s in program.sites] == ["weight_standardization"] * count
+    assert network_jacobian_norm(model, points(1, *shape)) <= upper_of(program) * (1 + 1e-9)
+
+
+class _Class(nn.Module):
+    """A normalized token that is put before the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token, self.norm = nn.Parameter(torch.randn(1, 1, 6)), nn.LayerNorm(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.norm(self.token).expand(x.shape[0], -1, -1), x], 1)
+
+
+class _Queries(nn.Module):
+    """Learned queries, normalized and projected, that attend to the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.latent, self.norm, self.project = nn.Parameter(torch.randn(2, 6)), nn.LayerNorm(6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x @ self.project(self.norm(self.latent)).t())
+
+
+class _RootMeanSquare(nn.Module):
+    """A learned array through RMSNorm, multiplied with the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.norm = nn.Parameter(torch.randn(6)), nn.RMSNorm(6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.norm(self.scale)
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [(NormalizedArray(6), "layer_norm"), (_Class(), "layer_norm"), (_Queries(), "layer_norm"),
+     (_RootMeanSquare(), "rms_norm")],
+)  # fmt: skip
+def test_a_normalized_array_that_is_no_weight_is_named_as_it_is(model: nn.Module, kind: str) -> None:
+    """It is listed, changes nothing with the input, and is no weight standardization."""
+    program = program_of(seeded(model), points(2, 3, 6))
+    (site,) = program.sites
+    assert (site.kind, site.of_array) == (kind, True)
+    assert acts_on_weights(site)
+    assert "learned array" in str(site_constants(site, None, "running").proved.statement)

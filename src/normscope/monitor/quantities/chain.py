@@ -35,7 +35,7 @@ class ChainEstimate(Quantity):
         norms = moment.norms | moment.folded_norms
         parts = [lower_product(norms.values())]
         for normalizer in moment.normalizers:
-            if normalizer.site.node in folded or acts_on_weights(normalizer.site.kind):
+            if normalizer.site.node in folded or acts_on_weights(normalizer.site):
                 continue
             constants = moment.constants.get(normalizer.name)
             if constants is None:

@@ -66,7 +66,7 @@ class InverseSigma(Quantity):
         found: dict[str, float] = {}
         values: dict[str, list[Value | None]] = {"printed": [], "proved": [], "slides": [], "unscaled": []}
         for name, site in {n.name: n.site for n in moment.normalizers}.items():
-            if acts_on_weights(site.kind):
+            if acts_on_weights(site):
                 continue
             constants = moment.constants.get(name)
             if constants is None:  # it could not be told now, so no product is one of all

@@ -379,5 +379,6 @@ NORMALIZER = Normalizer(
     module_spread=_module_spread,
     symmetry=Symmetry("neuron", shift=True),
     across_batch=True,
+    adaptive="adaptive_instance_norm",
     claims=_claims,
 )

@@ -174,5 +174,6 @@ NORMALIZER = Normalizer(
     modules=(nn.modules.instancenorm._InstanceNorm,),
     module_spread=_module_spread,
     symmetry=Symmetry("neuron", shift=True),
+    adaptive="adaptive_instance_norm",
     claims=_claims,
 )

@@ -20,6 +20,7 @@ from normscope.graph.recognise import name_of
 from normscope.operators.normalizer import Normalizer, Symmetry, kinds_by_op, of_the_weight
 from normscope.operators.normalizers.layer_norm import layer_norm_each
 from normscope.operators.normalizers.moments import standard_deviation
+from normscope.operators.quadratic_form import find_form
 from normscope.operators.written_out import Surroundings
 
 
@@ -122,11 +123,14 @@ def standardization_parameter_constant(weight: Tensor, gain: Tensor | None = Non
 
 
 def _of_weight(node: Node, around: Surroundings) -> bool:
-    """Tell whether a node normalizes a weight and removes its mean."""
+    """Tell whether a node normalizes a weight of a layer and removes its mean."""
     if name_of(node) in kinds_by_op():
-        return around.is_weight(node.inputs()[0])
+        return around.is_weight(node.inputs()[0]) and around.acts_as_weight(node)
     match = around.recogniser.match(node)
-    return match is not None and match.centered and around.is_weight(match.source)
+    if match is not None:
+        return match.centered and around.is_weight(match.source)
+    form = find_form(node, around)
+    return form is not None and form.centered and form.is_variance and around.is_weight(form.source)
 
 
 NORMALIZER = Normalizer(

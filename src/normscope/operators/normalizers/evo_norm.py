@@ -1,0 +1,198 @@
+r"""EvoNorms: normalization and activation in one, ``h(x)/spread(x)`` or ``x/max(fixed, v x + spread(x))``.
+
+S0, S1 and S2 divide an activation of x by the standard deviation (or root mean square) of groups of x; B0, B1 and B2
+divide x by a maximum of a fixed spread and a function of x. Those with a standard deviation, and those with a maximum,
+have no bound on all inputs (Proposition EVO-1). Over a root mean square there is one (Proposition EVO-2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.core.rounding import quotient_up, require_nonnegative, up
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value, log_of
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Pointwise, Range
+from normscope.operators.normalizer import Constants, Normalizer, no_bound
+from normscope.operators.quadratic_form import fitted_form, is_root, reduced_axes, reductions_behind, roots_behind
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Written
+
+_SHAPES = ("view", "reshape", "_unsafe_view", "expand", "expand_as", "to", "_to_copy", "clone", "contiguous", "type_as")
+_POINTWISE = (
+    "mul", "sigmoid", "silu", "relu", "gelu", "tanh", "leaky_relu", "elu", "softplus", "mish", "hardswish",
+    "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "exp", "square", "pow", *_SHAPES,
+)  # fmt: skip
+#: The largest value of ``(1 + t) sqrt(1 - t)`` on [0, 1], at ``t = 1/3``.
+WORST = 4.0 / 3.0 * math.sqrt(2.0 / 3.0)
+
+
+@statement("normscope", "Proposition EVO-2", holds="h(0) = 0; root mean square of groups, EvoNorm S2")
+def evo_norm_global(slope: float, eps: float) -> float:
+    r"""Return a bound of the Lipschitz constant of ``h(x)/sqrt(mean(x^2) + eps)`` on all inputs.
+
+    ``(4/3) sqrt(2/3) sup|h'| / sqrt(eps)``.
+
+    Args:
+        slope: ``sup |h'|``.
+        eps: the stabilizer, ``>= 0``.
+
+    Returns:
+        The bound, rounded up; infinity for ``eps = 0``.
+
+    >>> round(evo_norm_global(1.0, 0.01), 4)
+    10.8866
+    """
+    return up(quotient_up(up(WORST * slope), math.sqrt(require_nonnegative(eps, "eps"))), 8.0)
+
+
+class ActivatedDivision(Nonlinear):
+    """An activation of x over the root mean square of groups of x: ``h(x)/sqrt(k mean(x^2) + eps)``."""
+
+    def __init__(self, x: Expr, activation: Pointwise, size: int, factor: float, eps: float) -> None:
+        self.inputs, self.activation, self.size, self.factor, self.eps = (x,), activation, size, factor, eps
+
+    def constant(self, context: Context) -> Lip:
+        """Return the constant on all inputs times that of the input."""
+        largest = evo_norm_global(self.activation.slope(-INF, INF), self.eps)
+        return context.lipschitz(self.inputs[0]).scaled(log_of(largest) if largest < INF else INF)
+
+    def image(self, context: Context) -> Range:
+        """Return the range: ``|h(x)| <= sup|h'| |x|``, and x over its spread has norm ``sqrt(n/k)`` in a group."""
+        group = up(self.activation.slope(-INF, INF) * math.sqrt(self.size / self.factor), 16.0)
+        groups = math.prod(self.inputs[0].shape) // self.size
+        return Range(-group, group, INF, up(group * math.sqrt(groups), 16.0))
+
+
+def _stripped(node: Node | None, place: Place) -> Node | None:
+    """Return the node behind changes of shape and type."""
+    while node is not None and name_of(node) in _SHAPES and isinstance(node.args[0], Ref):
+        node = place.around.graph[node.args[0].name]
+    return node
+
+
+def _written_out(place: Place) -> Written | None:
+    """Find a quotient of a function of x and a root, or a maximum with a root in it, of statistics of x."""
+    node, around = place.node, place.around
+    if name_of(node) != "div" or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
+        return None
+    top, below = (_stripped(around.graph[a.name], place) for a in node.args[:2])
+    if top is None or below is None or around.expression(below.name) is None:
+        return None
+    if is_root(below):
+        return _activated(place, top, below)
+    if name_of(below) in ("maximum", "max", "clamp_min"):
+        for root in roots_behind(below, around):
+            if any(s == top.name for s in _sources(place, root)):
+                source = place.source(top.name)
+                return None if source is None else Written(_site(place, source, top.name), source)
+    return None
+
+
+def _sources(place: Place, root: Node) -> list[str]:
+    """Return the tensors of the shape of the result whose statistics are under a root."""
+    found = []
+    for reduction in reductions_behind(place.around.graph[root.args[0].name], place.around):
+        item = place.around.graph[reduction.args[0].name]
+        for _ in range(6):
+            if item.shape == place.node.shape:
+                found.append(item.name)
+            if not item.args or not isinstance(item.args[0], Ref) or name_of(item) not in (*_SHAPES, "square", "pow",
+                                                                                           "sub", "mul"):  # fmt: skip
+                break
+            item = place.around.graph[item.args[0].name]
+    return found
+
+
+def _site(place: Place, source: Expr, name: str, eps: float = 0.0, **details: float) -> Site:
+    gamma, beta = place.around.affine_after(place.node)
+    return place.site("evo_norm", source, name, gamma=gamma, beta=beta, eps=eps, details=details)
+
+
+def _activated(place: Place, top: Node, root: Node) -> Written | None:
+    """Return an activation of x over a root of a statistic of x."""
+    name = next((s for s in _sources(place, root) if s != top.name and _is_function_of(place, top, s)), None)
+    source = None if name is None else place.source(name)
+    if name is None or source is None:
+        return None
+    over_square = _over_square(place, top, root, source)
+    if over_square is None:
+        return Written(_site(place, source, name), source)
+    activation, size, factor, eps = over_square
+    site = _site(place, source, name, eps, slope=activation.slope(-INF, INF))
+    atom = ActivatedDivision(source, activation, size, factor, eps)
+    return Written(site, source, lambda: place.call.atom(atom, source.shape))
+
+
+def _is_function_of(place: Place, top: Node, name: str) -> bool:
+    """Tell whether a node is made of another by entrywise operations and constants, and not linearly."""
+    stack, seen, bent = [top.name], set[str](), False
+    while stack and len(seen) < 16:
+        item = place.around.graph[stack.pop()]
+        if item.name == name or item.name in seen or place.around.expression(item.name) is None:
+            continue
+        seen.add(item.name)
+        if name_of(item) not in _POINTWISE:
+            return False
+        moving = [n for n in item.inputs() if place.around.expression(n) is not None]
+        bent = bent or name_of(item) not in ("mul", *_SHAPES) or len(moving) > 1
+        stack.extend(moving)
+    return bent and not stack
+
+
+def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Pointwise, int, float, float] | None:
+    """Return the activation, group size, factor and eps where the root is one of a mean square, checked on numbers."""
+    around = place.around
+    numerator = around.expression(top.name)
+    activation = numerator.atom if isinstance(numerator, Expr) and numerator.op is None else None
+    if not isinstance(activation, Pointwise) or not activation.vanishing or activation.inputs[0] is not source:
+        return None
+    for reduction in reductions_behind(around.graph[root.args[0].name], around):
+        axes, operand = reduced_axes(reduction, around), around.graph[reduction.args[0].name]
+        base = operand.args[0] if name_of(operand) in ("square", "pow", "mul") else None
+        if not isinstance(base, Ref) or not isinstance(around.expression(base.name), Expr):
+            continue
+        form = fitted_form(around.graph[root.args[0].name], base.name, axes, around)
+        if form is None or form.least or abs(form.total) * around.group_size(base.name, axes) > 1e-9 * form.squares:
+            continue
+        x = torch.randn(source.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        name = next(s for s in _sources(place, root) if s != top.name)
+        whole, above = around.run(place.node, name)(x), around.run(top, name)(x)
+        below = form.of(x.reshape(form.shape)).sqrt().expand(form.shape).reshape(x.shape)
+        if whole is not None and above is not None and torch.allclose(whole * below, above, rtol=1e-9, atol=1e-12):
+            size = around.group_size(base.name, axes)
+            return activation, size, form.squares * size * (1 - 1e-9), float(form.eps.min())
+    return None
+
+
+@statement("normscope", "Proposition EVO-1", holds="no constant on all inputs exists for S0, S1, B0, B1, B2")
+def evo_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return the bound over a root mean square, and that there is none otherwise.
+
+    Args:
+        site: the normalizer, with the slope of its activation if it divides by a root mean square.
+        floor: not used.
+        mode: not used.
+
+    >>> evo_norm_constants(Site("n", "x", "", "evo_norm")).proved.log
+    inf
+    """
+    if "slope" not in site.details:
+        return no_bound("normscope Proposition EVO-1")
+    top = 1.0 if site.gamma is None else float(site.gamma.abs().max())
+    number = 0.0 if top == 0 else up(top * evo_norm_global(site.details["slope"], site.eps))
+    return Constants(Value.of(number, Kind.CERTIFIED, statement="normscope Proposition EVO-2"))
+
+
+NORMALIZER = Normalizer(
+    kind="evo_norm",
+    formula="gamma h(x)/spread(x) + beta, or gamma x/max(fixed, v x + spread(x)) + beta",
+    constants=evo_norm_constants,
+    written_out=_written_out,
+)

@@ -1,0 +1,48 @@
+r"""Filter response normalization: each channel of each sample over its root mean square, then a threshold.
+
+``y = max(gamma x / sqrt(mean(x^2) + eps) + beta, tau)``, the mean over the positions of one channel of one sample: root
+mean square normalization of every channel. The threshold is a maximum with a constant, which is 1-Lipschitz.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import Spread
+from normscope.operators.normalizer import Normalizer, Symmetry
+from normscope.operators.normalizers.rms_norm import rms_norm_on_floor
+from normscope.operators.spread_constants import spread_constants
+
+
+@statement("normscope", "Proposition FRN-1")
+def filter_response_norm_on_floor(gamma: Tensor, eps: float, s: float = 0.0) -> float:
+    """Return the Lipschitz constant where every channel's root mean square is at least s.
+
+    ``max |gamma| / sqrt(s^2 + eps)``; on all inputs (``s = 0``) it is attained at zero above the threshold.
+
+    Args:
+        gamma: the scale, one entry per channel.
+        eps: the stabilizer, ``>= 0``; the least one if every channel has its own.
+        s: the floor of the root mean squares, ``>= 0``.
+
+    >>> import torch
+    >>> round(filter_response_norm_on_floor(torch.tensor([1.0, -2.0]), 1e-6), 6)
+    2000.0
+    """
+    return rms_norm_on_floor(gamma, eps, s)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    rank = len(spread.view)
+    return not match.centered and match.root_of == "mean" and rank > 3 and spread.axes == tuple(range(2, rank))
+
+
+NORMALIZER = Normalizer(
+    kind="filter_response_norm",
+    formula="gamma x/sqrt(mean(x^2) + eps) + beta, the mean over one channel of one sample",
+    constants=spread_constants("normscope Proposition FRN-1"),
+    symmetry=Symmetry("neuron"),
+    claims=_claims,
+)

@@ -1,0 +1,148 @@
+r"""Batch normalization whose statistics are buffers and whose formula is written out: a fixed affine map.
+
+``y = x s + (beta - mean s)`` with ``s = gamma/sqrt(var + eps)``, or ``(x - mean) s + beta``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizers.batch_norm import running_constants
+from normscope.operators.quadratic_form import compact, roots_behind
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Surroundings, Written
+
+_SHAPES = ("view", "reshape", "unsqueeze", "expand", "to", "_to_copy", "clone", "contiguous", "detach", "alias")
+
+
+@dataclass(frozen=True, eq=False)
+class FixedStatistics:
+    """A product with a constant over the root of a buffer.
+
+    Attributes:
+        source: the node that is normalized, before its mean is subtracted.
+        variance: the buffer.
+        eps: the stabilizer.
+        gamma: the scale beside the root.
+        mean: the constant that is subtracted, or ``None``.
+    """
+
+    source: str
+    variance: Tensor
+    eps: float
+    gamma: Tensor
+    mean: Tensor | None
+
+
+def fixed_statistics_at(place: Place) -> FixedStatistics | None:
+    """Return the fixed statistics that a product or quotient normalizes by, or ``None``."""
+    node, around = place.node, place.around
+    if name_of(node) not in ("mul", "div") or len(node.args) < 2:
+        return None
+    pairs = [node.args[:2]] if name_of(node) == "div" else [node.args[:2], node.args[1::-1]]
+    for moving, other in pairs:
+        if not (isinstance(moving, Ref) and isinstance(other, Ref)) or place.source(moving.name) is None:
+            continue
+        if around.expression(other.name) is not None:
+            continue
+        root = next(roots_behind(around.graph[other.name], around), None)
+        known = None if root is None else _variance(root, around)
+        scale = around.constant(other.name)
+        if known is None or not isinstance(scale, Tensor):
+            continue
+        gain = compact((1.0 / scale.double() if name_of(node) == "div" else scale.double()).contiguous())
+        if gain.numel() not in (1, known[0].numel()):
+            continue
+        gamma = gain.flatten() * (known[0] + known[1]).sqrt()
+        source, mean = _mean(place, moving, other)
+        return FixedStatistics(source, known[0], known[1], gamma, mean)
+    return None
+
+
+def _variance(root: Node, around: Surroundings) -> tuple[Tensor, float] | None:
+    """Return the buffer and the stabilizer under a root."""
+    below = around.recogniser.through(root.args[0])
+    eps = 0.0
+    if below is not None and name_of(below) == "add":
+        number = around.recogniser.stabilizer(below.args[1])
+        if number is None or not isinstance(below.args[0], Ref):
+            return None
+        eps, below = number, around.recogniser.through(below.args[0])
+    value = None if below is None else _buffer(below, around)
+    if value is None or value.numel() < 2 or bool((value < 0).any()):
+        return None
+    return value.detach().double().flatten(), eps
+
+
+def _buffer(node: Node | None, around: Surroundings) -> Tensor | None:
+    """Return the value of a buffer behind changes of shape, or ``None``."""
+    while node is not None and name_of(node) in _SHAPES and isinstance(node.args[0], Ref):
+        node = around.graph[node.args[0].name]
+    value = around.constant(node.name) if node is not None and node.op == "buffer" else None
+    return value if isinstance(value, Tensor) and value.is_floating_point() else None
+
+
+def _mean(place: Place, moving: Ref, scale: Ref) -> tuple[str, Tensor | None]:
+    """Return what is normalized, and the mean that is subtracted before, or times the scale afterwards."""
+    around = place.around
+    before = around.recogniser.through(moving, repeating=False)
+    if before is not None and name_of(before) == "sub" and isinstance(before.args[0], Ref):
+        mean = _buffer_of(before.args[1], around)
+        if mean is not None and place.source(before.args[0].name) is not None:
+            return before.args[0].name, mean
+    for name in around.users[place.node.name]:
+        user = around.graph[name]
+        others = [a for a in user.args[:2] if isinstance(a, Ref) and a.name != place.node.name]
+        shift = around.recogniser.through(others[0]) if others and name_of(user) in ("add", "sub") else None
+        while shift is not None and name_of(shift) in ("add", "sub") and len(shift.args) > 1:
+            parts = [around.recogniser.through(a) for a in shift.args[:2] if isinstance(a, Ref)]
+            shift = next((p for p in parts if p is not None and name_of(p) == "mul"), None)
+        if shift is not None and name_of(shift) == "mul":
+            found = [m for m in (_buffer_of(a, around) for a in shift.args[:2]) if m is not None]
+            if found:
+                return moving.name, found[0]
+    return moving.name, None
+
+
+def _buffer_of(value: Any, around: Surroundings) -> Tensor | None:
+    """Return the buffer an argument is, flattened."""
+    found = _buffer(around.graph[value.name], around) if isinstance(value, Ref) else None
+    return None if found is None else found.detach().double().flatten()
+
+
+def fixed_site(place: Place, kind: str, found: FixedStatistics) -> Written:
+    """Return a normalizer by fixed statistics; the rules of its operations, which are affine, say all else."""
+    source = place.source(found.source)
+    assert source is not None
+    mean = torch.zeros_like(found.variance) if found.mean is None else found.mean
+    gamma, (scale, beta) = found.gamma, place.around.affine_after(place.node)
+    if scale is not None and scale.numel() in (1, gamma.numel()):
+        gamma = gamma * scale.detach().double().flatten()
+    running = (mean, found.variance)
+    site = place.site(kind, source, found.source, gamma=gamma, beta=beta, running=running, eps=found.eps)
+    return Written(site, source)
+
+
+def _written_out(place: Place) -> Written | None:
+    found = fixed_statistics_at(place)
+    return None if found is None or found.mean is None else fixed_site(place, "frozen_batch_norm", found)
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    return running_constants(site, mode)
+
+
+NORMALIZER = Normalizer(
+    kind="frozen_batch_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta with mean and var in buffers, written out",
+    constants=_constants,
+    symmetry=Symmetry("neuron", shift=True),
+    written_out=_written_out,
+)

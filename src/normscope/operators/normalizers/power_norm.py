@@ -1,0 +1,67 @@
+r"""PowerNorm: ``gamma x/sqrt(phi + eps) + beta``, phi the quadratic mean of each channel, of the batch or running.
+
+With the running mean it is a fixed diagonal map, with that of the batch a root mean square normalization of the stacked
+batch, channel by channel.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value
+from normscope.graph.recognise import Match
+from normscope.operators.normalization import Spread
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizers.batch_norm import batch_norm_running
+from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_statistics_at
+from normscope.operators.site import Site
+from normscope.operators.spread_constants import spread_constants
+from normscope.operators.written_out import Place, Written
+
+
+@statement("normscope", "Proposition PN-1", holds="the running quadratic mean")
+def power_norm_running(gamma: Tensor | None, phi: Tensor, eps: float) -> float:
+    """Return the Lipschitz constant with the running quadratic mean, ``max_c |gamma_c| / sqrt(phi_c + eps)``.
+
+    Args:
+        gamma: the scale, or ``None`` for ones.
+        phi: the running quadratic means, ``>= 0``.
+        eps: the stabilizer, ``>= 0``.
+
+    >>> import torch
+    >>> round(power_norm_running(torch.tensor([2.0, 3.0]), torch.tensor([4.0, 1.0]), 0.0), 9)
+    3.0
+    """
+    return batch_norm_running(gamma, phi, eps)
+
+
+def _written_out(place: Place) -> Written | None:
+    found = fixed_statistics_at(place)
+    return None if found is None or found.mean is not None else fixed_site(place, "power_norm", found)
+
+
+def _claims(match: Match, spread: Spread) -> bool:
+    batch = len(spread.view) > 1 and spread.axes[:1] == (0,) and len(spread.axes) < len(spread.view)
+    return not match.centered and match.root_of == "mean" and batch
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    if site.running is None:
+        return _of_batches(site, floor, mode)
+    if bool((site.running[1] + site.eps == 0).any()):
+        return Constants(Value(float("inf"), Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
+    number = power_norm_running(site.gamma, site.running[1], site.eps)
+    return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
+
+
+_of_batches = spread_constants("normscope Proposition PN-1", across_batch=True)
+NORMALIZER = Normalizer(
+    kind="power_norm",
+    formula="gamma x/sqrt(phi + eps) + beta, phi the mean square of a channel of the batch, or a running one",
+    constants=_constants,
+    symmetry=Symmetry("neuron"),
+    across_batch=True,
+    claims=_claims,
+    written_out=_written_out,
+)

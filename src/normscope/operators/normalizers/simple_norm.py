@@ -1,0 +1,63 @@
+r"""SimpleNorm: a tensor over its standard deviation, its mean left in, ``gamma x / sqrt(var(x) + eps)``.
+
+It has no bound on all inputs: on ``x = c 1 + d`` the numerator grows with c while the variance is that of d, so that a
+small d changes the output by about ``c ||d|| / eps``. On a bounded range the rules of its operations give one.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.graph.recognise import name_of
+from normscope.operators.expression import Expr
+from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
+from normscope.operators.quadratic_form import QuadraticForm, find_form
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Written
+
+
+def _fits(place: Place, form: QuadraticForm, source: Expr) -> Written | None:
+    """Take a tensor that is not centred, over its standard deviation, unless its mean is subtracted afterwards."""
+    if form.centered or not form.is_variance or _is_centered_later(place):
+        return None
+    gamma, beta = place.around.affine_after(place.node)
+    return Written(place.site("simple_norm", source, form.source, gamma=gamma, beta=beta, eps=form.eps), source)
+
+
+def _is_centered_later(place: Place) -> bool:
+    """Tell whether ``x/std`` is a part of ``x/std - mean/std``."""
+    around, node = place.around, place.node
+    for _ in range(3):
+        users = [around.graph[name] for name in around.users[node.name]]
+        if len(users) != 1:
+            return False
+        node = users[0]
+        form = find_form(node, around) if name_of(node) in ("add", "sub", "rsub") else None
+        if form is not None and form.centered:
+            return True
+    return False
+
+
+@statement("normscope", "Proposition SIMPLE-1", holds="no constant on all inputs exists")
+def simple_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return that there is no bound on all inputs.
+
+    Args:
+        site: the normalizer.
+        floor: not used.
+        mode: not used.
+
+    >>> simple_norm_constants(Site("n", "x", "", "simple_norm")).proved.log
+    inf
+    """
+    return no_bound("normscope Proposition SIMPLE-1")
+
+
+NORMALIZER = Normalizer(
+    kind="simple_norm",
+    formula="gamma x/sqrt(var + eps), the mean left in",
+    constants=simple_norm_constants,
+    symmetry=Symmetry("layer"),
+    fits=_fits,
+)

@@ -1,0 +1,68 @@
+r"""Switchable normalization: ``(x - mean)/sqrt(var + eps)`` with mixtures of statistics over several axes.
+
+With a share w of running statistics it has no bound on all inputs: on constant inputs ``x = c 1`` the numerator is
+``w c`` while the variance stays, as in SimpleNorm. On a bounded range the rules of its operations give one.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.graph.ir import Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Constants, Normalizer, no_bound
+from normscope.operators.quadratic_form import reduced_axes, reductions_behind, roots_behind
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Written
+
+
+def _written_out(place: Place) -> Written | None:
+    """Find ``(x - m)/root`` or ``(x - m) * inverse root``, statistics of x over several axes under the root."""
+    node, around = place.node, place.around
+    if name_of(node) not in ("mul", "div") or len(node.args) < 2:
+        return None
+    for top, other in (node.args[:2], node.args[1::-1])[: 1 if name_of(node) == "div" else 2]:
+        if not (isinstance(top, Ref) and isinstance(other, Ref)):
+            continue
+        difference = around.recogniser.through(top, repeating=False)
+        root = next(roots_behind(around.graph[other.name], around), None)
+        if difference is None or root is None or name_of(difference) != "sub":
+            continue
+        base = difference.args[0]
+        source = place.source(base.name) if isinstance(base, Ref) else None
+        if source is not None and _mixes(place, root.args[0].name):
+            gamma, beta = around.affine_after(node)
+            return Written(place.site("switch_norm", source, base.name, gamma=gamma, beta=beta), source)
+    return None
+
+
+def _mixes(place: Place, radicand: str) -> bool:
+    """Tell whether what is under a root is made of statistics over different axes that depend on the input."""
+    around = place.around
+    found = reductions_behind(around.graph[radicand], around)
+    axes = {reduced_axes(n, around) for n in found if around.expression(n.name) is not None}
+    return len(axes) > 1
+
+
+@statement("normscope", "Proposition SWITCH-1", holds="no constant on all inputs exists with running statistics")
+def switch_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
+    """Return that there is no bound on all inputs.
+
+    Args:
+        site: the normalizer.
+        floor: not used.
+        mode: not used.
+
+    >>> switch_norm_constants(Site("n", "x", "", "switch_norm")).proved.log
+    inf
+    """
+    return no_bound("normscope Proposition SWITCH-1")
+
+
+NORMALIZER = Normalizer(
+    kind="switch_norm",
+    formula="gamma (x - mean)/sqrt(var + eps) + beta, mixtures of instance, layer and batch statistics",
+    constants=switch_norm_constants,
+    written_out=_written_out,
+)

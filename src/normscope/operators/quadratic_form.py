@@ -1,0 +1,321 @@
+"""Find tensors divided by a root of their own quadratic form, however it is written, by fitting numbers.
+
+In every group of n entries the function is ``gain (x - [mean]) / sqrt(a sum(x^2) + b sum(x)^2 + eps) + shift``. With
+``b = -a/n`` the form is a variance, with ``b = 0`` a mean square. The operations in between are algebraic, and the fit
+is checked at points that were not used for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import does_more, name_of
+from normscope.operators.written_out import Surroundings
+
+_REDUCTIONS = ("mean", "sum", "var", "var_mean", "std", "std_mean")
+_ROOTS = ("sqrt", "rsqrt")
+_SHAPES = (
+    "expand", "expand_as", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "to", "_to_copy", "clone",
+    "contiguous", "type_as", "alias", "detach",
+)  # fmt: skip
+_ALGEBRA = frozenset({
+    "mul", "div", "add", "sub", "rsub", "neg", "reciprocal", "pow", "square", "getitem",
+    *_REDUCTIONS, *_ROOTS, *_SHAPES,
+})  # fmt: skip
+#: A normalizer is made of fewer operations than this.
+LARGEST = 40
+
+
+@dataclass(frozen=True, eq=False)
+class QuadraticForm:
+    """A tensor over a root of its quadratic form.
+
+    Attributes:
+        source: the node that is normalized.
+        axes: the axes of a group.
+        squares: a, the factor of the sum of squares.
+        total: b, the factor of the square of the sum.
+        eps: the least stabilizer under the root.
+        centered: whether the numerator is ``x - mean``.
+        gain: the factor of the quotient, with axes of size one where it is constant.
+        shift: what is added, likewise.
+        size: n, the entries of a group.
+        least: a number that the form is kept above.
+    """
+
+    source: str
+    axes: tuple[int, ...]
+    squares: float
+    total: float
+    eps: float
+    centered: bool
+    gain: Tensor
+    shift: Tensor
+    size: int
+    least: float = 0.0
+
+    @property
+    def is_variance(self) -> bool:
+        """Tell whether the form vanishes on constant groups."""
+        return abs(self.total * self.size + self.squares) <= 1e-9 * self.squares
+
+    @property
+    def is_square(self) -> bool:
+        """Tell whether the form is a multiple of the sum of squares."""
+        return abs(self.total) * self.size <= 1e-9 * self.squares
+
+
+def find_form(node: Node, around: Surroundings) -> QuadraticForm | None:
+    """Return what a sum, difference, product or quotient computes if it is a tensor over a root of its own form."""
+    if name_of(node) not in ("mul", "div", "add", "sub", "rsub") or not node.shape:
+        return None
+    for root in roots_behind(node, around):
+        radicand = around.graph[root.args[0].name]
+        for source, axes in _sources(radicand, node, around):
+            found = _fit(node, radicand, source, axes, around)
+            if found is not None:
+                return found
+    return None
+
+
+def _behind(node: Node, around: Surroundings, stop: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yield the nodes behind a node through algebraic operations, up to a limit; nothing behind where it stops."""
+    stack, seen = list(reversed(node.inputs())), set[str]()
+    while stack and len(seen) < LARGEST:
+        name = stack.pop()
+        if name in seen or around.is_site(name):
+            continue
+        seen.add(name)
+        item = around.graph[name]
+        if name_of(item) in (*_ALGEBRA, "clamp", "clamp_min", "maximum"):
+            yield item
+            if not stop(item):
+                stack.extend(reversed(item.inputs()))
+
+
+def is_root(node: Node) -> bool:
+    """Tell whether a node is a square root or its inverse."""
+    name = name_of(node)
+    return (name in _ROOTS or (name == "pow" and node.args[1] in (0.5, -0.5))) and isinstance(node.args[0], Ref)
+
+
+def roots_behind(node: Node, around: Surroundings) -> Iterator[Node]:
+    """Return the nearest roots that a node is made of, itself included."""
+    if is_root(node):
+        return iter((node,))
+    return (n for n in _behind(node, around, is_root) if is_root(n))
+
+
+def reductions_behind(radicand: Node, around: Surroundings) -> list[Node]:
+    """Return the sums, means and variances that a number under a root is made of."""
+    found = [n for n in (radicand, *_behind(radicand, around, lambda n: False)) if name_of(n) in _REDUCTIONS]
+    return list({n.name: n for n in found}.values())
+
+
+def _sources(radicand: Node, node: Node, around: Surroundings) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield what may be normalized, and over which axes: the operands of reductions, without squares and means."""
+    seen = set[tuple[str, tuple[int, ...]]]()
+    for reduction in reductions_behind(radicand, around):
+        axes = reduced_axes(reduction, around)
+        if around.graph[reduction.args[0].name].shape != node.shape:
+            continue
+        operand: Node | None = around.recogniser.through(reduction.args[0], repeating=False)
+        for _ in range(3):
+            if operand is None:
+                break
+            if operand.shape == node.shape and (operand.name, axes) not in seen:
+                seen.add((operand.name, axes))
+                yield operand.name, axes
+            inner = operand.args[0] if operand.args and name_of(operand) in _ALGEBRA else None
+            operand = around.recogniser.through(inner, repeating=False) if isinstance(inner, Ref) else None
+
+
+def reduced_axes(reduction: Node, around: Surroundings) -> tuple[int, ...]:
+    """Return the axes of a reduction, counted from the first."""
+    operand = around.graph[reduction.args[0].name]
+    dims = dict(reduction.kwargs).get("dim", reduction.args[1] if len(reduction.args) > 1 else None)
+    rank = max(len(operand.shape or ()), 1)
+    if isinstance(dims, bool):
+        dims = None
+    return tuple(sorted({axis % rank for axis in around.recogniser.axes(dims, operand)}))
+
+
+def _fit(node: Node, radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> QuadraticForm | None:
+    """Fit the form under the root, then gain and shift, and check both elsewhere."""
+    shape = around.shape(source)
+    size = math.prod(shape[a] for a in axes)
+    if size < 2 or not axes:
+        return None
+    whole = around.run(node, source)
+    form = fitted_form(radicand, source, axes, around)
+    if form is None or not _is_algebraic(node, source, around, radicand):
+        return None
+    zero = whole(torch.zeros(shape, dtype=torch.float64))
+    shift = torch.zeros(shape, dtype=torch.float64) if zero is None or not bool(zero.isfinite().all()) else zero
+    if shift.shape != shape:
+        return None
+    for centered in (True, False):
+        gain = _gain(whole, form, centered, shift)
+        if gain is None:
+            return None
+        if bool(gain.isfinite().all()) and _agrees(whole, form, centered, gain, shift):
+            eps, affine = float(form.eps.min()), (compact(gain), compact(shift))
+            return QuadraticForm(source, axes, form.squares, form.total, eps, centered, *affine, size, form.least)
+    return None
+
+
+def _gain(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool, shift: Tensor) -> Tensor | None:
+    """Return the factor of the quotient that some points show, each entry from where the quotient is largest."""
+    points = [form.point(seed) for seed in (3, 10, 11, 12)]
+    values = [whole(x) for x in points]
+    if any(v is None or v.shape != shift.shape for v in values):
+        return None
+    below = torch.stack([form.normalize(x, centered) for x in points])
+    above = torch.stack([v - shift for v in values if v is not None])
+    best = below.abs().argmax(0, keepdim=True)
+    gain = (above.gather(0, best) / below.gather(0, best)).squeeze(0)
+    return torch.where((gain - 1.0).abs() <= 1e-12, 1.0, gain)
+
+
+def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surroundings) -> Form | None:
+    """Return the quadratic form of groups of a tensor that a number under a root is, or ``None``."""
+    shape = around.shape(source)
+    if not axes or max(axes) >= len(shape):
+        return None
+    inner, least = _unclamped(radicand, around)
+    if not _is_algebraic(inner, source, around):
+        return None
+    below = around.run(inner, source)
+    form = Form.fitted(lambda x: _aligned(below(x), shape, axes), shape, axes)
+    return form if form is None or not least else replace(form, least=least)
+
+
+def _is_algebraic(node: Node, source: str, around: Surroundings, clamped: Node | None = None) -> bool:
+    """Tell whether a node is made of a source by algebraic operations alone, so that a fit elsewhere holds everywhere.
+
+    Args:
+        node: the node.
+        source: what it is made of.
+        around: the graph.
+        clamped: a node that may keep its value above a number.
+    """
+    start = around.recogniser.through(Ref(source), repeating=False)
+    between = around.between(source, node)
+    stack, seen = [node.name], {source}
+    while stack:
+        item = around.graph[stack.pop()]
+        if item.name in seen or item.name not in between or item is start:
+            continue
+        seen.add(item.name)
+        if name_of(item) not in _ALGEBRA and item is not clamped:
+            return False
+        stack.extend(item.inputs())
+    return True
+
+
+def _unclamped(radicand: Node, around: Surroundings) -> tuple[Node, float]:
+    """Return what is kept above a constant under a root, and the constant."""
+    if name_of(radicand) not in ("clamp", "clamp_min", "maximum") or does_more(radicand):
+        return radicand, 0.0
+    least = around.recogniser.stabilizer(radicand.args[1]) if len(radicand.args) > 1 else None
+    inner = radicand.args[0]
+    return (around.graph[inner.name], least) if least and isinstance(inner, Ref) else (radicand, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """``max(a sum(x^2) + b sum(x)^2 + eps, least)`` of groups of a shape."""
+
+    shape: tuple[int, ...]
+    axes: tuple[int, ...]
+    squares: float
+    total: float
+    eps: Tensor
+    least: float = 0.0
+
+    @classmethod
+    def fitted(
+        cls, below: Callable[[Tensor], Tensor | None], shape: tuple[int, ...], axes: tuple[int, ...]
+    ) -> Form | None:
+        """Return the form that a function of x is, or ``None``."""
+        form = cls(shape, axes, 0.0, 0.0, torch.zeros(()))
+        eps = below(torch.zeros(shape, dtype=torch.float64))
+        if eps is None or not bool((eps.isfinite() & (eps >= 0)).all()):
+            return None
+        points = [form.point(0), form.point(1, shift=1.0)]
+        values = [below(x) for x in points]
+        if any(v is None for v in values):
+            return None
+        rows = torch.cat([torch.stack([s.flatten() for s in form.sums(x)], 1) for x in points])
+        target = torch.cat([(v - eps).flatten() for v in values if v is not None])
+        if rows.shape[0] != target.shape[0]:
+            return None
+        squares, total = torch.linalg.lstsq(rows, target[:, None]).solution.flatten().tolist()
+        size = math.prod(shape[a] for a in axes)
+        if not (math.isfinite(squares) and squares > 0 and total >= -squares / size * (1 + 1e-9)):
+            return None
+        form = cls(shape, axes, squares, total, eps)
+        for x in (form.point(2), form.point(4, shift=3.0), form.point(5) * 1e3):
+            value = below(x)
+            if value is None or not torch.allclose(form.of(x), value, rtol=1e-8, atol=1e-12 * float(value.abs().max())):
+                return None
+        return form
+
+    def point(self, seed: int, shift: float = 0.0) -> Tensor:
+        """Return random numbers of the shape."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(self.shape, generator=generator, dtype=torch.float64) + shift
+
+    def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sum of squares and the squared sum of each group."""
+        return x.square().sum(self.axes, keepdim=True), x.sum(self.axes, keepdim=True).square()
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the form's value for each group."""
+        squares, total = self.sums(x)
+        return (self.squares * squares + self.total * total + self.eps).clamp_min(self.least)
+
+    def normalize(self, x: Tensor, centered: bool) -> Tensor:
+        """Return the quotient without gain and shift."""
+        return (x - x.mean(self.axes, keepdim=True) if centered else x) / self.of(x).sqrt()
+
+
+def _aligned(value: Tensor | None, shape: tuple[int, ...], axes: tuple[int, ...]) -> Tensor | None:
+    """Return one number per group with the group's axes of size one, or ``None`` if the numbers vary inside a group."""
+    if value is None:
+        return None
+    kept = tuple(1 if i in axes else n for i, n in enumerate(shape))
+    if value.numel() == math.prod(kept):
+        return value.reshape(kept)
+    if tuple(value.shape) != shape:
+        return None
+    first = value
+    for axis in axes:
+        first = first.narrow(axis, 0, 1)
+    return first if torch.equal(first.expand(shape), value) else None
+
+
+def _agrees(whole: Callable[[Tensor], Tensor | None], form: Form, centered: bool, gain: Tensor, shift: Tensor) -> bool:
+    """Tell whether a function is the quotient with a gain and a shift, at points the gain was not taken from."""
+    small = math.sqrt(max(float(form.eps.max()), form.least)) or 1.0
+    for x in (form.point(6), form.point(7) * small, form.point(8, shift=3.0), form.point(9) * 1e3):
+        actual = whole(x)
+        expected = gain * form.normalize(x, centered) + shift
+        if actual is None or not torch.allclose(expected, actual, rtol=1e-6, atol=1e-9 * float(expected.abs().max())):
+            return False
+    return True
+
+
+def compact(values: Tensor) -> Tensor:
+    """Return a tensor with every axis along which it is constant, up to rounding, reduced to size one."""
+    for axis in range(values.ndim):
+        first = values.narrow(axis, 0, 1)
+        if torch.allclose(values, first.expand_as(values), rtol=1e-9, atol=0.0):
+            values = first
+    return values
