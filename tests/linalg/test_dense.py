@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError, NonFiniteError
-from normscope.linalg.dense import gram_matrix, largest_matrix_norm, matrix_norm
+from normscope.linalg.dense import gram_matrix, largest_matrix_norm, matrix_norm, symmetric_product
 from normscope.operators.linear_map import LinearMap
 
 
@@ -130,3 +130,11 @@ def test_stacks_without_entries_and_with_bad_ones() -> None:
         largest_matrix_norm(torch.ones(2, 2))
     with pytest.raises(NonFiniteError):
         largest_matrix_norm(torch.full((6, 2, 2), math.nan))
+
+
+def test_a_large_gram_matrix_is_computed_by_half() -> None:
+    """The same up to rounding; what lies above the blocks on the diagonal mirrors what lies below."""
+    A = torch.randn(70, 1100, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = symmetric_product(A)
+    assert torch.equal(found[:256, 256:], found[256:, :256].mT)
+    assert torch.allclose(found, A.mT @ A, rtol=1e-13, atol=1e-12)

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded
 from normscope.linalg.bounds import NormBounds
+from normscope.lipschitz import segments
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.expression import Expr, LinearOp, atom_expr, linear
 
@@ -298,3 +299,39 @@ def test_has_closed_form() -> None:
     assert norms.has_closed_form(*ends(nn.Linear(4, 8), (400, 4)))
     two = nn.Sequential(_conv(4, 4, 3, padding=1), _conv(4, 4, 3, padding=1))
     assert not norms.has_closed_form(*ends(two, (4, 20, 20)))
+
+
+def test_equal_powers_of_two_are_taken_out_and_weights_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new normalizer's weight is one; the layer alone and behind it need one norm, and two programs share it."""
+    model = seeded(nn.Sequential(Lambda(lambda s, x: x * s.g, g=torch.full((6,), -0.25)), nn.Linear(6, 5)))
+    measured: list[Tensor] = []
+    largest = segments.largest_matrix_norm
+    monkeypatch.setattr(segments, "largest_matrix_norm", lambda m, **k: (measured.append(m), largest(m, **k))[1])
+    norms = SegmentNorms()
+    for _ in range(2):
+        program = program_of(model, points(2, 4, 6))
+        bounds = norms.norm(program.atoms[0], program.outputs[0][1])
+        true = float(torch.linalg.matrix_norm(0.25 * model[1].weight.detach().double(), ord=2))
+        assert true * (1 - 1e-9) < bounds.lower <= true * (1 + 1e-13)
+        assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-9)
+    assert len(measured) == 1
+
+
+def test_unequal_factors_stay() -> None:
+    """Nothing is taken out where they differ."""
+    model = seeded(Lambda(lambda s, x: s.a(x * s.g), g=torch.tensor([1.0, 2.0, 1.0]), a=nn.Linear(3, 3)))
+    bounds = _measured(model, (4, 3))
+    true = float(torch.linalg.matrix_norm(model.a.weight.detach().double() * model.g.detach().double(), ord=2))
+    assert bounds.lower <= true * (1 + 1e-13)
+    assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-9)
+
+
+def test_a_large_weight_is_measured_without_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Block by block, and as closely."""
+    monkeypatch.setattr(segments, "LARGEST_COPIED", 10)
+    model = seeded(nn.Linear(6, 5))
+    bounds = _measured(model, (4, 6))
+    true = float(torch.linalg.matrix_norm(model.weight.detach().double(), ord=2))
+    assert bounds.method == "cholesky in blocks"
+    assert bounds.lower <= true * (1 + 1e-13)
+    assert true * (1 - 1e-13) <= bounds.upper < true * (1 + 1e-6)

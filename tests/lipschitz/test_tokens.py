@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from networks import Lambda, jacobian, points, program_of, seeded
 from normscope.lipschitz import tokens
-from normscope.lipschitz.tokens import token_axis, token_matrices, token_matrix
+from normscope.lipschitz.tokens import TokenMatrices, token_axis, token_matrices, token_matrix
 
 
 @pytest.mark.parametrize(
@@ -108,3 +109,57 @@ def test_too_many_matrices_are_not_formed(monkeypatch: pytest.MonkeyPatch) -> No
     program = program_of(Lambda(_turned, **TURNS), points(2, 5, 6))
     monkeypatch.setattr(tokens, "LARGEST_STACK", 5 * 6 * 6 - 1)
     assert token_matrices(program.atoms[0], program.outputs[0][1]) is None
+
+
+WEIGHT = torch.randn(5, 3, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+ON_TOKENS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
+    "slices": lambda s, x: functional.linear(x, torch.cat([s.w, s.w], 1)).chunk(5, -1)[2],
+    "entries turned round": lambda s, x: x.flip(-1),
+    "entries negated": lambda s, x: -x.flip(-1),
+    "entries repeated": lambda s, x: x[..., 5:].expand(-1, -1, 3),
+    "entries among zeros": lambda s, x: functional.pad(x, (1, 2)),
+    "heads": lambda s, x: functional.linear(x.reshape(-1, 4, 2, 3), s.w).transpose(-1, -2),
+    "factors before and after": lambda s, x: functional.linear(x[..., :3] * s.w[0], s.w) * s.w[:, 1],
+    "paths that meet": lambda s, x: functional.linear(x[..., :3], s.w) + functional.linear(x[..., 3:], s.w) * 2,
+    "side by side": lambda s, x: torch.cat([x * 3, functional.linear(x[..., 1:4], s.w)], -1),
+    "centred": lambda s, x: x - x.mean(-1, keepdim=True),
+    "repeated, then multiplied": lambda s, x: functional.linear(x[..., 4:5].expand(-1, -1, 3), s.w),
+    "a constant beside it": lambda s, x: torch.cat([x, s.w[0, :2].expand(*x.shape[:-1], 2)], -1),
+}
+
+
+@pytest.mark.parametrize("name", ON_TOKENS)
+def test_the_composed_matrix_is_the_jacobian_of_one_token(name: str) -> None:
+    """Against autograd, entry by entry."""
+    model = Lambda(ON_TOKENS[name], w=WEIGHT)
+    program = program_of(model, points(2, 4, 6))
+    source, target = program.atoms[0], program.outputs[0][1]
+    axis = token_axis(source, target, wanted=(4, 6))
+    matrix = token_matrix(source, target, axis)
+    assert axis is not None
+    assert matrix is not None
+    whole = jacobian(model, points(1, 4, 6)).reshape(-1, *axis[1], 4, 6)
+    assert torch.allclose(matrix, whole[:, 0, :, 0].reshape(-1, 6), rtol=1e-13, atol=1e-15)
+
+
+def test_what_was_composed_is_extended_and_room_is_limited() -> None:
+    """A longer map gives the same with and without the matrices of the shorter one; none are kept without room."""
+    model = seeded(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3)))
+    program = program_of(model, points(2, 4, 6))
+    source, layers = program.atoms[0], program.layers
+    kept, empty = TokenMatrices(), TokenMatrices(0)
+    for layer in layers:
+        first, fresh = kept.matrix(source, layer), empty.matrix(source, layer)
+        assert first is not None
+        assert fresh is not None
+        assert torch.equal(first, fresh)
+    assert len(kept._kept) == len(layers)
+    assert not empty._kept
+
+
+def test_a_matrix_without_memory_is_not_formed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where six copies do not fit, other bounds are used."""
+    program = program_of(seeded(nn.Linear(3, 5)), points(2, 4, 3))
+    monkeypatch.setattr(tokens, "SMALL_MATRIX", 1)
+    monkeypatch.setattr(tokens, "available", lambda: 6 * 8 * 15.0)
+    assert token_matrix(program.atoms[0], program.outputs[0][1]) is None
