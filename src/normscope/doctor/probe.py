@@ -15,6 +15,9 @@ from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 
+#: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
+MASKED = -9999.0
+
 
 @dataclass(eq=False)
 class Probe:
@@ -87,10 +90,10 @@ def _logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
         return None
     if rows.shape[-1] < 2:
         return None
-    finite = torch.where(torch.isfinite(rows), rows, torch.nan).float()
-    spread = finite.amax(-1) if rows.shape[-1] == 2 else finite.nan_to_num(-3.4e38).amax(-1)
-    middle = finite.nanmedian(-1).values
-    distance = (spread - middle)[torch.isfinite(middle)]
+    kept = torch.where(torch.isfinite(rows) & (rows > MASKED), rows, torch.nan).float()
+    middle = kept.nanmedian(-1).values
+    distance = kept.nan_to_num(-torch.inf).amax(-1) - middle
+    distance = distance[torch.isfinite(distance)]
     return float(distance.max()) if distance.numel() else None
 
 

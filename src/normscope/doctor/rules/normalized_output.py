@@ -12,7 +12,7 @@ from normscope.graph.ir import Ref
 from normscope.graph.recognise import name_of
 
 #: An output of more entries may be an embedding, which many networks normalize.
-FEW = 32
+FEW = 16
 #: Fewer layers are a part of a network, not one.
 LAYERS = 2
 #: Operations that end a network after its logits.
@@ -57,7 +57,7 @@ RULE = Rule(
     statement="",
     why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
     "of a sample. Targets of a regression, and logits of a classifier, have a scale of their own. Outputs of more than "
-    "32 entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a network.",
+    "16 entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a network.",
     effect="the network cannot fit the scale of its targets; with BatchNorm, answers depend on the batch",
     fix="remove the normalizer behind the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",
