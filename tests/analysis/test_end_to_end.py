@@ -132,7 +132,7 @@ def test_gates_are_bounded_on_the_range_of_the_data_only() -> None:
     assert _value(result, "global").log == math.inf
     assert any("has no finite constant on all inputs" in text and "mul" in text for text in result.messages)
     floor = _value(result, "variance_floor")
-    assert floor.domain == "inputs within the data's range and norms"
+    assert floor.domain == "inputs within the data's range and norms, also at the factors of products"
     assert max(jacobian_norm(model, x[None]) for x in X) <= floor.value < math.inf
 
 
