@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normscope.analysis.around import around_data
 from normscope.analysis.context import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
@@ -147,6 +148,9 @@ def _analyze(
     constants = uncontradicted(work, end_to_end(work, rows, sites, model, data))
     rows = [uncontradicted_row(work, row) for row in rows]
     told = work.messages
+    around = attempt(
+        "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
+    )
     tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
         "depth": attempt("the table along depth", lambda: depth(work, rows, sites, constants), Depth(), told),
         "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
@@ -162,5 +166,6 @@ def _analyze(
         layers=Rows(rows),
         end_to_end=constants,
         messages=said,
+        around=around,
         **tables,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -28,8 +28,13 @@ class Options:
         delta: failure probability of each probabilistic bound.
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
-        time: seconds of search for certificates of whole parts of the network, about; 0 makes none.
+        time: seconds of search for certificates of whole parts of the network, about; 0 makes none. If it is given,
+            as many points of the data are looked at as that time allows, too.
         seed: of everything random.
+        radius: of the balls around data points on which the constant is certified, one or several, in the l2 norm;
+            ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
+        share: of inputs like the data that a statement around it speaks about.
+        confidence: with which it does.
 
     Raises:
         InputError: if a number is out of range.
@@ -44,6 +49,9 @@ class Options:
     stacked: bool | None = None
     time: float = SECONDS
     seed: int = 0
+    radius: float | Sequence[float] | None = None
+    share: float = 0.95
+    confidence: float = 0.99
 
     def __post_init__(self) -> None:
         check_fraction(self.delta, "delta, a probability,")
@@ -56,8 +64,22 @@ class Options:
         if not isinstance(self.time, int | float) or not 0.0 <= self.time < math.inf:
             raise InputError(f"time is a number of seconds, zero or more, not {self.time!r}")
         check_count(self.seed, "seed", least=0)
+        check_fraction(self.share, "share")
+        check_fraction(self.confidence, "confidence")
+        if isinstance(self.radius, int | float):
+            object.__setattr__(self, "radius", (float(self.radius),))
+        for radius in self.radii:
+            if not (isinstance(radius, int | float) and 0 <= radius < math.inf):
+                raise InputError(f"Expected a finite radius >= 0, got {radius!r}.")
         if self.mode not in MODES:
             raise InputError(f"mode is {', '.join(map(repr, MODES))} (of BatchNorm), not {self.mode!r}")
+
+    @property
+    def radii(self) -> tuple[float, ...]:
+        """Return the radii that were given."""
+        if self.radius is None:
+            return ()
+        return (self.radius,) if isinstance(self.radius, int | float) else tuple(self.radius)
 
     @classmethod
     def of(cls, options: Options | None, settings: Mapping[str, Any]) -> Options:
@@ -72,7 +94,7 @@ class Options:
 
         >>> Options.of(Options(seed=3), {"points": 2})
         Options(mode='running', points=2, ascent=None, tolerance=None, delta=1e-09, without_normalizers=True, \
-stacked=None, time=4.0, seed=3)
+stacked=None, time=4.0, seed=3, radius=None, share=0.95, confidence=0.99)
         """
         names = [field.name for field in fields(cls)]
         for name in settings:

@@ -86,6 +86,15 @@ def analyze(
     tolerance: Tolerance = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
     seed: Seed = 0,
+    radius: Annotated[
+        list[float] | None,
+        typer.Option(min=0.0, help="Certify the constant within this l2 distance of data points; may be repeated."),
+    ] = None,
+    share: Annotated[float, typer.Option(help="Share of inputs like the data that is spoken about.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of what is said about that share.")] = 0.99,
+    time: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds of search, on all inputs and around data points.")
+    ] = None,
     device: Device = None,
     stacked: Annotated[
         bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
@@ -103,7 +112,7 @@ def analyze(
 
     Every number says what it guarantees: certified, with probability, attained from below, or as printed in a paper.
     """
-    checked_numbers(tolerance, delta)
+    checked_numbers(tolerance, delta, share, confidence)
     shape = parse_shape(input)
     target, page = checked_places(out, FILE, report, no_report=no_report)
     options = {
@@ -115,7 +124,10 @@ def analyze(
         "seed": seed,
         "stacked": stacked,
         "without_normalizers": not no_without,
-    }
+        "radius": tuple(radius) if radius else None,
+        "share": share,
+        "confidence": confidence,
+    } | ({} if time is None else {"time": time})
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
@@ -314,9 +326,16 @@ def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool
     return target, page
 
 
-def checked_numbers(tolerance: float | None, delta: float | None = None) -> None:
+def checked_numbers(
+    tolerance: float | None, delta: float | None = None, share: float | None = None, confidence: float | None = None
+) -> None:
     """Raise if a number is out of range, before anything is loaded."""
-    for value, what, option in ((tolerance, "a relative width", "--tolerance"), (delta, "a probability", "--delta")):
+    for value, what, option in (
+        (tolerance, "a relative width", "--tolerance"),
+        (delta, "a probability", "--delta"),
+        (share, "a share", "--share"),
+        (confidence, "a confidence", "--confidence"),
+    ):
         try:
             if value is not None:
                 check_fraction(value, what)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
 from normscope.core.lazy import late
@@ -114,6 +115,7 @@ class Result:
         messages: what a reader must know.
         blocks: the module tree with equal blocks folded.
         depth: how the end-to-end constants build up from the input to the output.
+        around: what holds around the data, or nothing without data.
     """
 
     model: dict[str, Any]
@@ -127,6 +129,7 @@ class Result:
     messages: tuple[str, ...] = ()
     blocks: tuple[dict[str, Any], ...] = ()
     depth: Depth = field(default_factory=Depth)
+    around: Around | None = None
 
     @property
     def upper(self) -> Value | None:
@@ -181,6 +184,7 @@ class Result:
             messages=tuple(data["messages"]),
             blocks=tuple(data["blocks"]),
             depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
+            around=Around.from_dict(data["around"]) if data.get("around") else None,
         )
 
 
@@ -195,7 +199,7 @@ def to_plain(value: Any) -> Any:
     >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
     [1.0, {'a': 'inf', 'b': None}]
     """
-    if isinstance(value, Value | Depth):
+    if isinstance(value, Value | Depth | Around):
         return value.to_dict()
     if isinstance(value, float):
         return None if math.isnan(value) else json_number(value)

@@ -26,7 +26,7 @@ from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
-from normscope.report.text import EFFECTS, END_TO_END, Facts, checked_facts
+from normscope.report.text import EFFECTS, END_TO_END, Facts, around_section, checked_facts
 from normscope.report.verdict import Verdict, verdict
 from normscope.report.wording import (
     guarantee,
@@ -68,6 +68,7 @@ class View:
     tree: Branch
     hot: list[HotChannel]
     hot_total: int
+    around: Section | None = None
 
 
 def report_html(
@@ -153,10 +154,15 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
         "depth": attempt("the chart along depth", lambda: depth_chart(result, places[0]), None, told),
         "variances": attempt("the chart of variances", lambda: variance_chart(result, places[1]), None, told),
         "tree": attempt("the tree of modules", lambda: architecture(result.blocks, result.normalizers), _NO_TREE, told),
+        "around": attempt("what holds around the data", lambda: _around(result), None, told),
     }
     shown = replace(result, messages=(*result.messages, *told)) if told else result
     said = None if findings is None else grouped(findings)
     return View(f"r{index}", name, shown, verdict(result), said, hot=hot, hot_total=total, **parts)
+
+
+def _around(result: Result) -> Section | None:
+    return None if result.around is None else around_section(result.around)
 
 
 def _weights_page(result: CheckpointResult, title: str) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from normscope.core.around import ASSUMPTIONS, Around
 from normscope.core.attempt import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
@@ -82,6 +83,7 @@ def result_sections(result: Result, *, everything: bool = False) -> list[Section
         "model": lambda: _model(result),
         "coverage": lambda: _coverage(result.coverage),
         "messages": lambda: None,
+        "around the data": lambda: None if result.around is None else around_section(result.around),
         "end to end": lambda: _end_to_end(result.end_to_end),
         "normalizers": lambda: _normalizers(result, everything) if result.normalizers else None,
         "layers": lambda: _layers(result, everything) if result.layers else None,
@@ -129,6 +131,45 @@ def _coverage(coverage: Coverage) -> Section:
             f'an unknown operation gets a rule with normscope.register_rule("{unknown[0].op}", rule): see docs/rules.md'
         )
     return Section("coverage", lines=tuple(lines), table=table, after=tuple(after))
+
+
+def around_section(around: Around) -> Section:
+    """Return what holds around the data, radius by radius.
+
+    >>> from normscope.core.around import Neighbourhood
+    >>> found = Around(0.95, 0.99, 2, 90, (Neighbourhood(0.1, (2.0, 3.0), None),))
+    >>> around_section(found).table.rows[0][:4]
+    ('0.1', '-', '3', '3')
+    """
+    share = f"{100 * around.share:g} %"
+    columns = ("within", f"{share} of inputs", "median point", "largest", "no constant", "CPU s a point")
+    rows = tuple(
+        (
+            f"{n.radius:g}",
+            value_text(n.bound),
+            _plain(n.median),
+            _plain(n.largest),
+            str(n.unbounded),
+            digits(n.seconds),
+        )
+        for n in around.neighbourhoods
+    )
+    lines = (
+        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included",
+        f"{share} of inputs: at least so many inputs like these stay below it, with confidence "
+        f"{100 * around.confidence:g} %",
+        f"assumed: {'; '.join(ASSUMPTIONS)}",
+    )
+    after = list(around.notes)
+    if around.radii:
+        steps = [n.radius for n in around.neighbourhoods if n.radius > 0]
+        parts = ", ".join(f"{100 * around.decided(r):.3g} % within {r:g}" for r in steps)
+        after.append(f"decisions proved not to change: {parts or 'none'} of these points")
+    return Section("around the data", lines=lines, table=Table(columns, rows), after=tuple(after))
+
+
+def _plain(number: float) -> str:
+    return "no bound" if math.isinf(number) else digits(number)
 
 
 def _end_to_end(values: Mapping[str, Value | None]) -> Section:
@@ -262,6 +303,13 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
     rows: list[tuple[str, ...]] = []
     for name, cells in checked_facts(facts or {}, len(results)).items():
         rows.append((name, *cells, NOTHING))
+    for radius in shared_radii(results.values()):
+        bounds = [bound_within(result, radius) for result in results.values()]
+        held = [b for b in bounds if b is not None]
+        if held:
+            where = f"within {radius:g} of" if radius else "at"
+            words = f"{where} {100 * next(r.around.share for r in results.values() if r.around):g} % of inputs"
+            rows.append((words, *(value_text(b) for b in bounds), kind_text(held[0])))
     for key, words, _ in END_TO_END:
         values = [result.end_to_end.get(key) for result in results.values()]
         present = [v for v in values if v is not None]
@@ -275,6 +323,17 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
             rows.append((words, *cells, kinds[0]))
     columns = ("constant", *results, "kind")
     return Section("side by side", table=Table(columns, tuple(rows), frozenset({"constant", "kind"})))
+
+
+def shared_radii(results: Iterable[Result]) -> list[float]:
+    """Return all radii at which something is said around the data of some result."""
+    return sorted({n.radius for r in results if r.around is not None for n in r.around.neighbourhoods})
+
+
+def bound_within(result: Result, radius: float) -> Value | None:
+    """Return what most inputs stay below within a radius, if that was looked at."""
+    rows = () if result.around is None else result.around.neighbourhoods
+    return next((n.bound for n in rows if n.radius == radius), None)
 
 
 def checked_facts(facts: Facts, count: int) -> Facts:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from normscope.core.around import Around
 from normscope.core.result import Coverage, Result
 from normscope.core.value import ALL_INPUTS, Value
 from normscope.report.wording import plural, power_text
@@ -49,9 +50,26 @@ def verdict(result: Result) -> Verdict:
     'Moving the input by 1 moves the output by at most 8, on all inputs, and by 2 at some input.'
     """
     values = result.end_to_end
-    more = [m for m in (_floor(values), _normalizers(result), _gap(values)) if m]
+    near, everywhere = _around(result.around), _headline(values, result.coverage)
+    more = [m for m in (everywhere if near else (), _floor(values), _normalizers(result), _gap(values)) if m]
     complete = result.coverage.understood == result.coverage.ops and not result.coverage.opaque
-    return Verdict(_headline(values, result.coverage), tuple(more), _coverage(result.coverage), complete)
+    return Verdict(near or everywhere, tuple(more), _coverage(result.coverage), complete)
+
+
+def _around(around: Around | None) -> tuple[Piece, ...]:
+    """Return what holds around the data, at the largest radius at which something does, and at the points."""
+    best = None if around is None else around.best()
+    if around is None or best is None or best.bound is None:
+        return ()
+    first = around.neighbourhoods[0]
+    who = f"{100 * around.share:g} % of inputs like the data"
+    sure = f"(confidence {100 * around.confidence:g} %, from {plural(around.points, 'point')})"
+    if best.radius == 0:
+        return ("Moving the input a little moves the output at most ", best.bound, f" times as far, at {who} {sure}.")
+    start = f"Within {best.radius:g} of {who} {sure}, the output moves at most "
+    if first.radius > 0 or first.bound is None:
+        return (start, best.bound, " times as far as the input.")
+    return (start, best.bound, " times as far as the input; at the points themselves at most ", first.bound, ".")
 
 
 def is_finite(value: Value | None) -> bool:

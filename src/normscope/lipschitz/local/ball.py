@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import LIMIT, ROUNDS, UnboundedError, Walk
 from normscope.operators.program import Program
+
+#: Multipliers that are tried.
+TRIES = 40
 
 
 @dataclass(frozen=True)
@@ -53,42 +58,56 @@ class Ball:
         return min(self.radius, self.margin / (math.sqrt(2) * self.constant) * (1 - 1e-12))
 
 
-def on_ball(
+def on_balls(
     program: Program,
     steps: Steps,
     point: Sequence[Tensor],
-    radius: float,
+    radii: Sequence[float],
     *,
     limit: int = LIMIT,
     rounds: int = ROUNDS,
-    tries: int = 40,
+    tries: int = TRIES,
     seconds: float = math.inf,
-) -> Ball:
-    """Return the certified constant of a network on ``|x - point| <= radius``.
+) -> list[Ball]:
+    """Return the certified constants of a network on ``|x - point| <= r`` for several radii.
 
     Args:
         program: the network for inputs of this shape.
         steps: bounds of its linear operations, shared between points.
         point: the value of every block of the input.
-        radius: of the ball; zero asks for the Jacobian at the point, both sides of every kink included.
+        radii: of the balls, the smallest first; zero asks for the Jacobian at the point, both sides of every kink
+            included. Beyond one without a constant there is none.
         limit: most entries whose slope may change.
         rounds: of tuning the ranges.
         tries: most multipliers to try.
-        seconds: CPU time after which the best multipliers so far are taken.
+        seconds: CPU time on a ball after which the best multipliers so far are taken.
 
     Raises:
-        InputError: if the radius is negative, infinite or not a number, or the point is not finite.
+        InputError: if a radius is negative, infinite or not a number, or the point is not finite.
     """
-    start = time.process_time()
-    walk = Walk(program, steps, point, radius, limit=limit, rounds=rounds)
-    try:
-        system = walk.run()
-        bound = gain(system, steps=tries, seconds=seconds).value
-        why = "" if math.isfinite(bound) else "no multipliers were found"
-        units = len(system.unit)
-    except UnboundedError as error:
-        bound, why, units = math.inf, str(error), len(walk.units)
-    return Ball(radius, bound, units, _margin(walk), why, time.process_time() - start)
+    balls: list[Ball] = []
+    nominal: dict[int, Nominal] = {}
+    for radius in radii:
+        start = time.process_time()
+        walk = Walk(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal)
+        if balls and balls[-1].why:
+            balls.append(replace(balls[-1], radius=radius, seconds=0.0))
+            continue
+        units, bound, why = 0, math.inf, ""
+        try:
+            system = walk.run()
+            units, bound = len(system.unit), gain(system, steps=tries, seconds=seconds).value
+            why = "" if math.isfinite(bound) else "no multipliers were found"
+        except UnboundedError as error:
+            why = str(error)
+        nominal = walk.nominal
+        balls.append(Ball(radius, bound, units, _margin(walk), why, time.process_time() - start))
+    return balls
+
+
+def on_ball(program: Program, steps: Steps, point: Sequence[Tensor], radius: float, **settings: Any) -> Ball:
+    """Return the certified constant on one ball; see :func:`on_balls`."""
+    return on_balls(program, steps, point, [radius], **settings)[0]
 
 
 def _margin(walk: Walk) -> float | None:

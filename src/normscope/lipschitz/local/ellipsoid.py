@@ -11,7 +11,7 @@ from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import gamma
 
 #: Part of the definiteness of the form that is given up, so that rounding cannot matter.
-ROOM = 1e-4
+ROOM = 3e-4
 #: How much of a new unit's share of the ellipsoid its input may fill.
 FILL = 0.3
 

@@ -27,7 +27,7 @@ LIMIT = 4_000
 #: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
 LARGEST_CARRIED = 2**20
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
-ROUNDS = 6
+ROUNDS = 3
 
 
 class UnboundedError(Exception):
@@ -86,6 +86,7 @@ class Walk:
         radius: of the ball, in the l2 norm over all blocks.
         limit: most entries whose slope may change.
         rounds: of tuning the ellipsoid, for each nonlinear operation.
+        nominal: the values at the point, from a walk on another ball around it.
 
     Raises:
         InputError: if the radius or the point is not finite.
@@ -100,6 +101,7 @@ class Walk:
         *,
         limit: int = LIMIT,
         rounds: int = ROUNDS,
+        nominal: dict[int, Nominal] | None = None,
     ) -> None:
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"Expected a finite radius >= 0, got {radius}.")
@@ -112,7 +114,7 @@ class Walk:
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
         self.known: dict[int, Rows] = {}
-        self.nominal: dict[int, Nominal] = {}
+        self.nominal: dict[int, Nominal] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
         small = sum(atoms) * max(atoms, default=0) <= LARGEST_CARRIED
         self.sources: list[tuple[int, float]] | None = [] if small else None  # entries of each atom, error made there
@@ -124,7 +126,8 @@ class Walk:
             UnboundedError: if an operation has no local rule or no finite slope, or too many slopes may change.
         """
         outputs = [e for _, e in self.program.outputs]
-        self.nominal = nominal_values(_order(outputs, _below), self.steps, self.point, evaluated)
+        if not self.nominal:
+            self.nominal = nominal_values(_order(outputs, _below), self.steps, self.point, evaluated)
         order = _order(outputs, self._read)
         last = {i.id: e.id for e in order for i in self._read(e)}
         keep = {e.id for e in outputs}
@@ -165,14 +168,13 @@ class Walk:
         """Return the smaller of two bounds on the error of rows: carried on, or multiplied by norm after norm."""
         if x.carried is None or not self.sources:
             return x.error
-        total, start = x.fresh, 0
-        flat = x.carried.flatten(1)
-        for count, made in self.sources:
-            part = flat[start : start + count]
-            gram = part @ part.T if len(part) <= part.shape[1] else part.T @ part
-            # The carried rows have errors themselves, far smaller than one, or the other bound is taken.
-            total += made * (1.01 * float(gram.norm()) ** 0.5 + 1e-3)
-            start += count
+        counts = torch.tensor([count for count, _ in self.sources])
+        made = torch.tensor([made for _, made in self.sources], dtype=torch.float64)
+        squares = x.carried.flatten(1).square().sum(1)
+        known = torch.repeat_interleave(torch.arange(len(counts)), counts)[: len(squares)]
+        norms = torch.zeros_like(made).index_add_(0, known, squares).sqrt()
+        # The carried rows have errors themselves, far smaller than one, or the other bound is taken.
+        total = x.fresh + float(made @ (1.01 * norms + 1e-3))
         return min(x.error, 1.01 * total) if x.error < 1e-3 else x.error
 
     def _atom(self, expr: Expr) -> Rows:

@@ -1,0 +1,165 @@
+"""Around the data: certified constants on balls around some of its points, and what holds for most inputs like them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.analysis.context import Work, one_at_a_time
+from normscope.core.around import ASSUMPTIONS, Around, Neighbourhood
+from normscope.core.value import Kind, Value, log_of
+from normscope.graph.interpreter import run
+from normscope.lipschitz.chains.join import SECONDS
+from normscope.lipschitz.cost import forward_cost
+from normscope.lipschitz.local.ball import Ball, on_balls
+from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
+from normscope.lipschitz.local.steps import Steps
+from normscope.operators.program import Program, build_program
+
+#: Points that are looked at if nothing else is asked, and samples of the data among which they are drawn.
+POINTS, DRAWN_FROM = 100, 1_000
+#: Radii that are looked at if none is given, relative to the typical distance of a point from the mean of the data.
+RELATIVE = (0.001, 0.003)
+#: Multiplications for one point below which balls are looked at without being asked for, and seconds then spent.
+CHEAP, USUAL_SECONDS = 2e9, 30.0
+#: Multiplications in a second, for an estimate of the time.
+RATE = 5e9
+
+
+def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
+    """Return what holds around the data, or nothing where nothing was asked or can be said.
+
+    Args:
+        work: the analysis.
+        model: that takes the data.
+        data: as given.
+        limit: of samples.
+        ceiling: a certified constant on all inputs, which no local one exceeds.
+    """
+    options = work.options
+    if data is None or not work.program.blocks:
+        return None
+    if (work.stacked or 1) > 1 or work.captured.graph.batch not in ("dynamic", "1"):
+        return None
+    timed = options.time != SECONDS
+    asked = options.radius is not None or timed
+    cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
+    if cost > CHEAP and not asked:
+        work.messages.append(
+            f"constants around the data were left out: they take about {max(1.0, 2 * cost / RATE):.0f} s a point; "
+            "ask for them with radius (--radius) or time (--time)"
+        )
+        return None
+    points = _drawn(work, model, data, limit)
+    if not points:
+        return None
+    radii = _radii(options.radii or None, points)
+    seconds = options.time if timed else math.inf if asked else USUAL_SECONDS
+    balls, notes = _balls(work, points if timed else points[:POINTS], radii, seconds)
+    return _stated(work, balls, radii, notes, ceiling)
+
+
+def _drawn(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
+    """Return samples of the data in random order."""
+    most = DRAWN_FROM if limit is None else min(limit, DRAWN_FROM)
+    found = one_at_a_time(work, model, data, most)
+    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(work.options.seed))
+    return [found[i] for i in order.tolist()]
+
+
+def _radii(given: Sequence[float] | None, points: list[list[Tensor]]) -> tuple[float, ...]:
+    """Return the radii to look at, the smallest first; zero, the points themselves, is always one."""
+    if given is not None:
+        return tuple(sorted({0.0, *(float(r) for r in given)}))
+    real = [torch.cat([t.flatten().double() for t in p if t.is_floating_point()] or [torch.zeros(0)]) for p in points]
+    table = torch.stack(real)
+    typical = float((table - table.mean(0)).norm(dim=1).median()) or float(table.norm(dim=1).median()) or 1.0
+    return (0.0, *(float(f"{typical * part:.0e}") for part in RELATIVE))
+
+
+def _balls(
+    work: Work, points: list[list[Tensor]], radii: tuple[float, ...], seconds: float
+) -> tuple[list[list[Ball]], list[str]]:
+    """Return for each point that was finished its balls, and what to say about those that were not."""
+    steps, program = Steps(work.norms), None
+    start, done, notes = time.process_time(), [], []
+    tokens = any(b.kind != "input" for b in work.program.blocks)
+    try:
+        for number, point in enumerate(points):
+            spent = time.process_time() - start
+            if number and spent * (number + 1) / number > seconds:
+                notes.append(f"the time was enough for {number} of {len(points)} points")
+                break
+            left = "" if not number else f", about {spent / number * (len(points) - number):.0f} s left"
+            work.say(f"around the data: point {number + 1} of {len(points)}{left}")
+            if program is None or tokens:
+                program = build_program(work.captured.graph, work.captured.tensors, point)
+                steps = Steps(work.norms) if tokens else steps
+            done.append(on_balls(program, steps, _blocks(work, program, point), radii))
+    except KeyboardInterrupt:
+        notes.append(f"stopped after {len(done)} of {len(points)} points")
+    return done, notes
+
+
+def _blocks(work: Work, program: Program, point: list[Tensor]) -> list[Tensor]:
+    """Return the value of each block of the input: the input itself, or what is embedded from it."""
+    wanted = {block.name: i for i, block in enumerate(program.blocks)}
+    found: dict[int, Tensor] = {}
+
+    def visit(node: Any, value: Any, values: Any) -> None:
+        if node.name in wanted:
+            found[wanted[node.name]] = value.detach().to(torch.float64)
+
+    with torch.no_grad():
+        run(work.captured.graph, work.captured.tensors, point, visit)
+    return [found[i] for i in range(len(program.blocks))]
+
+
+def _stated(
+    work: Work, balls: list[list[Ball]], radii: tuple[float, ...], notes: list[str], ceiling: Value | None
+) -> Around | None:
+    """Return the statements that the balls of all points allow."""
+    options, count = work.options, len(balls)
+    if not count:
+        return None
+    most = math.exp(ceiling.log) * (1 + 1e-12) if ceiling is not None and ceiling.log < 600 else math.inf
+    needed = points_needed(options.share, options.confidence)
+    if count < needed:
+        covered = covered_share(count, count, options.confidence)
+        notes.append(
+            f"{count} points allow no statement about {100 * options.share:g} % of inputs with confidence "
+            f"{100 * options.confidence:g} %, only about {100 * covered:.3g} %: {needed} are needed"
+        )
+    why = {b.why: b for point in balls for b in point if b.why}
+    notes += [f"no constant within {b.radius:g} of some points: {reason}" for reason, b in why.items()]
+    rows = []
+    for i, radius in enumerate(radii):
+        constants = tuple(min(point[i].constant, most) for point in balls)
+        value = covering_value(constants, options.share, options.confidence)
+        spent = sum(point[i].seconds for point in balls) / count
+        rows.append(Neighbourhood(radius, constants, _value(work, value, radius), round(spent, 4)))
+    decisions = [max(b.certified_radius for b in point) for point in balls if point[0].margin is not None]
+    proved = tuple(decisions) if len(decisions) == count else ()
+    return Around(options.share, options.confidence, count, needed, tuple(rows), proved, tuple(notes))
+
+
+def _value(work: Work, number: float | None, radius: float) -> Value | None:
+    """Return a bound for most inputs as a value."""
+    if number is None:
+        return None
+    options = work.options
+    where = f"within {radius:g} of" if radius else "at"
+    return Value(
+        log_of(number) if number < math.inf else math.inf,
+        Kind.PROBABILISTIC,
+        domain=f"{where} {100 * options.share:g} % of inputs like the data",
+        mode=options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None,
+        statement="normscope LOCAL-4",
+        assumptions=ASSUMPTIONS,
+        delta=1.0 - options.confidence,
+    )

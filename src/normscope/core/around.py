@@ -1,0 +1,121 @@
+"""What holds around the data: constants on balls around its points, and what follows for most inputs like them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from normscope.core.value import Value, json_number
+
+#: What a statement about most inputs rests on.
+ASSUMPTIONS = (
+    "the points are independent draws from the inputs spoken of",
+    "the points were not used for training, nor to choose the network",
+)
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The constants on balls of one radius around the points.
+
+    Attributes:
+        radius: of the balls, in the l2 norm of one input; zero is the points themselves.
+        constants: the certified constant at each point, in the order the points were taken; infinite where there is
+            none.
+        bound: what a share of all inputs stays below, with a confidence; nothing with too few points.
+        seconds: CPU time for each point, on average.
+    """
+
+    radius: float
+    constants: tuple[float, ...]
+    bound: Value | None
+    seconds: float = 0.0
+
+    @property
+    def unbounded(self) -> int:
+        """Return the number of points without a constant."""
+        return sum(c == float("inf") for c in self.constants)
+
+    @property
+    def median(self) -> float:
+        """Return the constant that half of the points stay below."""
+        return sorted(self.constants)[len(self.constants) // 2] if self.constants else float("inf")
+
+    @property
+    def largest(self) -> float:
+        """Return the largest constant of all points."""
+        return max(self.constants, default=float("inf"))
+
+
+@dataclass(frozen=True)
+class Around:
+    """What holds around the data.
+
+    Attributes:
+        share: of the inputs that ``bound`` speaks about.
+        confidence: with which it does.
+        points: how many points were looked at.
+        needed: how many a statement about this share with this confidence needs at least.
+        neighbourhoods: by radius, the smallest first.
+        radii: within what distance of each point the decision is proved to stay the same; empty for outputs that are
+            no decision.
+        notes: what a reader must know.
+    """
+
+    share: float
+    confidence: float
+    points: int
+    needed: int
+    neighbourhoods: tuple[Neighbourhood, ...] = ()
+    radii: tuple[float, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def best(self) -> Neighbourhood | None:
+        """Return the neighbourhood of the largest radius with a finite bound for the share."""
+        found = [n for n in self.neighbourhoods if n.bound is not None and n.bound.log < float("inf")]
+        return found[-1] if found else None
+
+    def decided(self, distance: float) -> float:
+        """Return the share of the points whose decision is proved to stay the same within a distance.
+
+        >>> Around(0.95, 0.99, 4, 90, radii=(0.0, 0.1, 0.2, 0.3)).decided(0.15)
+        0.5
+        """
+        return sum(r >= distance for r in self.radii) / len(self.radii) if self.radii else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        rows = [
+            {
+                "radius": n.radius,
+                "bound": None if n.bound is None else n.bound.to_dict(),
+                "median": json_number(n.median),
+                "largest": json_number(n.largest),
+                "unbounded": n.unbounded,
+                "constants": [json_number(c) for c in n.constants],
+                "seconds": n.seconds,
+            }
+            for n in self.neighbourhoods
+        ]
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return plain | {"neighbourhoods": rows, "radii": list(self.radii), "notes": list(self.notes)}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Around:
+        """Read the JSON form back.
+
+        >>> one = Around(0.95, 0.99, 1, 90, (Neighbourhood(0.1, (2.0,), None),))
+        >>> Around.from_dict(one.to_dict()) == one
+        True
+        """
+        rows = tuple(
+            Neighbourhood(
+                n["radius"],
+                tuple(float(c) for c in n["constants"]),
+                None if n["bound"] is None else Value.from_dict(n["bound"]),
+                n["seconds"],
+            )
+            for n in data["neighbourhoods"]
+        )
+        rest = {key: data[key] for key in ("share", "confidence", "points", "needed")}
+        return cls(**rest, neighbourhoods=rows, radii=tuple(data["radii"]), notes=tuple(data["notes"]))

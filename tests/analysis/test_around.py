@@ -1,0 +1,123 @@
+"""Around the data: statements cover fresh points, too few points say nothing, Ctrl-C keeps what is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from networks import jacobian_norm, points, seeded
+from normscope.analysis import analyze, around
+from normscope.core.errors import InputError
+from normscope.core.result import Result
+from normscope.core.value import Kind
+
+FAST = {"ascent": 0, "points": 1, "without_normalizers": False}
+
+
+def _model() -> nn.Module:
+    return seeded(nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3)))
+
+
+def _result(count: int, **settings: Any) -> Result:
+    return analyze(_model(), points(count, 4), **{**FAST, **settings})
+
+
+def test_every_ball_is_above_the_jacobian_and_fresh_points_stay_below_the_bound() -> None:
+    found = _result(100, radius=(0.01, 0.1)).around
+    assert found is not None
+    assert [n.radius for n in found.neighbourhoods] == [0.0, 0.01, 0.1]
+    assert found.points == 100
+    fresh = points(300, 4, seed=1)
+    model = _model()
+    for row in found.neighbourhoods:
+        assert row.bound is not None
+        assert row.bound.kind is Kind.PROBABILISTIC
+        assert row.bound.delta == pytest.approx(0.01)
+        below = sum(jacobian_norm(model, x[None]) <= row.bound.value for x in fresh)
+        assert below >= 0.9 * len(fresh)
+    small, large = found.neighbourhoods[0].constants, found.neighbourhoods[-1].constants
+    assert all(a <= b * (1 + 1e-6) for a, b in zip(small, large, strict=True))
+
+
+def test_no_local_constant_exceeds_the_one_on_all_inputs() -> None:
+    result = _result(3, radius=1e6)
+    assert result.around is not None
+    whole = result.end_to_end["global"]
+    assert whole is not None
+    assert result.around.neighbourhoods[-1].largest <= whole.value * (1 + 1e-9)
+
+
+def test_too_few_points_say_nothing_about_the_share() -> None:
+    found = _result(12, radius=0.1).around
+    assert found is not None
+    assert all(n.bound is None for n in found.neighbourhoods)
+    assert any("90 are needed" in note for note in found.notes)
+    assert _result(12, radius=0.1, share=0.6, confidence=0.9).around.best() is not None  # type: ignore[union-attr]
+
+
+def test_radii_are_chosen_by_the_spread_of_the_data() -> None:
+    first = analyze(_model(), points(5, 4), **FAST).around
+    second = analyze(_model(), 100 * points(5, 4), **FAST).around
+    assert first is not None
+    assert second is not None
+    assert second.neighbourhoods[1].radius == pytest.approx(100 * first.neighbourhoods[1].radius, rel=0.6)
+
+
+def test_without_data_there_is_nothing_around_it() -> None:
+    assert analyze(_model(), input_shape=(4,), **FAST).around is None
+
+
+def test_expensive_networks_are_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(around, "CHEAP", 1.0)
+    result = _result(3)
+    assert result.around is None
+    assert any("--radius" in message for message in result.messages)
+    assert _result(3, radius=0.1).around is not None
+
+
+def test_the_time_limits_the_points_and_ctrl_c_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = _result(50, radius=0.1, time=0.0).around
+    assert found is not None
+    assert found.points == 1
+    assert any("1 of 50" in note for note in found.notes)
+    whole, calls = around.on_balls, []
+
+    def interrupted(*args: Any, **rest: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return whole(*args, **rest)
+
+    monkeypatch.setattr(around, "on_balls", interrupted)
+    stopped = _result(50, radius=0.1).around
+    assert stopped is not None
+    assert stopped.points == 3
+    assert any("stopped after 3" in note for note in stopped.notes)
+
+
+def test_what_has_no_local_rule_is_said() -> None:
+    model = seeded(nn.Sequential(nn.Linear(4, 8), nn.Softmax(-1), nn.Linear(8, 3)))
+    found = analyze(model, points(5, 4), radius=0.1, **FAST).around
+    assert found is not None
+    assert all(math.isfinite(c) for n in found.neighbourhoods for c in n.constants)  # the bound on all inputs stands in
+    assert any("softmax" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("settings", [{"radius": -1.0}, {"radius": math.inf}, {"share": 1.0}, {"confidence": 0.0}])
+def test_settings_out_of_range_are_refused(settings: dict[str, float]) -> None:
+    with pytest.raises(InputError):
+        _result(3, **settings)
+
+
+def test_nothing_random_is_left_to_chance() -> None:
+    model, data = _model(), points(20, 4)
+    state = torch.random.get_rng_state()
+    first, second = (analyze(model, data, radius=0.1, **FAST).around for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert [n.constants for n in first.neighbourhoods] == [n.constants for n in second.neighbourhoods]
+    assert bool((torch.random.get_rng_state() == state).all())
