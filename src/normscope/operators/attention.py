@@ -42,8 +42,8 @@ class LogSoftmax(Nonlinear):
     """Log-softmax along an axis of n entries: ``I - 1 p^T`` has norm at most ``sqrt(n)``, approached as p -> e_j."""
 
     def __init__(self, x: Expr, axis: int) -> None:
-        self.inputs = (x,)
-        self.length = x.shape[axis % len(x.shape)] if x.shape else 1
+        self.inputs, self.axis = (x,), axis % max(1, len(x.shape))
+        self.length = x.shape[self.axis] if x.shape else 1
 
     def constant(self, context: Context) -> Lip:
         """Return sqrt(n) times the constant of the input."""
@@ -126,12 +126,23 @@ class Attention(Nonlinear):
 
     Attributes:
         hides: some query may see no key; its output is zero.
+        shown: a fixed mask: what is added to the logits, or which keys each query sees.
+        exact_scale: s with its sign.
     """
 
     def __init__(
-        self, q: Expr, k: Expr, v: Expr, scale: float, *, hides: bool = False, mask: Expr | None = None
+        self,
+        q: Expr,
+        k: Expr,
+        v: Expr,
+        scale: float,
+        *,
+        hides: bool = False,
+        mask: Expr | None = None,
+        shown: Tensor | None = None,
     ) -> None:
         self.inputs, self.scale, self.hides = (q, k, v) if mask is None else (q, k, v, mask), abs(scale), hides
+        self.shown, self.exact_scale = shown, scale
 
     def constant(self, context: Context) -> Lip:
         """Return the constants of :func:`attention_constants` applied to those of q, k and v."""
@@ -180,5 +191,8 @@ def attention(call: Call) -> Any:
     q, k, v = (broadcast(t, (*batch, *t.shape[-2:]), call) for t in (q, k, v))
     # A causal mask always shows the first key; one that is given may show none.
     added = broadcast(mask, (*batch, q.shape[-2], k.shape[-2]), call) if moving else None
-    atom = Attention(q, k, v, scale, hides=mask is not None, mask=added)
+    shown = None if moving else mask
+    if bool(call.get("is_causal", False)):
+        shown = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool).tril()
+    atom = Attention(q, k, v, scale, hides=mask is not None, mask=added, shown=shown)
     return call.with_rest(call.atom(atom, (*q.shape[:-1], v.shape[-1])), "sums of exponentials used outside attention")

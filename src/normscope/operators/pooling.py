@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from normscope.core.value import log_of
 from normscope.operators.convolution import _tuple
@@ -94,10 +95,15 @@ def unpool(call: Call) -> Expr:
 
 
 class MaxPool(Nonlinear):
-    """Largest entry of each window: ``sqrt(r)``-Lipschitz if an entry lies in at most r windows."""
+    """Largest entry of each window: ``sqrt(r)``-Lipschitz if an entry lies in at most r windows.
 
-    def __init__(self, x: Expr, overlap: int) -> None:
-        self.inputs, self.overlap = (x,), overlap
+    Attributes:
+        overlap: r.
+        taps: for each place in a window, where in the flat input each window has it; one outside is one inside again.
+    """
+
+    def __init__(self, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> None:
+        self.inputs, self.overlap, self.taps = (x,), overlap, taps
 
     def constant(self, context: Context) -> Lip:
         """Return the root of the overlap times the constant of the input."""
@@ -146,7 +152,36 @@ def max_pool(call: Call) -> Any:
     overlap = math.prod(
         window_overlap(*axis) for axis in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
     )
-    return _pooled(call, x, overlap)
+    axes = [
+        _places(*axis) for axis in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
+    ]  # per axis: taps x windows
+    return _pooled(call, x, overlap, window_taps(x.shape, axes))
+
+
+def _places(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
+    """Return for each tap and window of an axis the place it reads, one inside the window where that is outside."""
+    places = torch.arange(out) * stride - padding + torch.arange(kernel)[:, None] * dilation
+    inside = (places >= 0) & (places < size)
+    first = places.gather(0, inside.int().argmax(0, keepdim=True))
+    return torch.where(inside, places, first)
+
+
+def window_taps(shape: Sequence[int], axes: Sequence[Tensor]) -> list[Tensor]:
+    """Return for each tap of a window the flat places all windows read with it.
+
+    Args:
+        shape: of the input; its last axes are pooled.
+        axes: for each of them the place of each tap in each window.
+
+    >>> [t.tolist() for t in window_taps((4,), [torch.tensor([[0, 2], [1, 3]])])]
+    [[0, 2], [1, 3]]
+    """
+    flat = torch.arange(math.prod(shape)).reshape(tuple(shape))
+    lead = len(shape) - len(axes)
+    taps = [flat]
+    for axis, places in enumerate(axes):
+        taps = [t.index_select(lead + axis, row) for t in taps for row in places]
+    return taps
 
 
 @rule("adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d")
@@ -159,9 +194,9 @@ def adaptive_max_pool(call: Call) -> Any:
     return _pooled(call, x, overlap)
 
 
-def _pooled(call: Call, x: Expr, overlap: int) -> Any:
+def _pooled(call: Call, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> Any:
     """Return the atom, beside the indices if the operation gives them."""
-    atom = call.atom(MaxPool(x, overlap), call.shape)
+    atom = call.atom(MaxPool(x, overlap, taps), call.shape)
     if isinstance(call.value, tuple | list):
         return [atom, call.opaque("the place of a maximum is discontinuous", known=True)]
     return atom

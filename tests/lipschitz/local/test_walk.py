@@ -11,7 +11,8 @@ from torch import nn
 
 from networks import Lambda, jacobian, points, seeded
 from normscope.core.errors import InputError
-from normscope.lipschitz.local.walk import UnboundedError, Walk
+from normscope.lipschitz.local.moving import UnboundedError
+from normscope.lipschitz.local.walk import Walk
 
 Make = Callable[..., Walk]
 

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.lipschitz.local.feedback import gain
+from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.steps import Steps
-from normscope.lipschitz.local.walk import LIMIT, ROUNDS, UnboundedError, Walk
+from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
 from normscope.operators.program import Program
 
 #: Multipliers that are tried.

@@ -11,7 +11,7 @@ from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import gamma
 
 #: Part of the definiteness of the form that is given up, so that rounding cannot matter.
-ROOM = 3e-4
+ROOM = 1e-3
 #: How much of a new unit's share of the ellipsoid its input may fill.
 FILL = 0.3
 
@@ -140,6 +140,8 @@ class Ellipsoid:
         P = (P + P.T) / 2
         root = P.diagonal().clamp_min(0).sqrt()
         share = 0.5 * root * root.sum() + 0.5 * P.abs().sum(1) + 1e-30
+        # Units that hardly move get a share as well: rounding is relative to those that do.
+        share = torch.maximum(share, (1e-3 * radius * float(rows.norm(dim=1).max())).square())
         first = int(unit.min())
         sums = torch.zeros(int(unit.max()) - first + 1, dtype=self.dtype)
         counts = torch.zeros_like(sums).index_add_(0, unit - first, torch.ones_like(share))
@@ -191,7 +193,8 @@ class Ellipsoid:
             y = y / best.clamp_min(1e-300)
             free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, y[self.inputs :].square().sum(1))
             held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, (m @ y).square().sum(1))
-            move = ((held + 1e-300) / (free + 1e-300)).clamp(0.05, 20.0).sqrt()[self.unit]
+            floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
+            move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()[self.unit]
             if not self.refactored(self.t * move):
                 break
             radii = self.radii(rows, error)

@@ -16,6 +16,8 @@ from normscope.linalg.matrix_rounding import gamma
 
 #: First relative distance between the bound that the search found and the one that is proved.
 SLACK = 1e-9
+#: Most that the logarithms of multipliers lie apart: beyond it only rounding grows.
+SPREAD = 18.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,6 +163,7 @@ def search(feedback: Feedback, steps: int, seconds: float) -> tuple[tuple[Tensor
         if step == fixed and best is not None:
             log = best.log()
         tried = step + 1
+        log = torch.maximum(log, log.max() - SPREAD)
         tangent = _step(feedback, log.exp()[unit])
         if tangent is None:  # not a bound: go back towards the best
             if best is None:
@@ -202,8 +205,10 @@ def _step(feedback: Feedback, T: Tensor) -> tuple[float, Tensor, Tensor] | None:
     S = wy.T @ W - yy
     values, vectors = torch.linalg.eigh((S + S.T) / 2)
     top = float(values[-1])
-    if not top > 0 or not math.isfinite(top):
+    if not math.isfinite(top):
         return None
+    if top <= 1e-290:  # nothing reaches the output
+        return 1e-145, torch.zeros_like(T), torch.zeros_like(T)
     # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
     y = vectors * torch.softmax((values - top) / (0.02 * top), 0).sqrt()
     w = -W @ y
@@ -220,8 +225,9 @@ def first_multipliers(feedback: Feedback) -> Tensor:
     n = f.B.shape[1]
     out = torch.cat([f.A, f.G], 1) + (f.G * f.centre / f.radius) @ M
     Q, Mw = M[:, :n] @ M[:, :n].T, M[:, n:]
-    col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt() + 1e-12
-    row = M.square().sum(1).sqrt() + 1e-12
+    col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt()
+    row = M.square().sum(1).sqrt()
+    col, row = (v.clamp_min(1e-4 * float(v.max()) + 1e-30) for v in (col, row))  # some read or do next to nothing
     shape = _per_unit((row / col).log(), f.unit, f.units).exp()[f.unit]
     T = torch.zeros_like(f.radius)
     for i, j in f.blocks:
@@ -233,7 +239,7 @@ def first_multipliers(feedback: Feedback) -> Tensor:
         after = Mw[j:, i:j]
         pull = (Q[i:j, j:] / root[:, None]).square().sum()
         push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum() + 1e-300
-        T[i:j] = torch.maximum(1.6 * rho + 1e-30, (pull / push).sqrt()) * d
+        T[i:j] = torch.maximum(1.6 * rho + 1e-30, (pull / push).sqrt().clamp_max(1e4 * rho)) * d
         factor = torch.linalg.cholesky_ex(torch.diag(T[i:j]) - P)[0]
         if j < len(T):
             Y = torch.linalg.solve_triangular(factor, Q[i:j, j:], upper=False)

@@ -168,6 +168,34 @@ class Scalar:
         return torch.maximum(least, whole[0]), torch.minimum(most, whole[1])
 
 
+class Monotone(Scalar):
+    """A smooth function with a monotone derivative on the numbers above a limit.
+
+    Args:
+        function: the function on tensors.
+        above: the limit; at or below it nothing is known.
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], above: float = -math.inf) -> None:
+        super().__init__(function, Curve(()))
+        object.__setattr__(self, "above", above)
+
+    @functools.cached_property
+    def room(self) -> float:
+        """Return the rounding of values and derivatives."""
+        return ROUNDING
+
+    def tangents(self, low: Tensor, high: Tensor) -> Pair:
+        """Return the least and the largest g' on intervals."""
+        least, most = super().tangents(low, high)
+        outside = low <= self.above  # type: ignore[attr-defined]
+        return least.masked_fill(outside, -math.inf), most.masked_fill(outside, math.inf)
+
+    def turns(self, low: Tensor, high: Tensor) -> Tensor:
+        """Tell that the derivative is monotone everywhere."""
+        return torch.zeros_like(low, dtype=torch.bool)
+
+
 class FormulaScalar(Scalar):
     """A function given by a formula: its derivatives on intervals come from interval arithmetic."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,15 +13,17 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
 from normscope.lipschitz.local.ellipsoid import Ellipsoid, padded
+from normscope.lipschitz.local.expansion import expanded, named
 from normscope.lipschitz.local.feedback import Feedback
+from normscope.lipschitz.local.moving import Algebra, Moving, Rows, UnboundedError, deep
 from normscope.lipschitz.local.point import Nominal, nominal_values
 from normscope.lipschitz.local.slopes import Scalar, Sectors, scalar_of
 from normscope.lipschitz.local.steps import Steps, apply, size_of
 from normscope.operators.expression import Expr
-from normscope.operators.nonlinear import Input, Nonlinear
+from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
-#: Variations of a slope below this are treated like rounding.
+#: Units that move a tensor by less than this part of all of it, are treated like rounding.
 NEGLIGIBLE = 1e-13
 #: Most entries whose slope may change, by default.
 LIMIT = 4_000
@@ -28,28 +31,6 @@ LIMIT = 4_000
 LARGEST_CARRIED = 2**20
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
 ROUNDS = 3
-
-
-class UnboundedError(Exception):
-    """No constant on the ball: the message says why."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A tensor around a point: how it moves with the input and with the remainders of earlier units.
-
-    Attributes:
-        rows: (1 + inputs + remainders, *shape): the middle of the zonotope, then one tangent per generator.
-        error: bound on the Frobenius norm of the error of all rows.
-        fresh: the part of it that was made after the atoms it is linear in.
-        carried: how it moves with each entry of every earlier atom, in small networks; so that an error made there
-            is not multiplied by the norms of all layers between, but by the norm of their product.
-    """
-
-    rows: Tensor
-    error: float
-    fresh: float = 0.0
-    carried: Tensor | None = None
 
 
 @dataclass
@@ -114,9 +95,11 @@ class Walk:
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
         self.known: dict[int, Rows] = {}
+        self._label = ""
         self.nominal: dict[int, Nominal] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
-        small = sum(atoms) * max(atoms, default=0) <= LARGEST_CARRIED
+        plain = all(isinstance(a.atom, Input) or scalar_of(a.atom) is not None for a in program.atoms)
+        small = plain and sum(atoms) * max(atoms, default=0) <= LARGEST_CARRIED
         self.sources: list[tuple[int, float]] | None = [] if small else None  # entries of each atom, error made there
 
     def run(self) -> Feedback:
@@ -156,11 +139,11 @@ class Walk:
             if segment is not None:
                 return (stacks[0].flatten(1) @ segment.matrix.T).reshape(-1, *expr.shape)
             most = max(len(s) for s in stacks)
-            return apply(expr, [_deep(s, most) for s in stacks])
+            return apply(expr, [deep(s, most) for s in stacks])
 
         size, error = size_of(b.rows for b in below), step.error(sum(b.error for b in below), 0.0)
         fresh = step.error(sum(b.fresh for b in below), size)
-        carried = applied([_known(b.carried) for b in below]) if self.sources is not None else None
+        carried = applied([known(b.carried) for b in below]) if self.sources is not None else None
         result = Rows(applied([b.rows for b in below]), error + step.error(0.0, size), fresh, carried)
         return replace(result, error=self._error(result))
 
@@ -186,19 +169,20 @@ class Walk:
             rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=torch.float64)
             rows = rows.reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
-        scalar = scalar_of(rule)
-        if scalar is None:
-            raise UnboundedError(_without_rule(rule))
-        return self._entrywise(expr, scalar)
+        operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
+        self._label = named(rule)
+        return known(expanded(rule, operands, Algebra(self._entrywise)).rows)
 
-    def _entrywise(self, expr: Expr, scalar: Scalar) -> Rows:
+    def _entrywise(self, at: Nominal, x: Rows, scalar: Scalar) -> Rows:
         """Pass a function of each entry: nominal slopes, and new generators where the slope may change."""
-        operand = expr.atom.inputs[0]
-        at, x = self.nominal[operand.id], self.known[operand.id]
         z, flat = at.value, x.rows.flatten(1)
         low, high = self._zonotope(flat, x.error)
         least, most = scalar.tangents(z + low.view_as(z) - at.error, z + high.view_as(z) + at.error)
-        open_ = (most - least > NEGLIGIBLE).flatten().nonzero().flatten()
+        sizes = flat.square().sum(0).sqrt()
+        floor = NEGLIGIBLE * float(sizes.norm())
+        open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
+        if len(self.units) + len(open_) > 4 * self.limit:
+            raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         if len(open_) and self.radius > 0:
             raw = flat[1:, open_].T
             error = self.ellipsoid.after_centring(raw, x.error)
@@ -207,8 +191,8 @@ class Walk:
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
         if not bool(width.isfinite().all()):
-            raise UnboundedError(f"{_named(expr.atom)} has no finite slope on the ball")
-        return self._closed(expr, x, sectors, open_[width[open_] > NEGLIGIBLE])
+            raise UnboundedError(f"{self._label} has no finite slope on the ball")
+        return self._closed(x, sectors, open_[(width * sizes)[open_] > floor])
 
     def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor]:
         """Return the least and the largest deviation of every entry."""
@@ -218,15 +202,16 @@ class Walk:
         spread = r * (spread * (1 + 1e-12 * len(flat)) + 1.01 * pad + 1e-12 * flat[0].abs())
         return r * flat[0] - spread, r * flat[0] + spread
 
-    def _closed(self, expr: Expr, x: Rows, sectors: Sectors, open_: Tensor) -> Rows:
+    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor) -> Rows:
         """Return the atom's rows: nominal slopes, new generators for the open entries, noted as units."""
         flat, before, u = x.rows.flatten(1), len(self.units), len(open_)
         if before + u > self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         width = sectors.tangent[1] - sectors.tangent[0]
-        width[open_] = 0.0
+        width[open_] = 0.0  # the others are left out, and what they may do is an error of the rows
         left_out = float(width.max()) if len(width) else 0.0
-        rows = _deep(flat, 1 + self.inputs + before) * sectors.nominal
+        small = float((width * flat.square().sum(0).sqrt()).norm()) * (1 + 1e-12)
+        rows = deep(flat, 1 + self.inputs + before) * sectors.nominal
         if u:
             self._note(flat, x.error, sectors, open_)
             if self.radius > 0:
@@ -238,14 +223,14 @@ class Walk:
         fresh = rows.new_zeros(u, rows.shape[1])
         fresh[torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
-        made = (2 * UNIT_ROUNDOFF + left_out) * size_of([flat]) + left_out * x.error
+        made = 2 * UNIT_ROUNDOFF * size_of([flat]) + small + left_out * x.error
         error = (steepest * x.error + made) * (1 + 1e-12)
         carried = None
         if self.sources is not None:
-            old = _deep(_known(x.carried).flatten(1), sum(n for n, _ in self.sources)) * sectors.nominal
-            carried = torch.cat([old, torch.eye(expr.numel, dtype=old.dtype)]).reshape(-1, *expr.shape)
-            self.sources.append((expr.numel, (steepest * x.fresh + made) * (1 + 1e-12)))
-        return Rows(torch.cat([rows, fresh]).reshape(-1, *expr.shape), error, 0.0, carried)
+            old = deep(known(x.carried).flatten(1), sum(n for n, _ in self.sources)) * sectors.nominal
+            carried = torch.cat([old, torch.eye(flat.shape[1], dtype=old.dtype)]).reshape(-1, *x.rows.shape[1:])
+            self.sources.append((flat.shape[1], (steepest * x.fresh + made) * (1 + 1e-12)))
+        return Rows(torch.cat([rows, fresh]).reshape(-1, *x.rows.shape[1:]), error, 0.0, carried)
 
     def _note(self, flat: Tensor, error: float, sectors: Sectors, open_: Tensor) -> None:
         """Note open entries as units."""
@@ -282,22 +267,7 @@ def evaluated(expr: Expr, inputs: list[Nominal]) -> Nominal:
     Raises:
         UnboundedError: if it has no local rule.
     """
-    scalar = scalar_of(expr.atom)
-    if scalar is None:
-        raise UnboundedError(_without_rule(expr.atom))
-    z = inputs[0]
-    least, most = scalar.tangents(z.value - z.error, z.value + z.error)
-    slope = float(torch.maximum(least.abs(), most.abs()).max()) if z.value.numel() else 0.0
-    value = scalar.function(z.value)
-    return Nominal(value, slope * z.error + 2.0**-46 * float(value.norm()))
-
-
-def _named(rule: Nonlinear) -> str:
-    return f"{rule.op} in {rule.owner}" if rule.owner else rule.op or type(rule).__name__
-
-
-def _without_rule(rule: Nonlinear) -> str:
-    return f"{_named(rule)} has no local rule"
+    return expanded(expr.atom, [Moving(i) for i in inputs], Algebra()).at
 
 
 def _below(expr: Expr) -> tuple[Expr, ...]:
@@ -317,13 +287,8 @@ def _order(outputs: list[Expr], below: Callable[[Expr], tuple[Expr, ...]]) -> li
     return [seen[key] for key in sorted(seen)]
 
 
-def _known(rows: Tensor | None) -> Tensor:
+def known(rows: Any) -> Any:
+    """Return what must be there."""
     if rows is None:
         raise ValueError("rows are carried everywhere or nowhere")
     return rows
-
-
-def _deep(rows: Tensor, count: int) -> Tensor:
-    """Return rows with zero rows appended up to a count."""
-    missing = count - len(rows)
-    return rows if not missing else torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])

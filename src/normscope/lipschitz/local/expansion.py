@@ -1,0 +1,214 @@
+"""Nonlinear operations written as linear maps and functions of single entries, for which everything else is proved."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.local.moving import Algebra, Moving, UnboundedError
+from normscope.lipschitz.local.slopes import Monotone, Scalar, scalar_of
+from normscope.lipschitz.local.steps import Step
+from normscope.operators.arithmetic import Maximum, Product, Quotient, Square
+from normscope.operators.attention import Attention, LogSoftmax, Softmax
+from normscope.operators.matrix import MatrixProduct
+from normscope.operators.nonlinear import Nonlinear
+from normscope.operators.normalization import Division
+from normscope.operators.pooling import MaxPool
+from normscope.operators.scalar.activations import ACTIVATIONS
+
+#: Most products of entries that a product of matrices is written as.
+LARGEST_PRODUCT = 2_000
+_RELU = Scalar(torch.relu, ACTIVATIONS["relu"].curve())
+_EXP = Monotone(torch.exp)
+_LOG = Monotone(torch.log, 0.0)
+_INVERSE = Monotone(torch.reciprocal, 0.0)
+_COPY = Step(1.0, 1.0, 0)
+
+
+def expanded(rule: Nonlinear, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """Return a nonlinear operation on moving tensors.
+
+    Args:
+        rule: the operation.
+        inputs: what it acts on.
+        algebra: with which it is computed.
+
+    Raises:
+        UnboundedError: if there is no local rule for it.
+    """
+    scalar = scalar_of(rule)
+    if scalar is not None:
+        return algebra.scalar(inputs[0], scalar)
+    found = _RULES.get(type(rule))
+    if found is None:
+        raise UnboundedError(f"{named(rule)} has no local rule")
+    return found(rule, inputs, algebra)
+
+
+def named(rule: Nonlinear) -> str:
+    """Return an operation and where it is."""
+    return f"{rule.op} in {rule.owner}" if rule.owner else rule.op or type(rule).__name__
+
+
+def _square(rule: Square, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    return algebra.scalar(inputs[0], Monotone(torch.square))
+
+
+def _product(rule: Product, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    return algebra.product(*inputs)
+
+
+def _quotient(rule: Quotient, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``f / g`` as ``f (1 / g)`` where g has one sign."""
+    if len(inputs) == 1:
+        raise UnboundedError(f"{named(rule)} has no local rule: its numerator is a constant")
+    below, above = inputs
+    sign = -1.0 if bool((below.at.value < 0).all()) else 1.0
+    inverse = algebra.scalar(algebra.times(below, sign), _INVERSE)
+    return algebra.times(algebra.product(above, inverse), sign)
+
+
+def _maximum(rule: Maximum, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``max(f, g) = f + relu(g - f)``, ``min(f, g) = f - relu(f - g)``."""
+    f, g = inputs
+    if rule.largest:
+        return algebra.plus(f, algebra.scalar(algebra.plus(g, f, -1.0), _RELU))
+    return algebra.plus(f, algebra.scalar(algebra.plus(f, g, -1.0), _RELU), -1.0)
+
+
+def _max_pool(rule: MaxPool, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """The largest of the taps of each window, one after the other."""
+    if rule.taps is None:
+        raise UnboundedError(f"{named(rule)} has no local rule")
+    parts = [algebra.mapped(inputs[0], functools.partial(_taken, places=p), _window(rule)) for p in rule.taps]
+    while len(parts) > 1:  # in pairs, so that errors stay small
+        joined = [
+            algebra.plus(a, algebra.scalar(algebra.plus(b, a, -1.0), _RELU))
+            for a, b in zip(parts[::2], parts[1::2], strict=False)
+        ]
+        parts = joined + ([parts[-1]] if len(parts) % 2 else [])
+    return parts[0]
+
+
+def _taken(z: Tensor, places: Tensor) -> Tensor:
+    return z.flatten()[places]
+
+
+def _window(rule: MaxPool) -> Step:
+    size = math.sqrt(rule.overlap) * (1 + 1e-12)
+    return Step(size, size, 0)
+
+
+def _division(rule: Division, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``x (k m + eps)^(-1/2)`` with m the mean square of each group, times the gain."""
+    spread, x = rule.spread, inputs[0]
+    if spread.where != "inside" or (spread.eps == 0.0 and bool((spread.of(x.at.value) == 0).any())):
+        raise UnboundedError(f"{named(rule)} has no local rule")
+    n, k, eps, shape = spread.size, spread.factor, spread.eps, tuple(x.at.value.shape)
+    root = (1 + 1e-12) / math.sqrt(n)
+    means = algebra.mapped(
+        algebra.scalar(x, Monotone(torch.square)),
+        lambda z: z.reshape(spread.view).mean(spread.axes, keepdim=True),
+        Step(root, root, n + 2),
+    )
+    inverse = algebra.scalar(means, Monotone(lambda v: (k * v + eps).rsqrt(), -eps / k * (1 - 1e-12)))
+    wide = math.sqrt(n) * (1 + 1e-12)
+    full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), Step(wide, wide, 0))
+    result = algebra.product(x, full)
+    if rule.gain is None:
+        return result
+    gain = rule.gain.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
+    scale = gain.expand(spread.view).reshape(shape)
+    most = float(scale.abs().max()) * (1 + 1e-12)
+    return algebra.mapped(result, lambda z: z * scale, Step(most, most, 2))
+
+
+def _distribution(x: Moving, axis: int, keep: Tensor | None, algebra: Algebra) -> Moving:
+    """Return the softmax along an axis; what is not kept is zero."""
+    shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
+    top = x.at.value if keep is None else x.at.value.masked_fill(~keep, -math.inf)
+    shift = top.amax(axis, keepdim=True).clamp_min(-1e300)
+    raised = algebra.scalar(algebra.shifted(x, -shift), _EXP)
+    if keep is not None:
+        raised = algebra.mapped(raised, lambda z: z * keep, _COPY)
+    root = math.sqrt(length) * (1 + 1e-12)
+    total = algebra.mapped(raised, lambda z: z.sum(axis - len(shape), keepdim=True), Step(root, root, length))
+    inverse = algebra.scalar(total, _INVERSE)
+    return algebra.product(raised, algebra.mapped(inverse, lambda z: z.expand(shape), Step(root, root, 0)))
+
+
+def _softmax(rule: Softmax, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    return _distribution(inputs[0], rule.axis, None, algebra)
+
+
+def _log_softmax(rule: LogSoftmax, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``x - log(sum(exp(x)))``."""
+    x, axis = inputs[0], rule.axis
+    shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
+    moved = algebra.shifted(x, -x.at.value.amax(axis, keepdim=True))
+    root = math.sqrt(length) * (1 + 1e-12)
+    back = axis - len(shape)
+    total = algebra.mapped(algebra.scalar(moved, _EXP), lambda z: z.sum(back, keepdim=True), Step(root, root, length))
+    logs = algebra.scalar(total, _LOG)
+    return algebra.plus(moved, algebra.mapped(logs, lambda z: z.expand(shape), Step(root, root, 0)), -1.0)
+
+
+def _matrices(left: Moving, right: Moving, algebra: Algebra, label: str) -> Moving:
+    """Return ``A B`` as products of entries, summed."""
+    rows, inner = left.at.value.shape[-2:]
+    columns = right.at.value.shape[-1]
+    count = left.at.value.numel() * columns
+    if count > LARGEST_PRODUCT:
+        raise UnboundedError(f"{label} has no local rule for {count:,} products of entries; {LARGEST_PRODUCT:,} fit")
+    batch = tuple(left.at.value.shape[:-2])
+    shape = (*batch, rows, inner, columns)
+    many, often = math.sqrt(columns) * (1 + 1e-12), math.sqrt(rows) * (1 + 1e-12)
+    f = algebra.mapped(left, lambda z: z.unsqueeze(-1).expand(shape), Step(many, many, 0))
+    g = algebra.mapped(right, lambda z: z.unsqueeze(-3).expand(shape), Step(often, often, 0))
+    root = math.sqrt(inner) * (1 + 1e-12)
+    return algebra.mapped(algebra.product(f, g), lambda z: z.sum(-2), Step(root, root, inner))
+
+
+def _matrix_product(rule: MatrixProduct, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    left, right = inputs
+    if left.at.value.shape[:-2] != right.at.value.shape[:-2]:
+        raise UnboundedError(f"{named(rule)} has no local rule for matrices that are broadcast")
+    return _matrices(left, right, algebra, named(rule))
+
+
+def _attention(rule: Attention, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``softmax(s Q K^T + mask) V``."""
+    if len(inputs) > 3:
+        raise UnboundedError(f"{named(rule)} has no local rule for a mask that depends on the input")
+    q, k, v = inputs
+    keys = algebra.mapped(k, lambda z: z.mT, _COPY)
+    logits = algebra.times(_matrices(q, keys, algebra, named(rule)), rule.exact_scale)
+    keep = None
+    if rule.shown is not None:
+        mask = rule.shown.expand(logits.at.value.shape)
+        keep = mask if mask.dtype == torch.bool else mask > -math.inf
+        if not bool(keep.any(-1).all()):
+            raise UnboundedError(f"{named(rule)} has no local rule: a query sees no key")
+        if mask.dtype != torch.bool:
+            logits = algebra.shifted(logits, mask.double().masked_fill(~keep, 0.0))
+    weights = _distribution(logits, logits.at.value.ndim - 1, keep, algebra)
+    return _matrices(weights, v, algebra, named(rule))
+
+
+_RULES: dict[type, Callable[[Any, Sequence[Moving], Algebra], Moving]] = {
+    Square: _square,
+    Product: _product,
+    Quotient: _quotient,
+    Maximum: _maximum,
+    MaxPool: _max_pool,
+    Division: _division,
+    Softmax: _softmax,
+    LogSoftmax: _log_softmax,
+    MatrixProduct: _matrix_product,
+    Attention: _attention,
+}

@@ -1,0 +1,133 @@
+"""Tensors around a point, and what can be done with them: linear maps, sums, functions of single entries, products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
+from normscope.lipschitz.local.point import Nominal
+from normscope.lipschitz.local.slopes import Monotone, Scalar
+from normscope.lipschitz.local.steps import Step, size_of
+from normscope.operators.linear_map import batched
+
+
+class UnboundedError(Exception):
+    """No constant on the ball: the message says why."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How a tensor moves with the input and with the remainders of earlier units.
+
+    Attributes:
+        rows: (1 + inputs + remainders, *shape): the middle of the zonotope, then one tangent per generator.
+        error: bound on the Frobenius norm of the error of all rows.
+        fresh: the part of it that was made after the atoms it is linear in.
+        carried: how it moves with each entry of every earlier atom, in small networks; so that an error made there
+            is not multiplied by the norms of all layers between, but by the norm of their product.
+    """
+
+    rows: Tensor
+    error: float
+    fresh: float = 0.0
+    carried: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A tensor at the point and, where a ball is walked, around it."""
+
+    at: Nominal
+    rows: Rows | None = None
+
+
+#: Passes a function of single entries around the point.
+Pass = Callable[[Nominal, Rows, Scalar], Rows]
+#: The square: its derivative is monotone.
+SQUARE = Monotone(torch.square)
+
+
+class Algebra:
+    """Operations on moving tensors.
+
+    Args:
+        passing: how a function of single entries is passed around the point; without it values alone are computed.
+    """
+
+    def __init__(self, passing: Pass | None = None) -> None:
+        self.passing = passing
+
+    def mapped(self, x: Moving, function: Callable[[Tensor], Tensor], step: Step) -> Moving:
+        """Return a linear function of a tensor, with the bounds of its step."""
+        value = function(x.at.value)
+        at = Nominal(value, step.error(x.at.error, size_of([x.at.value])))
+        if x.rows is None:
+            return Moving(at)
+        rows = batched(function, None, x.rows.rows)
+        return Moving(at, Rows(rows, step.error(x.rows.error, size_of([x.rows.rows]))))
+
+    def plus(self, a: Moving, b: Moving, sign: float = 1.0) -> Moving:
+        """Return the sum, or with a sign of -1 the difference, of two tensors of one shape."""
+        value = a.at.value + sign * b.at.value
+        at = Nominal(value, a.at.error + b.at.error + 2 * UNIT_ROUNDOFF * size_of([value]))
+        if a.rows is None or b.rows is None:
+            return Moving(at)
+        most = max(len(a.rows.rows), len(b.rows.rows))
+        rows = deep(a.rows.rows, most) + sign * deep(b.rows.rows, most)
+        return Moving(at, Rows(rows, a.rows.error + b.rows.error + 2 * UNIT_ROUNDOFF * size_of([rows])))
+
+    def shifted(self, x: Moving, constant: Tensor | float) -> Moving:
+        """Return a tensor plus a constant."""
+        value = x.at.value + constant
+        return Moving(Nominal(value, x.at.error + UNIT_ROUNDOFF * size_of([value])), x.rows)
+
+    def scalar(self, x: Moving, function: Scalar) -> Moving:
+        """Return a function of single entries."""
+        at = evaluated(x.at, function)
+        if x.rows is None or self.passing is None:
+            return Moving(at)
+        return Moving(at, self.passing(x.at, x.rows, function))
+
+    @statement("normscope", "LOCAL-6", holds="operations made of linear maps and functions of one variable")
+    def product(self, f: Moving, g: Moving) -> Moving:
+        r"""Return the product entry by entry, :math:`fg = ((\alpha f + g/\alpha)^2 - (\alpha f - g/\alpha)^2)/4`.
+
+        The power of two :math:`\alpha` makes both move about as much.
+        """
+        value = f.at.value * g.at.value
+        sup_f, sup_g = (float(m.at.value.abs().max()) if value.numel() else 0.0 for m in (f, g))
+        error = sup_f * g.at.error + sup_g * f.at.error + f.at.error * g.at.error
+        at = Nominal(value, error + 2 * UNIT_ROUNDOFF * size_of([value]))
+        if f.rows is None or g.rows is None:
+            return Moving(at)
+        moved = float(f.rows.rows[1:].norm()) + 1e-300, float(g.rows.rows[1:].norm()) + 1e-300
+        alpha = 2.0 ** round(max(-20.0, min(20.0, math.log2(moved[1] / moved[0]) / 2)))
+        f, g = self.times(f, alpha), self.times(g, 1 / alpha)
+        squares = [self.scalar(self.plus(f, g, sign), SQUARE) for sign in (1.0, -1.0)]
+        return Moving(at, self.times(self.plus(squares[0], squares[1], -1.0), 0.25).rows)
+
+    def times(self, x: Moving, factor: float) -> Moving:
+        """Return a multiple."""
+        size = abs(factor)
+        exact = math.frexp(size)[0] == 0.5
+        return self.mapped(x, lambda z: z * factor, Step(size, size, 0 if exact else 1))
+
+
+def evaluated(z: Nominal, function: Scalar) -> Nominal:
+    """Return the value of a function of single entries, with its error."""
+    least, most = function.tangents(z.value - z.error, z.value + z.error)
+    slope = float(torch.maximum(least.abs(), most.abs()).max()) if z.value.numel() else 0.0
+    value = function.function(z.value)
+    return Nominal(value, slope * z.error + 2.0**-46 * float(value.norm()))
+
+
+def deep(rows: Tensor, count: int) -> Tensor:
+    """Return rows with zero rows appended up to a count."""
+    missing = count - len(rows)
+    return rows if not missing else torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])
