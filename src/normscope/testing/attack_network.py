@@ -333,6 +333,9 @@ def _attack_without(scene: Scene, places: dict[str, tuple[int, Call]], points: T
     if value is None or any(isinstance(c, str) for c in calls.values()):
         scene.skip("without_normalizers", "some normalizer is no module of its own")
         return
+    if any(r.details.get("written_out") for r in scene.result.normalizers):
+        scene.skip("without_normalizers", "a normalizer that is written out keeps its scale, which is no module")
+        return
     bare = HookedModel(scene.model, scene.hooked.inputs, [])
     bare.shapes, bare.looked_up, bare.stacked = scene.hooked.shapes, scene.hooked.looked_up, scene.hooked.stacked
     bare.identities = {call[0] for call in calls.values() if not isinstance(call, str)}
