@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
 from normscope.analysis.stored_results import read_result
+from normscope.cli.main import app
 from normscope.core.errors import InputError
+from report.samples import result
 
 
 def test_a_model_and_a_checkpoint_come_back_equal(tmp_path: Path) -> None:
     """Every number to the last bit."""
     model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.ReLU()).eval()
-    result = analyze(model, points(2, 2, 6, 6).float())
-    assert read_result(result.save(tmp_path / "model.json")).to_dict() == result.to_dict()
+    found = analyze(model, points(2, 2, 6, 6).float())
+    assert read_result(found.save(tmp_path / "model.json")).to_dict() == found.to_dict()
     torch.save(model.state_dict(), tmp_path / "m.pt")
     weights = analyze_checkpoint(tmp_path / "m.pt")
     assert read_result(weights.save(tmp_path / "weights.json")) == weights
@@ -39,3 +45,51 @@ def test_no_file(tmp_path: Path) -> None:
         read_result(tmp_path / "x.json")
     with pytest.raises(InputError, match="directory"):
         read_result(tmp_path)
+
+
+def _damages() -> dict[str, Callable[[dict[str, Any]], None]]:
+    """Return ways in which a result is changed by hand, by another program, or by a fault."""
+    return {
+        "no layers": lambda r: r.pop("layers"),
+        "layers are a number": lambda r: r.update(layers=3),
+        "a layer is a text": lambda r: r.update(layers=["a"]),
+        "a layer without its bound": lambda r: r["layers"][0].pop("upper"),
+        "a bound is a text": lambda r: r["layers"][0].update(upper="2"),
+        "a bound without its kind": lambda r: r["layers"][0]["upper"].pop("kind"),
+        "a logarithm is a list": lambda r: r["layers"][0]["upper"].update(log=[1]),
+        "a logarithm is no number": lambda r: r["layers"][0]["upper"].update(log=float("nan")),
+        "a constant is a number": lambda r: r["end_to_end"].update({"global": 3.0}),
+        "coverage is nothing": lambda r: r.update(coverage=None),
+        "messages are numbers": lambda r: r.update(messages=[1, 2]),
+        "names are numbers": lambda r: r["normalizers"][0].update(name=3),
+        "details are a list": lambda r: r["normalizers"][0].update(details=[]),
+        "the model is a list": lambda r: r.update(model=[]),
+        "effects are a text": lambda r: r.update(effect="x"),
+        "curves are a list": lambda r: r["depth"].update(curves=[]),
+        "a curve is short of a kind": lambda r: r["depth"]["curves"]["global"].pop("kind"),
+        "a new field": lambda r: r["layers"][0].update(more=1),
+    }
+
+
+@pytest.mark.parametrize("verb", ["report", "compare"])
+@pytest.mark.parametrize("name", _damages())
+def test_damaged_results_are_told_in_a_line(name: str, verb: str, tmp_path: Path) -> None:
+    """By the verbs that read them; no traceback, and nothing is written."""
+    data = json.loads(json.dumps(result().to_dict()))
+    _damages()[name](data)
+    file, page = tmp_path / "r.json", tmp_path / "page.html"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    given = [str(file), "--out", str(page)] if verb == "report" else [str(file), str(file), "--out", str(tmp_path)]
+    done = CliRunner().invoke(app, [verb, *given])
+    assert done.exit_code == 2, done.output
+    assert "r.json" in done.stderr.replace("\n", "")
+    assert "Traceback" not in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_a_result_nested_without_end(tmp_path: Path) -> None:
+    """Which no reader of JSON takes."""
+    file = tmp_path / "r.json"
+    file.write_text("[" * 200_000 + "]" * 200_000, encoding="utf-8")
+    with pytest.raises(InputError, match=r"r\.json"):
+        read_result(file)

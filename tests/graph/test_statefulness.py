@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import normscope
 from networks import Lambda, captured_of, points, seeded
 from normscope.core.errors import CaptureError, WeightsError
 from normscope.graph.capture import Captured
@@ -209,3 +212,25 @@ def test_quantized_modules_are_refused_by_name() -> None:
     with pytest.raises(WeightsError, match="quantized modules are not supported"):
         guess_inputs(model)
     refuse_quantized(torch.ao.nn.quantized.FloatFunctional())  # adds floats; a model ready to be quantized has some
+
+
+class LaterRaises(nn.Module):
+    """A model that raises on one of its later runs; how often it ran stands outside it."""
+
+    def __init__(self, run: int, error: type[BaseException]) -> None:
+        super().__init__()
+        self.layer, self.run, self.error, self.calls = nn.Linear(3, 2), run, error, itertools.count(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Count, and raise when it is time."""
+        if next(self.calls) == self.run:
+            raise self.error("enough\nof it")
+        return self.layer(x) + 0.0 * torch.rand(())  # a draw makes it run again
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyError, SystemExit])
+@pytest.mark.parametrize("run", [2, 3, 4])
+def test_a_model_that_raises_on_a_later_run(run: int, error: type[BaseException]) -> None:
+    """Its own exception does not leak: one of ours names it, or the analysis did without that run."""
+    with contextlib.suppress(normscope.NormscopeError):
+        captured_of(LaterRaises(run, error), torch.ones(2, 3))

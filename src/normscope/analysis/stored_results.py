@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from normscope.analysis.checkpoint import CheckpointResult
+from normscope.core.conform import nonconforming
 from normscope.core.errors import InputError
 from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.result import Result
@@ -16,6 +17,9 @@ _READERS: dict[str, Callable[[dict[str, Any]], Result | CheckpointResult]] = {
     "capacity": Result.from_dict,
     "weights": CheckpointResult.from_dict,
 }
+
+#: What reading a file that was written otherwise, cut, or changed by hand can raise.
+_DAMAGED = (OSError, ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError)
 
 
 def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
@@ -41,8 +45,12 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         raise InputError(f"a result must be a file; {what}; check the path")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        return _READERS[data["kind"]](data)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found = _READERS[data["kind"]](data)
+        fault = nonconforming(found, type(found), "result")
+        if fault:
+            raise ValueError(fault)
+        return found
+    except _DAMAGED as error:
         known = " or ".join(repr(kind) for kind in _READERS)
         raise InputError(
             f"a result must be the JSON that analyze writes, of kind {known}; {path} is not "

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
-from collections.abc import Callable
+import os
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +47,30 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = where[name]
-        return getattr(importlib.import_module(module), attribute)
+        with same_process():  # libraries change it as they are imported
+            return getattr(importlib.import_module(module), attribute)
 
     return load, lambda: sorted(public), public
+
+
+@contextlib.contextmanager
+def same_process() -> Iterator[None]:
+    """Leave the environment variables and the filters of warnings as they were, whatever the block imports or runs.
+
+    >>> import os
+    >>> with same_process():
+    ...     os.environ["NORMSCOPE_EXAMPLE"] = "1"
+    >>> "NORMSCOPE_EXAMPLE" in os.environ
+    False
+    """
+    before = dict(os.environ)
+    with warnings.catch_warnings():
+        try:
+            yield
+        finally:
+            for key in os.environ.keys() - before.keys():
+                del os.environ[key]
+            os.environ |= {key: value for key, value in before.items() if os.environ.get(key) != value}
 
 
 def late(module: str, name: str) -> Any:

@@ -16,6 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
 from normscope.core.errors import StateChangedError
+from normscope.core.lazy import same_process
 from normscope.graph.generators import GeneratorState
 from normscope.graph.model_state import Held, Slots
 
@@ -68,7 +69,7 @@ class StateGuard:
     Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
     attribute of every submodule, what lies in its containers and plain objects (see
     :class:`normscope.graph.model_state.Held` for how deep), hooks, the random states of Python, numpy and torch,
-    generators that the model holds, and torch's global settings.
+    generators that the model holds, torch's global settings, environment variables and the filters of warnings.
     Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
     the caller set for autograd and for new tensors is left, see :func:`ordinary`.
 
@@ -102,6 +103,7 @@ class StateGuard:
                 "run it once on a batch of your own first"
             )
         with contextlib.ExitStack() as stack:
+            stack.enter_context(same_process())
             stack.enter_context(ordinary())
             self._save(held)
             self._stack = stack.pop_all()

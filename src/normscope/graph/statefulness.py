@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import CaptureError, WeightsError, listed
+from normscope.core.errors import CaptureError, NormscopeError, WeightsError, listed
 from normscope.graph.guard import StateGuard, untouched
 
 #: Units in the last place of the largest entry by which two runs of one function may differ.
@@ -68,18 +68,32 @@ class Fresh:
         self.model, self.flat = model, flat
         self.moved: tuple[str, ...] = ()
         self.drew = False
+        self._ran = False
 
     def state(self) -> StateGuard:
         """Return a context after which the model is again as it was before."""
         return untouched(self.model, parameters=False)
 
     def run(self, *several: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Run the model from its first state, on one input after another, and return what the last gave."""
+        """Run the model from its first state, on one input after another, and return what the last gave.
+
+        Raises:
+            CaptureError: if it ran before, and now raises.
+        """
         result: tuple[Tensor, ...] = ()
-        with self.state() as guard, torch.no_grad():
-            for inputs in several:
-                result = self.flat(*(t.clone() for t in inputs))
-            result = tuple(t.clone() for t in result)  # the guard may write to a buffer that was returned
+        try:
+            with self.state() as guard, torch.no_grad():
+                for inputs in several:
+                    result = self.flat(*(t.clone() for t in inputs))
+                result = tuple(t.clone() for t in result)  # the guard may write to a buffer that was returned
+        except (Exception, SystemExit) as error:
+            if not self._ran or isinstance(error, NormscopeError):
+                raise
+            raise CaptureError(
+                f"a network must run whenever it is called; run again, this one raised {type(error).__name__}: "
+                f"{next(iter(str(error).splitlines()), '')}"
+            ) from error
+        self._ran = True
         self.moved = tuple(dict.fromkeys(self.moved + guard.moved))
         self.drew |= guard.drew
         return result

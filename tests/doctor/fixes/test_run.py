@@ -117,3 +117,23 @@ def test_wrong_use_is_told() -> None:
         fix("model")  # type: ignore[arg-type]
     with pytest.raises(CaptureError, match="graph"):
         fix(nn.Linear(3, 2), input_shape=(4,))
+
+
+@pytest.mark.parametrize("ending", [".pt", ".safetensors"])
+@pytest.mark.parametrize(
+    "error", [RuntimeError("PytorchStreamWriter failed writing file"), OSError(28, "No space left")]
+)
+def test_a_full_disk_is_an_error_of_the_file(
+    ending: str, error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever class the writers raise, and nothing is left behind."""
+
+    def full(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr("torch.save", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    result = fix(nn.Linear(2, 2), torch.ones(1, 2))
+    with pytest.raises(OSError, match=r"disk full|No space left"):
+        result.save(tmp_path / f"w{ending}")
+    assert not list(tmp_path.iterdir())

@@ -15,7 +15,7 @@ import pytest
 from monitor.live.runs import begin, written
 from normscope.core.errors import InputError
 from normscope.monitor.live.feed import Feed
-from normscope.monitor.live.server import WatchServer
+from normscope.monitor.live.server import CONNECTIONS, WatchServer
 
 
 @pytest.fixture
@@ -264,3 +264,24 @@ def test_where_it_listens(tmp_path: Path) -> None:
     assert not wide.is_private
     assert "0.0.0.0" not in wide.url
     wide.close()
+
+
+def test_idle_connections_are_few(server: WatchServer) -> None:
+    """Beyond a number the server hangs up at once, and once they are gone it answers again."""
+    before = threading.active_count()
+    idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=10) for _ in range(CONNECTIONS + 40)]
+    closed = 0
+    for connection in idle[CONNECTIONS:]:
+        closed += connection.recv(1) == b""
+    assert closed == 40
+    assert threading.active_count() - before <= CONNECTIONS + 1
+    for connection in idle:
+        connection.close()
+    address = urlsplit(server.url)
+    for _ in range(200):
+        try:
+            if code(ask(server, f"{address.path}?{address.query}")) == 200:
+                return
+        except (OSError, IndexError):
+            time.sleep(0.05)
+    raise AssertionError("the server does not answer again")

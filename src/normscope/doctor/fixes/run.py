@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +90,7 @@ class FixResult:
         if target.suffix not in ENDINGS:
             raise InputError(f"weights are written to a file ending in {' or '.join(ENDINGS)}; got {target.name}")
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.state.items()}
-        with replacing(target) as temporary:
+        with replacing(target) as temporary, _as_os_error(target):
             if target.suffix == ".pt":
                 torch.save(tensors, temporary)
             else:
@@ -96,6 +98,19 @@ class FixResult:
 
                 save_file(tensors, temporary)
         return target
+
+
+@contextlib.contextmanager
+def _as_os_error(target: Path) -> Iterator[None]:
+    """Turn what torch and safetensors raise when a file cannot be written, on a full disk say, into an OSError."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (RuntimeError, SafetensorError) as error:
+        first = next(iter(str(error).splitlines()), type(error).__name__)
+        reason = f"the weights could not be written whole, is the disk full? ({first})"
+        raise OSError(errno.EIO, reason, str(target)) from error
 
 
 def fix(

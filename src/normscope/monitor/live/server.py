@@ -22,8 +22,8 @@ from normscope.monitor.live.feed import Feed, run_folders
 
 #: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
 HEARTBEAT, RETRY = 5.0, 1500
-#: Streams at the same time.
-STREAMS = 32
+#: Streams at the same time, connections in all, and seconds in which a new one must ask for something.
+STREAMS, CONNECTIONS, IDLE = 32, 64, 10
 _HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
@@ -52,6 +52,7 @@ class WatchServer(ThreadingHTTPServer):
     def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
         self.feed, self.host, self.token = feed, host, new_token()
         self.streams = threading.BoundedSemaphore(STREAMS)
+        self.connections = threading.BoundedSemaphore(CONNECTIONS)
         self._thread: threading.Thread | None = None
         if ":" in host:
             self.address_family = socket.AF_INET6
@@ -67,6 +68,24 @@ class WatchServer(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer beside the others, or, where there are too many, hang up: each takes a thread."""
+        if not self.connections.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            self.connections.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and make room for the next."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing about connections that broke off."""
@@ -129,7 +148,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     server: WatchServer
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = IDLE
 
     def version_string(self) -> str:
         """Return what the server calls itself."""
