@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import safetensors.torch
 import torch
 from torch import nn
 
@@ -19,11 +20,13 @@ from normscope.graph.safe_load import (
     FileKind,
     existing_file,
     is_mappable,
+    is_safetensors,
     refuse_unlike_numbers,
     safe_load,
     tensors_by_name,
     unlike_numbers,
 )
+from normscope.zoo.state_dict import read_state_dict
 
 DATA = FileKind("data", InputError, (".pt",), "save plain tensors")
 
@@ -253,3 +256,16 @@ def test_names_too_long_for_a_file_are_no_file(tmp_path: Path) -> None:
     """The system refuses even to look."""
     with pytest.raises(WeightsError, match="there is no"):
         existing_file(tmp_path / ("a" * 400 + ".pt"), CHECKPOINT)
+
+
+@pytest.mark.parametrize("ending", [".pt", ".bin", ".ckpt", ".th", ".safetensors"])
+def test_the_format_is_told_by_content(ending: str, tmp_path: Path) -> None:
+    """Under every ending that checkpoints have."""
+    file = tmp_path / f"m{ending}"
+    safetensors.torch.save_file({"weight": torch.ones(2, 2)}, file)
+    assert is_safetensors(file)
+    assert torch.equal(read_state_dict(file)["weight"], torch.ones(2, 2))
+    if ending != ".safetensors":
+        torch.save({"weight": torch.zeros(3)}, file)
+        assert not is_safetensors(file)
+        assert read_state_dict(file)["weight"].numel() == 3

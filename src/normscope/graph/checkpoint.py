@@ -26,6 +26,7 @@ from normscope.graph.safe_load import (
     SAFETENSORS,
     existing_file,
     is_mappable,
+    is_safetensors,
     refuse_unlike_numbers,
     safe_load,
     tensors_by_name,
@@ -159,7 +160,7 @@ def _pickled(path: Path) -> Iterator[tuple[list[str], Getter]]:
 
 
 def _opened(path: Path) -> Any:
-    return _safetensors(path) if path.suffix.lower() == SAFETENSORS else _pickled(path)
+    return _safetensors(path) if is_safetensors(path) else _pickled(path)
 
 
 def _shards(index: Path) -> dict[Path, list[str]]:
@@ -298,7 +299,7 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
         entries = list(group)
         if file is None:
             continue
-        mapped = file.suffix.lower() == SAFETENSORS or is_mappable(file)
+        mapped = is_safetensors(file) or is_mappable(file)
         size = max(WINDOW, *(entry.nbytes for entry in entries)) if mapped else sum(entry.nbytes for entry in entries)
         for run in _windows(entries, size):
             with _opened(file) as (_, get):

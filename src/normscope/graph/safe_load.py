@@ -17,7 +17,7 @@ from normscope.core.errors import NormscopeError, WeightsError, listed
 from normscope.core.paths import exists, is_file, is_folder
 
 SAFETENSORS = ".safetensors"
-PICKLED = (".pt", ".pth", ".bin", ".ckpt")
+PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".th")
 #: Keys under which training scripts put the state dict.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 #: Keys of the state of an optimizer.
@@ -77,6 +77,15 @@ def existing_file(path: Path, kind: FileKind) -> None:
         raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
     if path.stat().st_size == 0:
         raise kind.error(f"{kind.name} must hold tensors; {path} is empty (0 bytes); copy it again, or {kind.save}")
+
+
+def is_safetensors(path: Path) -> bool:
+    """Tell whether a file is of the safetensors format: by its ending, or by its first bytes under any other."""
+    if path.suffix.lower() == SAFETENSORS or not is_file(path):
+        return path.suffix.lower() == SAFETENSORS
+    with path.open("rb") as file:
+        head = file.read(9)
+    return head[8:] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
 
 
 def is_mappable(path: Path) -> bool:

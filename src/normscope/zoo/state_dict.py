@@ -13,8 +13,8 @@ from normscope.core.errors import WeightsError, listed
 from normscope.core.paths import expanded
 from normscope.graph.safe_load import (
     CHECKPOINT,
-    SAFETENSORS,
     existing_file,
+    is_safetensors,
     refuse_unlike_numbers,
     safe_load,
     tensors_by_name,
@@ -58,7 +58,7 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     """
     path = expanded(path)
     existing_file(path, CHECKPOINT)
-    content = _read_safetensors(path) if path.suffix.lower() == SAFETENSORS else safe_load(path, CHECKPOINT)
+    content = _read_safetensors(path) if is_safetensors(path) else safe_load(path, CHECKPOINT)
     tensors = tensors_by_name(content, str(path))
     refuse_unlike_numbers(tensors, str(path))
     return tensors
