@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
@@ -18,7 +19,9 @@ from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.dispatch import BRANCH_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.lipschitz.chains.join import Chains
+from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Search, search
 from normscope.operators.nonlinear import Opaque
@@ -30,6 +33,8 @@ from normscope.operators.survey import survey
 KINDS_PRINTED = ("batch_norm", "layer_norm")
 #: Samples of a batch that is bounded as one stacked input.
 STACKED = 16
+#: Samples whose Jacobians are computed at once, in float32: a first look.
+BATCH = 64
 #: Rounding of the logarithms themselves, added to every certified total.
 LOG_ROUNDING = 1e-12
 
@@ -56,7 +61,7 @@ def end_to_end(
     if work.options.without_normalizers:
         out["without_normalizers"] = attempt("the bound without normalizers", lambda: _without(work), None, told)
     work.say("lower bounds")
-    attained = attempt("the lower bound", lambda: _search(work, domain), Search(None, None, None), told)
+    attained = attempt("the lower bound", lambda: _search(work, domain, model, data), Search(None, None, None), told)
     work.best = attained.best
     if attained.failure:
         told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
@@ -189,8 +194,15 @@ def _without(work: Work) -> Value | None:
     return value
 
 
-def _search(work: Work, domain: Domain | None) -> Search:
-    """Search for inputs with a large Jacobian or quotient."""
+def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any) -> Search:
+    """Search for inputs with a large Jacobian or quotient, among all of the data where that is cheap."""
+    cost, outputs = forward_cost(work.program), sum(e.numel for _, e in work.program.outputs)
+    norms = None
+    look: Iterator[Tensor] = iter(())
+    if data is not None and work.stacked is None and outputs and work.options.points is None:
+        norms = batched_norms(work.captured, work.program, torch.float32)
+        given = batches(work, model, data, limit_for(cost, outputs))
+        look = (piece for batch in given for piece in batch[0].split(BATCH))
     return search(
         work.captured,
         work.program,
@@ -202,6 +214,8 @@ def _search(work: Work, domain: Domain | None) -> Search:
         ascent=work.options.ascent,
         seed=work.options.seed,
         progress=work.say,
+        norms=norms,
+        look=look,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,16 @@ from normscope.core.value import log_of
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
-from normscope.lipschitz.cost import is_large
+from normscope.lipschitz.climb import Norms, best_of, climb, rounds_for
+from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
 from normscope.lipschitz.overflow_safe import Rescaled, is_homogeneous
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
 from normscope.operators.survey import group_floor
+
+#: Of the inputs looked at all at once, how many are measured again one by one.
+BEST_LOOKED_AT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +74,8 @@ def search(
     ascent: int | None = None,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
+    norms: Norms | None = None,
+    look: Iterable[Tensor] = (),
 ) -> Search:
     """Measure Jacobian norms at given inputs and climb from the best.
 
@@ -84,12 +90,16 @@ def search(
         ascent: steps of ascent; ``None`` chooses by the cost.
         seed: of the start vectors.
         progress: called with a line of text.
+        norms: Jacobian norms of many inputs at once, where that is cheap.
+        look: batches of inputs to look at with it first, such as all of the data.
     """
     if not program.outputs or not inputs:
         return Search(None, None, None)
     say = progress or (lambda text: None)
     heavy = is_large(program)
-    inputs = inputs[: number_of_points(program, points)]
+    looked = _looked_at(norms, look, say)
+    first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
+    inputs = [*first, *inputs[: number_of_points(program, points)]]
     ascent = (0 if heavy else 30) if ascent is None else ascent
     dtype = torch.float32 if heavy else torch.float64
     found: list[tuple[float, Tensor, Tensor, list[Tensor]]] = []
@@ -126,8 +136,26 @@ def search(
         everywhere = max(everywhere, quotient)
         if all(_inside(precise, p, floors, ranges, factors) for p in (point, point + step)):
             on_floor = max(on_floor or 0.0, quotient)
+    if ascent and norms is not None and looked is not None:
+        rounds = rounds_for(forward_cost(program), sum(e.numel for _, e in program.outputs))
+        point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
+        higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
+        everywhere = max(everywhere, higher)
+        if _inside(precise, point, floors, ranges):
+            on_floor = max(on_floor or 0.0, higher)
     logs = (log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
     return Search(*logs, best=best or Best(found[0][3], x, direction, False))
+
+
+def _looked_at(norms: Norms | None, look: Iterable[Tensor], say: Callable[[str], None]) -> tuple[Tensor, Tensor] | None:
+    """Return the best of the inputs looked at and their norms, or ``None`` if there are none."""
+    if norms is None:
+        return None
+    say("Jacobians at the data points")
+    try:
+        return best_of(norms, look)
+    except (RuntimeError, NotImplementedError):  # an operation without a derivative; told below
+        return None
 
 
 def number_of_points(program: Program, points: int | None) -> int:

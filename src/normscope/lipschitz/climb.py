@@ -1,0 +1,155 @@
+r"""Jacobian norms of many inputs at once, and a climb from the best of them.
+
+In a batch whose samples do not meet, the gradient of the sum over samples of output k holds row k of every sample's
+Jacobian: as many gradients as there are outputs give all Jacobians, and
+:math:`\|J\|^2 = \lambda_{\max}(J J^T)` on the side of the outputs. The climb tries random steps of all scales from
+several points, and keeps what is larger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import as_floating, run
+from normscope.operators.program import Program
+
+#: Most outputs of a network whose Jacobians are formed row by row.
+MOST_OUTPUTS = 128
+#: Points the climb starts from, steps tried from each at once, and rounds.
+STARTS, TRIES, ROUNDS = 8, 24, 240
+#: Rounds without a rise by this much, relative, after which the climb ends.
+IDLE, RISE = 20, 1e-4
+#: Multiplications all rounds together may take, and those of the look at the data.
+CLIMB_WORK, LOOK_WORK = 6e10, 6e10
+
+Norms = Callable[[Tensor], Tensor]
+
+
+def batched_norms(captured: Captured, program: Program, dtype: torch.dtype = torch.float64) -> Norms | None:
+    """Return a function from a batch of inputs to the norms of their Jacobians, or ``None`` where there is none.
+
+    There is one where the model has one floating input, samples may be batched, and the outputs are few.
+
+    Args:
+        captured: the model.
+        program: its program at a batch of one.
+        dtype: precision to compute in.
+    """
+    graph = captured.graph
+    inputs = [node.name for node in graph if node.op == "input"]
+    if graph.batch != "dynamic" or len(inputs) != 1 or [b.name for b in program.blocks] != inputs:
+        return None
+    if not 0 < sum(expr.numel for _, expr in program.outputs) <= MOST_OUTPUTS:
+        return None
+    names = graph.output_names or [r.name for r in graph.nodes[-1].args]
+    keep = [i for i, name in enumerate(names) if name in {name for name, _ in program.outputs}]
+    tensors = {k: as_floating(v.detach(), dtype) for k, v in captured.tensors.items()}
+
+    def norms(batch: Tensor) -> Tensor:
+        x = as_floating(batch.detach(), dtype).requires_grad_(True)
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            found = run(graph, tensors, [x], None, dtype)
+            outputs = torch.cat([found[i].reshape(len(x), -1) for i in keep], 1)
+            rows = []
+            for k in range(outputs.shape[1]):
+                (row,) = torch.autograd.grad(outputs[:, k].sum(), x, retain_graph=True, allow_unused=True)
+                rows.append(torch.zeros_like(x).flatten(1) if row is None else row.flatten(1))
+        J = torch.stack(rows, 1).detach()
+        values = torch.linalg.eigvalsh(J @ J.mT)[:, -1].clamp_min(0.0).sqrt()
+        return torch.nan_to_num(values, nan=0.0, posinf=0.0)
+
+    return norms
+
+
+def best_of(norms: Norms, batches: Iterable[Tensor], count: int = STARTS) -> tuple[Tensor, Tensor] | None:
+    """Return the inputs with the largest norms among all batches, largest first, and these norms.
+
+    >>> batch = torch.tensor([[1.0], [3.0], [2.0]])
+    >>> best_of(lambda x: x[:, 0], [batch], 2)[0].flatten().tolist()
+    [3.0, 2.0]
+    """
+    points: Tensor | None = None
+    values = torch.zeros(0, dtype=torch.float64)
+    for batch in batches:
+        found = norms(batch).double()
+        points = batch if points is None else torch.cat([points, batch])
+        values = torch.cat([values, found])
+        top = values.argsort(descending=True, stable=True)[:count]
+        points, values = points[top], values[top]
+    return None if points is None else (points, values)
+
+
+def climb(
+    norms: Norms,
+    starts: Tensor,
+    values: Tensor,
+    *,
+    rounds: int = ROUNDS,
+    seed: int = 0,
+    progress: Callable[[str], None] = lambda text: None,
+) -> tuple[Tensor, float]:
+    """Return the input with the largest norm that random steps find, and the norm there.
+
+    Args:
+        norms: of a batch of inputs.
+        starts: inputs to start from, in float64.
+        values: the norms there.
+        rounds: how often a batch of steps is tried from every point.
+        seed: of the steps.
+        progress: called with a line of text.
+
+    >>> peak = lambda x: 1.0 / (1.0 + (x - 3.0).square().sum(1))
+    >>> point, value = climb(peak, torch.zeros(2, 1).double(), peak(torch.zeros(2, 1).double()), rounds=60)
+    >>> round(float(point), 1), round(value, 2)
+    (3.0, 1.0)
+    """
+    generator = torch.Generator().manual_seed(seed)
+    points, best = starts.double().clone(), values.double().clone()
+    count, shape = len(points), points.shape[1:]
+    spread = float(points.std()) if points.numel() > 1 else 0.0
+    typical = spread or float(points.abs().mean()) or 1.0
+    size = torch.full((count,), typical, dtype=torch.float64)
+    every = torch.arange(count)
+    wide = (1,) * len(shape)
+    high, idle = float(best.max()), 0
+    for index in range(rounds):
+        if index % 25 == 0:
+            progress(f"climbing from the best points, round {index + 1} of {rounds}, {float(best.max()):.4g}")
+        steps = torch.randn(count, TRIES, *shape, generator=generator, dtype=torch.float64)
+        lengths = size[:, None] * torch.rand(count, TRIES, generator=generator, dtype=torch.float64).square()
+        tried = points[:, None] + lengths.reshape(count, TRIES, *wide) * steps
+        found = norms(tried.flatten(0, 1)).double().reshape(count, TRIES)
+        top, where = found.max(1)
+        better = top > best
+        points[better] = tried[every, where][better]
+        best = torch.maximum(best, top)
+        idle = 0 if float(best.max()) > high * (1.0 + RISE) else idle + 1
+        high = max(high, float(best.max()))
+        if idle == IDLE:
+            break
+        size = torch.where(better, size * 1.3, size * 0.9).clamp(1e-3 * typical, 30.0 * typical)
+    first = int(best.argmax())
+    return points[first], float(best[first])
+
+
+def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS) -> int:
+    """Return how many rounds a network of a given cost allows: the same on every machine.
+
+    >>> rounds_for(1e4, 10), rounds_for(1e9, 10)
+    (240, 0)
+    """
+    return min(rounds, int(CLIMB_WORK / (cost * (1 + 2 * outputs) * STARTS * TRIES / 2)))
+
+
+def limit_for(cost: float, outputs: int) -> int:
+    """Return at how many data points the Jacobian of a network of a given cost may be looked at.
+
+    >>> limit_for(2e5, 10) > 10_000
+    True
+    """
+    return max(1, int(LOOK_WORK / (cost * (1 + 2 * outputs))))
