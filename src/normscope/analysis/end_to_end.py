@@ -50,6 +50,7 @@ def end_to_end(
     work.say("composing the bound on all inputs")
     found = attempt("the bound on all inputs", lambda: _everywhere(work, whole, mode), (nothing, None, None), told)
     out["global"], out["global_probabilistic"], out["global_composition"] = found
+    out["global_floor"] = attempt("the floor of free patterns", lambda: _floor(work, mode), None, told)
     domain: Domain | None = None
     out |= dict.fromkeys(("variance_floor", "variance_floor_probabilistic", "without_normalizers"))
     if work.seen is not None:
@@ -139,6 +140,16 @@ def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Va
     if delta == 0.0 or probable >= certified:
         return value, None
     return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
+
+
+def _floor(work: Work, mode: str | None) -> Value | None:
+    """Return what no bound can go below that lets every activation choose its slope by itself."""
+    if work.chains is None or not work.chains.used or len(work.program.outputs) != 1:
+        return None
+    log = work.chains.floor(work.program.outputs[0][1])
+    if log is None:
+        return None
+    return Value(log, Kind.LOWER, "activation patterns chosen freely", mode, "normscope Pattern floor")
 
 
 def _chains(work: Work, program: Program) -> Chains | None:

@@ -21,11 +21,11 @@ from normscope.operators.program import Program
 #: Most outputs of a network whose Jacobians are formed row by row.
 MOST_OUTPUTS = 128
 #: Points the climb starts from, steps tried from each at once, and rounds.
-STARTS, TRIES, ROUNDS = 8, 24, 240
+STARTS, TRIES, ROUNDS = 8, 32, 200
 #: Rounds without a rise by this much, relative, after which the climb ends.
-IDLE, RISE = 20, 1e-4
+IDLE, RISE = 60, 1e-4
 #: Multiplications all rounds together may take, and those of the look at the data.
-CLIMB_WORK, LOOK_WORK = 6e10, 6e10
+CLIMB_WORK, LOOK_WORK = 8e10, 6e10
 
 Norms = Callable[[Tensor], Tensor]
 
@@ -141,7 +141,7 @@ def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS) -> int:
     """Return how many rounds a network of a given cost allows: the same on every machine.
 
     >>> rounds_for(1e4, 10), rounds_for(1e9, 10)
-    (240, 0)
+    (200, 0)
     """
     return min(rounds, int(CLIMB_WORK / (cost * (1 + 2 * outputs) * STARTS * TRIES / 2)))
 

@@ -137,7 +137,8 @@ def search(
         if all(_inside(precise, p, floors, ranges, factors) for p in (point, point + step)):
             on_floor = max(on_floor or 0.0, quotient)
     if ascent and norms is not None and looked is not None:
-        rounds = rounds_for(forward_cost(program), sum(e.numel for _, e in program.outputs))
+        slow = 6.0 if any(e.op is not None and e.op.kind == "convolution" for e in program.layers) else 1.0
+        rounds = rounds_for(slow * forward_cost(program), sum(e.numel for _, e in program.outputs))
         point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
         higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
         everywhere = max(everywhere, higher)

@@ -32,6 +32,7 @@ END_TO_END: tuple[tuple[str, str, str | None], ...] = (
     ("printed_weights", "product of weight norms (Lemma 5)", None),
     ("global", "proved, all inputs", "lower_everywhere"),
     ("global_composition", "product of norms, all inputs", "lower_everywhere"),
+    ("global_floor", "no chain goes below", None),
     ("global_probabilistic", "proved, all inputs", "lower_everywhere"),
     ("variance_floor", "proved, variance floor", "lower"),
     ("variance_floor_probabilistic", "proved, variance floor", "lower"),

@@ -16,13 +16,19 @@ from normscope.lipschitz.chains.elimination import eliminate
 from normscope.lipschitz.chains.form import Form
 from normscope.lipschitz.chains.proof import prove
 from normscope.lipschitz.chains.region import Region
+from normscope.lipschitz.chains.repair import repaired
 from normscope.lipschitz.chains.search import reduced, search
 from normscope.lipschitz.chains.start import Start, start
+from normscope.lipschitz.chains.torus import TorusRegion, torus_region
 
 #: Work done in a second, in multiplications, for choosing a number of steps; a clock only ends what takes far longer.
 SPEED = 1.5e10
 #: Most evaluations of a search, and how much longer than planned it may take.
 MOST_STEPS, PATIENCE = 400, 3.0
+#: Frequencies a search on a torus begins with, how many are added from stage to stage, and the stages.
+FIRST_FREQUENCIES, MORE_FREQUENCIES, STAGES = 4, 3, 3
+#: How many times longer than the search the proof on a torus may take.
+LONGEST_PROOF = 6.0
 #: Sides from which a search runs in single precision.
 SINGLE_FROM = 256
 
@@ -59,16 +65,82 @@ def certify(
         seconds: about how long to search; the number of steps follows from it and the size, not from a clock.
         progress: called with a line of text.
     """
-    if not region.units or not fits(region) or any(map(math.isinf, source_logs)):
+    if not region.units or any(map(math.isinf, source_logs)):
         return None
     top = max(source_logs)
     weights = tuple(math.exp(max(log - top, -30.0)) for log in source_logs)
-    form = dense_form(region, weights)
-    if form is None:
+    units = len(region.units)
+    if fits(region):
+        form = dense_form(region, weights)
+        progress(f"chain of {units} activations")
+        found = None if form is None else certify_form(form, seconds=seconds)
+        return None if found is None else Certificate(tuple(found[0]), "dense chain", units, found[1])
+    torus = torus_region(region)
+    if torus is None:
         return None
-    progress(f"chain of {len(region.units)} activations")
-    found = certify_form(form, seconds=seconds)
-    return None if found is None else Certificate(tuple(found[0]), "dense chain", len(region.units), found[1])
+    progress(f"chain of {units} activations on a torus")
+    found = certify_torus(torus, weights, seconds=seconds, progress=progress)
+    return None if found is None else Certificate(tuple(found[0]), "torus chain", units, found[1])
+
+
+def certify_torus(
+    torus: TorusRegion, weights: tuple[float, ...], *, seconds: float, progress: Callable[[str], None]
+) -> tuple[list[float], int] | None:
+    """Return logarithms of proved constants of a region on a torus, one per source, and the steps of the search.
+
+    Multipliers are searched for at few frequencies, those at which the whole was worst so far, and proved at all. Where
+    the proof alone would take much longer than the search may, nothing is returned.
+    """
+    frequencies = torus.frequencies()
+    chosen = frequencies[:: max(1, len(frequencies) // FIRST_FREQUENCIES)]
+    began = time.process_time()
+    late = lambda: time.process_time() - began > PATIENCE * seconds + 1.0  # noqa: E731
+    few = torus.form(chosen, weights)
+    once = work_of(few) / SPEED * len(frequencies) / len(chosen)  # seconds for one look at all frequencies
+    if 2 * once > LONGEST_PROOF * seconds:
+        return None
+    try:
+        first = start(few)
+    except NonFiniteError:
+        return None
+    multipliers, steps = first.multipliers, 0
+    balance = -torch.tensor(first.form.weights, dtype=torch.float64).log()
+    stages = STAGES if STAGES * once < seconds else 1
+    for stage in range(stages):
+        small = first.measured(torus.form(chosen, weights)).converted(torch.complex64)
+        ready = repaired(small, multipliers, balance)
+        progress(f"search at {len(chosen)} frequencies of {len(frequencies)}, stage {stage + 1} of {stages}")
+        found = None
+        if ready is not None:
+            found = search(small, ready[0], steps=planned_steps(small, seconds / stages), out_of_time=late)
+        if found is not None:
+            multipliers, balance, steps = found.multipliers, found.balance, steps + found.steps
+        if stage + 1 < stages:
+            everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
+            whole = repaired(everywhere, multipliers, balance)
+            worst = [] if whole is None else whole[1].argsort(descending=True)[:MORE_FREQUENCIES].tolist()
+            chosen = sorted({*chosen, *(frequencies[i] for i in worst)})
+    progress(f"proof at {len(frequencies)} frequencies")
+    proved = _proved_on_torus(torus, first, weights, [m * (1.0 + 1e-6) for m in multipliers], balance)
+    return None if proved is None else (proved, steps)
+
+
+def _proved_on_torus(
+    torus: TorusRegion, first: Start, weights: tuple[float, ...], multipliers: list[Tensor], balance: Tensor
+) -> list[float] | None:
+    """Return logarithms of the constants that multipliers, raised where need be, prove at all frequencies."""
+    frequencies = torus.frequencies()
+    whole = repaired(first.measured(torus.form(frequencies, weights)), multipliers, balance)
+    if whole is None or not bool(whole[1].isfinite().all()) or not float(whole[1].max()) > 0.0:
+        return None
+    constants = [math.sqrt(float(whole[1].max())) * math.exp(float(b)) for b in balance]
+    raised = list(constants)
+    for frequency in frequencies:
+        proved = prove(first.measured(torus.form([frequency], weights)), whole[0], constants)
+        if proved is None:
+            return None
+        raised = [max(a, b) for a, b in zip(raised, proved, strict=True)]
+    return [math.log(c) + unit + 1e-13 for c, unit in zip(raised, first.log_units, strict=True)]
 
 
 def certify_form(form: Form, *, seconds: float) -> tuple[list[float], int] | None:
@@ -108,6 +180,11 @@ def planned_steps(form: Form, seconds: float) -> int:
     >>> planned_steps(chain([torch.eye(2), torch.eye(2)]), 1.0)
     400
     """
+    return max(1, min(MOST_STEPS, int(seconds * SPEED / work_of(form))))
+
+
+def work_of(form: Form) -> float:
+    """Return about how many multiplications one evaluation of a form takes."""
     work = 5e6 * len(form.units)  # what every step costs whatever its size
     sizes = form.sizes
     readers: list[set[int]] = [set(unit.inputs) for unit in form.units]
@@ -118,8 +195,7 @@ def planned_steps(form: Form, seconds: float) -> int:
         width = sum(sizes[j] for j in fill)
         work += form.blocks * sizes[number] * (sizes[number] ** 2 + 3 * sizes[number] * width + 2 * width**2)
     work += 10 * form.blocks * sum(form.sources) ** 3
-    work *= 4 if form.dtype.is_complex else 1
-    return max(1, min(MOST_STEPS, int(seconds * SPEED / work)))
+    return work * (4 if form.dtype.is_complex else 1)
 
 
 def _proved(first: Start, small: Form, multipliers: list[Tensor], balance: Tensor) -> list[float] | None:

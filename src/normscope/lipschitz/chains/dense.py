@@ -62,14 +62,14 @@ def _blocks(expr: Expr, atoms: Mapping[int, Expr], numbers: Mapping[int, int]) -
     found = {}
     for key in sorted(expr.atoms):
         if key in atoms:
-            block = _matrix(atoms[key], expr)
+            block = linear_block(atoms[key], expr)
             if block is None:
                 return None
             found[numbers[key]] = block
     return found
 
 
-def _matrix(atom: Expr, expr: Expr) -> Block | None:
+def linear_block(atom: Expr, expr: Expr) -> Block | None:
     """Return the matrix of the linear map from one atom, all others zero, and a bound of its error."""
     order = [e for e in between(atom, expr) if atom.id in e.atoms and e.id != atom.id]
     if not order:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from normscope.lipschitz.chains.certificate import Certificate, certify
+from normscope.lipschitz.chains.dense import dense_form, fits
+from normscope.lipschitz.chains.floor import STARTS, pattern_floor
 from normscope.lipschitz.chains.region import Region, region_below
+from normscope.lipschitz.chains.search import reduced
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip
 from normscope.operators.program import Program
 
 #: Seconds of search for all regions of a network together, unless told otherwise.
 SECONDS = 4.0
+#: Sides from which few patterns are tried for the floor.
+WIDE = 160
 
 
 class Chains:
@@ -61,3 +67,15 @@ class Chains:
                 found = certify(region, logs, seconds=self.seconds, progress=self.progress)
             self._found[target.id] = region, found
         return self._found[target.id]
+
+    def floor(self, target: Expr) -> float | None:
+        """Return the logarithm of what no bound over free activation patterns can go below, where that is cheap."""
+        region = region_below(target, self._atoms)
+        if len(region.sources) != 1 or region.sources[0].atom.inputs or not region.units or not fits(region):
+            return None
+        form = dense_form(region, (1.0,))
+        if form is None:
+            return None
+        starts = STARTS if max(form.sizes) <= WIDE else 2
+        value = pattern_floor(reduced(form), starts=starts)
+        return math.log(value) if 0.0 < value < math.inf else None

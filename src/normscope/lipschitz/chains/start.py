@@ -33,12 +33,18 @@ class Start:
         multipliers: multipliers of it, about one, for every unit.
         square: the largest eigenvalue they leave, about one.
         log_units: logarithms of the constants of each source that are one in the units of the form.
+        scales: logarithms of the units of every source and unit, entry by entry.
     """
 
     form: Form
     multipliers: list[Tensor]
     square: float
     log_units: list[float]
+    scales: list[Tensor]
+
+    def measured(self, form: Form) -> Form:
+        """Return another form of the same parts, at other frequencies, in the same units."""
+        return _in_units(form, self.scales)
 
 
 def start(form: Form) -> Start:
@@ -61,15 +67,21 @@ def start(form: Form) -> Start:
     sources = [torch.full((n,), unit_log - _power_of_two(_log(w)).item(), dtype=torch.float64) for n, w in
                zip(form.sources, form.weights, strict=True)]  # fmt: skip
     scales = [*sources, *roots]
+    scaled = _in_units(form, scales)
+    shared = [
+        (given - 2 * _shared(unit, root)).exp() for unit, given, root in zip(form.units, logs, roots, strict=True)
+    ]
+    log_units = [float(source[0]) for source in sources]
+    return Start(scaled, shared, math.exp(log_square - 2 * unit_log), log_units, scales)
+
+
+def _in_units(form: Form, scales: list[Tensor]) -> Form:
+    """Return a form with every entry measured in its own unit, a power of two."""
     units = tuple(
         replace(unit, inputs=_scaled(unit.inputs, scales, scales[k + form.first])) for k, unit in enumerate(form.units)
     )
     weights = tuple(math.exp(math.log(w) - _power_of_two(_log(w)).item()) for w in form.weights)
-    scaled = Form(form.sources, units, _scaled(form.target, scales, None), weights)
-    shared = [
-        (given - 2 * _shared(unit, root)).exp() for unit, given, root in zip(form.units, logs, roots, strict=True)
-    ]
-    return Start(scaled, shared, math.exp(log_square - 2 * unit_log), [float(s[0]) for s in sources])
+    return Form(form.sources, units, _scaled(form.target, scales, None), weights)
 
 
 def _backwards(form: Form) -> tuple[list[Tensor], float]:

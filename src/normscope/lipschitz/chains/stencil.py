@@ -1,0 +1,188 @@
+r"""Linear maps between images as stencils: :math:`y_o = \sum_d A_d x_{s o + d}`, with a matrix over channels per tap.
+
+Convolutions, factors per channel, subsampling, padding and sums of channels are of this kind, and are recognised by
+what they do, entry by entry.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.operators.expression import Expr, LinearOp
+
+Offset = tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False)
+class Stencil:
+    """A map from one image to another.
+
+    Attributes:
+        stride: the step s on both axes.
+        taps: the matrices ``(outputs, inputs)`` by offset, in float64.
+        roundings: how often an entry may have been rounded, relative to its own size.
+    """
+
+    stride: Offset
+    taps: Mapping[Offset, Tensor]
+    roundings: int = 0
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Tell whether every place depends on itself alone."""
+        return self.stride == (1, 1) and set(self.taps) == {(0, 0)}
+
+    def after(self, matrix: Tensor, roundings: int) -> Stencil:
+        """Return the map followed by a matrix or a diagonal (one axis) over channels."""
+        turned = {d: matrix[:, None] * a if matrix.ndim == 1 else matrix @ a for d, a in self.taps.items()}
+        return Stencil(self.stride, turned, self.roundings + roundings)
+
+    def plus(self, other: Stencil) -> Stencil | None:
+        """Return the sum of two maps, or ``None`` if their strides differ; offsets of both are kept apart."""
+        if self.stride != other.stride or set(self.taps) & set(other.taps):
+            return None
+        return Stencil(self.stride, {**self.taps, **other.taps}, max(self.roundings, other.roundings))
+
+
+def identity(channels: int) -> Stencil:
+    """Return the identity on images.
+
+    >>> identity(3).is_pointwise
+    True
+    """
+    return Stencil((1, 1), {(0, 0): torch.eye(channels, dtype=torch.float64)})
+
+
+def is_image(expr: Expr) -> bool:
+    """Tell whether a tensor is one image: a batch of one, channels, two axes."""
+    return len(expr.shape) == 4 and expr.shape[0] == 1
+
+
+def stencils(expr: Expr) -> dict[int, Stencil] | None:
+    """Return a tensor as stencils of the atoms it depends on, by their ids, or ``None`` if it is none."""
+    found: dict[int, dict[int, Stencil]] = {}
+    for e in _order(expr):
+        below = [found[i.id] for i in e.inputs if i.atoms]
+        if e.op is None:
+            found[e.id] = {e.id: identity(e.shape[1])} if is_image(e) else {}
+        elif not e.atoms:
+            continue
+        elif not is_image(e):
+            return None
+        else:
+            step = _added(below) if e.op.kind == "sum" else _one(e.op, e, below[0]) if len(below) == 1 else None
+            if step is None:
+                return None
+            found[e.id] = step
+    return found.get(expr.id)
+
+
+def _order(expr: Expr) -> list[Expr]:
+    """Return all expressions below one, in order of evaluation, atoms included."""
+    seen: dict[int, Expr] = {}
+    stack = [expr]
+    while stack:
+        item = stack.pop()
+        if item.id not in seen:
+            seen[item.id] = item
+            stack.extend(item.inputs)
+    return [seen[key] for key in sorted(seen)]
+
+
+def _added(parts: list[dict[int, Stencil]]) -> dict[int, Stencil] | None:
+    """Return a sum of maps, atom by atom."""
+    total: dict[int, Stencil] = {}
+    for part in parts:
+        for key, stencil in part.items():
+            joined = stencil if key not in total else total[key].plus(stencil)
+            if joined is None:
+                return None
+            total[key] = joined
+    return total
+
+
+def _one(op: LinearOp, e: Expr, below: dict[int, Stencil]) -> dict[int, Stencil] | None:
+    """Return one operation after maps of atoms."""
+    source = e.inputs[0]
+    if not is_image(source):
+        return None
+    if op.kind == "diagonal":
+        scale = _by_channel(op.data["scale"], e.shape)
+        return None if scale is None else {key: s.after(scale, 10) for key, s in below.items()}
+    if op.kind == "convolution":
+        return _convolved(op, below)
+    if op.kind in ("isometry", "embedding") or (op.kind == "contraction" and op.data.get("coordinate")):
+        chosen = _chosen(op, source, e)
+        if chosen is None:
+            return None
+        (down, right), matrix = chosen
+        return {
+            key: Stencil(
+                (down * s.stride[0], right * s.stride[1]), {d: matrix @ a for d, a in s.taps.items()}, s.roundings
+            )
+            for key, s in below.items()
+        }
+    return None
+
+
+def _by_channel(scale: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+    """Return factors that depend on the channel alone as a vector."""
+    full = scale.to(torch.float64)
+    full = full.reshape((1,) * (len(shape) - full.ndim) + tuple(full.shape))
+    if any(size != 1 for axis, size in enumerate(full.shape) if axis != 1):
+        return None
+    return full.flatten().expand(shape[1])
+
+
+def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | None:
+    """Return a convolution with zero padding after maps that act place by place (elsewhere padding would matter)."""
+    data = op.data
+    weight = data["weight"].to(torch.float64)
+    if weight.ndim != 4 or data["transposed"] or data["groups"] != 1:
+        return None
+    if not all(s.is_pointwise for s in below.values()):
+        return None
+    if any(bool((s.taps[0, 0] - torch.diag(s.taps[0, 0].diagonal())).any()) for s in below.values()):
+        return None  # a matrix over channels first: its products with the kernel would be rounded sums
+    starts = [pad[0] for pad in data["padding"]]
+    found = {}
+    for key, s in below.items():
+        before = s.taps[0, 0].diagonal()
+        taps = {
+            (i * data["dilation"][0] - starts[0], j * data["dilation"][1] - starts[1]): weight[:, :, i, j] * before
+            for i, j in itertools.product(range(weight.shape[2]), range(weight.shape[3]))
+        }
+        found[key] = Stencil(tuple(data["stride"]), taps, s.roundings + 1)
+    return found
+
+
+def _chosen(op: LinearOp, source: Expr, e: Expr) -> tuple[Offset, Tensor] | None:
+    """Return the stride and the matrix over channels of an operation that copies entries, or ``None``.
+
+    It is asked where each entry comes from; what it does to all others follows, entry by entry, and is compared.
+    """
+    count = source.numel
+    numbers = torch.arange(1, count + 1, dtype=torch.float64).reshape(source.shape)
+    taken = op.apply(numbers).to(torch.int64)[0]
+    height, width = source.shape[2:]
+    stride = (max(1, round(height / e.shape[2])), max(1, round(width / e.shape[3])))
+    rows, columns = torch.arange(e.shape[2]) * stride[0], torch.arange(e.shape[3]) * stride[1]
+    if int(rows.max()) >= height or int(columns.max()) >= width:
+        return None
+    matrix = torch.zeros(e.shape[1], source.shape[1], dtype=torch.float64)
+    for channel in range(e.shape[1]):
+        first = int(taken[channel, 0, 0])
+        if first == 0:
+            meant = torch.zeros_like(taken[channel])
+        else:
+            origin = (first - 1) // (height * width)
+            matrix[channel, origin] = 1.0
+            meant = 1 + origin * height * width + rows[:, None] * width + columns
+        if not bool((taken[channel] == meant).all()):
+            return None
+    return stride, matrix
