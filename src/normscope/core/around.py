@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from normscope.core.value import Value, json_number
@@ -23,13 +23,13 @@ class Neighbourhood:
         constants: the certified constant at each point, in the order the points were taken; infinite where there is
             none.
         bound: what a share of all inputs stays below, with a confidence; nothing with too few points.
-        seconds: CPU time for each point, on average.
+        seconds: CPU time for each point, on average; not stored, so that a seed gives the same file.
     """
 
     radius: float
     constants: tuple[float, ...]
     bound: Value | None
-    seconds: float = 0.0
+    seconds: float = field(default=0.0, compare=False)
 
     @property
     def unbounded(self) -> int:
@@ -93,7 +93,6 @@ class Around:
                 "largest": json_number(n.largest),
                 "unbounded": n.unbounded,
                 "constants": [json_number(c) for c in n.constants],
-                "seconds": n.seconds,
             }
             for n in self.neighbourhoods
         ]
@@ -113,7 +112,6 @@ class Around:
                 n["radius"],
                 tuple(float(c) for c in n["constants"]),
                 None if n["bound"] is None else Value.from_dict(n["bound"]),
-                n["seconds"],
             )
             for n in data["neighbourhoods"]
         )
