@@ -179,7 +179,7 @@ BAD: list[tuple[str, list[str], list[str]]] = [
             ["--check"],
         )
     ),
-    ("checkpoint beside --stacked", ["good.pt", "--stacked"], ["got --stacked/--no-stacked beside"]),
+    ("checkpoint beside --stacked", ["good.pt", "--stacked"], ["--stacked/--no-stacked cannot be used"]),
     (
         "report and none",
         ["net.py:good", "--report", "a.html", "--no-report"],
