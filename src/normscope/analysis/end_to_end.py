@@ -152,11 +152,11 @@ def _floor(work: Work, mode: str | None) -> Value | None:
     return Value(log, Kind.LOWER, "activation patterns chosen freely", mode, "normscope Pattern floor")
 
 
-def _chains(work: Work, program: Program) -> Chains | None:
+def _chains(work: Work, program: Program, share: float = 1.0) -> Chains | None:
     """Return the chains of a program, none if no time is to be spent on them or the batch is the input."""
     if not work.options.time or work.stacked is not None:
         return None
-    return Chains(program, seconds=work.options.time, progress=work.say)
+    return Chains(program, seconds=share * work.options.time, progress=work.say)
 
 
 def rounded_up(log: float) -> float:
@@ -194,7 +194,7 @@ def _without(work: Work) -> Value | None:
     work.say("composing the bound without normalizers")
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)
     whole = everywhere_of(work)
-    chains = _chains(work, program)
+    chains = _chains(work, program, share=0.25)  # for comparison only
     composition = Composition(program, Domain(whole), work.norms, chains)
     value, _ = _values(composition, whole, None)
     if math.isinf(value.log) and value.log > 0 and work.seen is not None:
