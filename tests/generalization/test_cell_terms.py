@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
-from normscope.generalization import g_paper, g_tight, g_total_variation
+from normscope.generalization import g_multinomial, g_paper, g_tight, g_total_variation
 
 CASES = [(1, 2, 10), (5, 10, 100), (40, 50, 400), (200, 1000, 1000), (3, 1000, 5000)]
 
@@ -53,7 +54,7 @@ def test_known_numbers() -> None:
 
 def test_wrong_arguments() -> None:
     """An unbounded loss, more occupied cells than samples, no probability."""
-    with pytest.raises(InputError, match="finite C, got inf"):
+    with pytest.raises(InputError, match="bounded loss, got a largest loss of inf"):
         g_tight(math.inf, 1, 2, 3, 0.1)
     for occupied in (0, 4, 11):
         with pytest.raises(InputError, match="occupied cells"):
@@ -61,3 +62,28 @@ def test_wrong_arguments() -> None:
     for delta in (0.0, 1.0, math.nan):
         with pytest.raises(InputError, match="between 0 and 1"):
             g_total_variation(1.0, 10, 3, delta)
+
+
+@pytest.mark.parametrize(
+    ("samples", "cells", "printed", "multinomial"),
+    [
+        (50_000, 10, 0.086, 0.010),
+        (50_000, 100, 0.344, 0.027),
+        (50_000, 1000, 1.54, 0.083),
+        (50_000, 10_000, 9.04, 0.263),
+        (1_281_167, 100, 0.063, 0.0053),
+        (1_281_167, 1000, 0.236, 0.0165),
+    ],
+)
+def test_table_of_terms(samples: int, cells: int, printed: float, multinomial: float) -> None:
+    """A table worked out apart from this code, delta = 0.05, every cell occupied."""
+    assert g_paper(1.0, cells, cells, samples, 0.05).value == pytest.approx(printed, rel=0.01)
+    assert g_multinomial(1.0, cells, samples, 0.05).value == pytest.approx(multinomial, rel=0.02)
+
+
+def test_multinomial_term_holds() -> None:
+    """The total variation of 20 cells and 200 samples exceeds it in at most a tenth of 2000 draws."""
+    source = np.random.default_rng(0)
+    p = source.dirichlet(np.ones(20))
+    apart = 0.5 * np.abs(source.multinomial(200, p, size=2000) / 200 - p).sum(1)
+    assert (apart > g_multinomial(1.0, 20, 200, 0.1).value).mean() <= 0.1

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import rel_entr
+from scipy.stats import binom
+from torch.distributions import Normal, kl_divergence
 
 from normscope.core.errors import InputError
-from normscope.generalization import pac_bayes_bound, pac_bayes_printed
+from normscope.generalization import (
+    averaged_loss,
+    gaussian_divergence,
+    pac_bayes_bound,
+    pac_bayes_kl,
+    pac_bayes_lambda,
+    pac_bayes_printed,
+    pac_bayes_quadratic,
+)
 
 
 @pytest.mark.parametrize("samples", [8, 100, 10**6])
@@ -34,3 +46,54 @@ def test_refused() -> None:
         pac_bayes_bound(-1.0, 10, 0.1)
     with pytest.raises(InputError, match="at least 8 samples"):
         pac_bayes_printed(1.0, 7, 0.1)
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.028, 0.3])
+@pytest.mark.parametrize("divergence", [0.0, 50.0, 5144.0])
+def test_inversions_are_ordered(loss: float, divergence: float) -> None:
+    """Kl is the tightest; the best lambda is the quadratic one; any other lambda is no better."""
+    at = (loss, divergence, 55_000, 0.025)
+    kl, quadratic, best = (f(*at).value for f in (pac_bayes_kl, pac_bayes_quadratic, pac_bayes_lambda))
+    assert kl <= quadratic * (1 + 1e-9)
+    assert kl <= loss + pac_bayes_bound(divergence, 55_000, 0.025).value + 1e-12
+    assert best == pytest.approx(quadratic, rel=1e-9)
+    assert all(pac_bayes_lambda(*at, weight=w).value >= best * (1 - 1e-12) for w in (0.1, 0.7, 1.5))
+
+
+def test_known_certificate() -> None:
+    """KL 5144, 55,000 samples, training error 0.028 of the randomized network, delta 0.025: 0.1607, published 0.161."""
+    found = pac_bayes_kl(0.028, 5144, 55_000, 0.025).value
+    assert found == pytest.approx(0.1607, abs=5e-5)
+    budget = (5144 + math.log(2 * math.sqrt(55_000) / 0.025)) / 55_000
+    assert rel_entr(0.028, found) + rel_entr(0.972, 1 - found) == pytest.approx(budget, rel=1e-9)
+
+
+def test_average_over_draws() -> None:
+    """The limit fails for at most delta of the outcomes, summed exactly."""
+    limits = np.array([averaged_loss(k / 50, 50, 0.1) for k in range(51)])
+    assert binom.pmf(np.arange(51), 50, 0.2)[limits < 0.2].sum() <= 0.1
+
+
+def test_divergence_of_gaussians() -> None:
+    """As torch computes it for the prior that was chosen, and no worse than its neighbours on the grid."""
+    sizes, distances, noises = [300, 20], [7.0, 0.5], [0.1, 0.3]
+    found, price = gaussian_divergence(sizes, distances, noises)
+    expected = 0.0
+    for n, r, s in zip(sizes, distances, noises, strict=True):
+        spread = 2.0 ** math.ceil(math.log2(s * s + r * r / n))
+        mean = torch.full((n,), r / math.sqrt(n), dtype=torch.float64)
+        posterior = Normal(mean, torch.full((n,), s, dtype=torch.float64))
+        prior = Normal(torch.zeros(n, dtype=torch.float64), math.sqrt(spread) * torch.ones(n, dtype=torch.float64))
+        expected += float(kl_divergence(posterior, prior).sum())
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert price > 0
+    rescaled = gaussian_divergence(sizes, [7.0 * 16, 0.5], [0.1 * 16, 0.3])[0]
+    assert rescaled == pytest.approx(found, rel=1e-6)
+
+
+def test_refused_weights_and_blocks() -> None:
+    """A lambda outside (0, 2), noise of zero."""
+    with pytest.raises(InputError, match="between 0 and 2"):
+        pac_bayes_lambda(0.1, 1.0, 100, 0.1, weight=2.0)
+    with pytest.raises(InputError, match="positive noise"):
+        gaussian_divergence([3], [1.0], [0.0])

@@ -76,7 +76,7 @@ def test_a_partition_built_from_the_data_would_fail() -> None:
 def test_wrong_arguments() -> None:
     """An unbounded loss, constants of the wrong number or sign."""
     x, parts = _uniform(10, 0), grid([0.0], [1.0], [2])
-    with pytest.raises(InputError, match="finite C"):
+    with pytest.raises(InputError, match="bounded loss"):
         partition_bound(parts, x, 1.0, largest=math.inf, delta=0.1)
     for constants in ([1.0], [1.0, -1.0], -1.0):
         with pytest.raises(InputError, match="constants are one for all"):

@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
-from normscope.generalization import vc_bound, vc_bound_printed, vc_dimension_linear
+from normscope.generalization import vc_bound, vc_bound_printed, vc_dimension_linear, vc_dimension_network, vc_gap
 
 
 def _separable(points: torch.Tensor, signs: tuple[int, ...]) -> bool:
@@ -50,3 +50,23 @@ def test_refused() -> None:
         vc_bound(1, 10, math.nan)
     with pytest.raises(InputError):
         vc_dimension_linear(0)
+
+
+def test_gap_for_any_number_of_samples() -> None:
+    """The classical bound where there are enough samples, above one where there are too few."""
+    assert vc_gap(10, 1000, 0.05).value == pytest.approx(vc_bound(10, 1000, 0.05).value)
+    assert vc_gap(1e9, 50_000, 0.05).value > 1
+    assert vc_gap(99_999, 50_000, 0.05).value <= vc_gap(1e9, 50_000, 0.05).value
+    with pytest.raises(InputError):
+        vc_gap(0, 10, 0.1)
+
+
+def test_dimension_of_a_network() -> None:
+    """By hand for two layers, above the true dimension for one linear unit, growing with every size."""
+    r = 1 * 5 + 2 * 1
+    expected = 2 + (15 + 21) * math.log2(4 * math.e * r * math.log2(2 * math.e * r))
+    assert vc_dimension_network([15, 21], [5, 1]) == pytest.approx(expected)
+    assert vc_dimension_network([3], [1]) >= vc_dimension_linear(2)
+    assert vc_dimension_network([15, 21], [5, 1], breakpoints=2) > expected
+    with pytest.raises(InputError):
+        vc_dimension_network([], [])

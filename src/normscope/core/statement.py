@@ -21,6 +21,21 @@ PAPERS = {
     "kuczynski1992": "J. Kuczynski and H. Wozniakowski, Estimating the largest eigenvalue by the power and "
     "Lanczos algorithms with a random start, 1992",
     "rump2006": "S. M. Rump, Verification of positive definiteness, 2006",
+    "clopper1934": "C. J. Clopper and E. S. Pearson, The use of confidence or fiducial limits, 1934",
+    "bartlett2017": "P. L. Bartlett, D. J. Foster, M. Telgarsky, Spectrally-normalized margin bounds for neural "
+    "networks, 2017",
+    "bartlett2019": "P. L. Bartlett, N. Harvey, C. Liaw, A. Mehrabian, Nearly-tight VC-dimension bounds for piecewise "
+    "linear neural networks, 2019",
+    "golowich2018": "N. Golowich, A. Rakhlin, O. Shamir, Size-independent sample complexity of neural networks, 2018",
+    "gonon2024": "A. Gonon et al., A path-norm toolkit for modern networks, 2024",
+    "hou2023": "S. Hou, P. Kassraie, A. Kratsios, A. Krause, J. Rothfuss, Instance-dependent generalization bounds via "
+    "optimal transport, 2023",
+    "lyu2022": "K. Lyu, Z. Li, S. Arora, Understanding the generalization benefit of normalization layers, 2022",
+    "maurer2004": "A. Maurer, A note on the PAC Bayesian theorem, 2004",
+    "neyshabur2018": "B. Neyshabur, S. Bhojanapalli, N. Srebro, A PAC-Bayesian approach to spectrally-normalized margin "
+    "bounds for neural networks, 2018",
+    "thanphan2025": "K. Than and D. Phan, Non-vacuous generalization bounds for deep neural networks without any "
+    "modification to the trained models, first version, 2025",
     "normscope": "proved in the documentation of this project (docs/theory.md)",
 }
 

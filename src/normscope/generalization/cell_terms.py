@@ -66,10 +66,25 @@ def g_total_variation(largest: float, cells: int, samples: int, delta: float) ->
     return _value(size, delta, "normscope Proposition GEN-3")
 
 
+@statement("normscope", "Proposition GEN-12", holds="cells chosen before the data, 0 <= loss <= C")
+def g_multinomial(largest: float, cells: int, samples: int, delta: float) -> Value:
+    """Return ``C sqrt((N ln 2 + ln(1/delta))/(2 m))``, by a union over all sets of cells.
+
+    Raises:
+        InputError: if a number is out of its range.
+
+    >>> round(g_multinomial(1.0, 100, 50_000, 0.05).value, 4)
+    0.0269
+    """
+    _check(largest, 1, cells, samples, delta)
+    size = largest * math.sqrt((cells * math.log(2) + math.log(1 / delta)) / (2 * samples))
+    return _value(size, delta, "normscope Proposition GEN-12")
+
+
 def _check(largest: float, occupied: int, cells: int, samples: int, delta: float) -> None:
     if not (math.isfinite(largest) and largest >= 0):
         raise InputError(
-            f"the loss is between 0 and a finite C, got {largest}: clip it, as cross-entropy has no largest"
+            f"Expected a bounded loss, got a largest loss of {largest}. Clip the loss: cross-entropy is unbounded."
         )
     if not 1 <= occupied <= min(cells, samples):
         raise InputError(

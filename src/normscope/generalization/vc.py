@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import up
@@ -55,6 +56,63 @@ def vc_bound(dimension: int, samples: int, delta: float) -> Value:
     return Value.of(
         up(size, 32.0), Kind.PROBABILISTIC, statement="normscope Proposition GEN-5", assumptions=assumed, delta=delta
     )
+
+
+@statement("normscope", "Proposition GEN-13", holds="cited (Vapnik 1998); 0-1 loss, any number of samples")
+def vc_gap(dimension: float, samples: int, delta: float) -> Value:
+    """Return ``sqrt((ln S + log(4/delta))/m)``, ``S`` the most patterns on ``2 m`` samples.
+
+    ``ln S`` is at most ``d ln(2 e m/d)`` for ``d <= 2 m`` and ``2 m ln 2`` always, so that a network with more
+    dimensions than samples gets a number above one, which says nothing.
+
+    Args:
+        dimension: ``d``, the VC dimension of the wrong decisions of the family.
+        samples: ``m``.
+        delta: probability with which it may fail.
+
+    Raises:
+        InputError: if a number is out of its range.
+
+    >>> round(vc_gap(10, 1000, 0.05).value, 4), round(vc_gap(1e8, 50_000, 0.05).value, 2)
+    (0.2595, 1.18)
+    """
+    if dimension < 1 or samples < 1 or not 0 < delta < 1:
+        raise InputError(f"Expected a dimension, samples and a probability, got {dimension}, {samples} and {delta}.")
+    patterns = 2 * samples * math.log(2)
+    if dimension <= 2 * samples:
+        patterns = min(patterns, dimension * math.log(2 * math.e * samples / dimension))
+    size = math.sqrt((patterns + math.log(4 / delta)) / samples)
+    return Value.of(
+        up(size, 32.0),
+        Kind.PROBABILISTIC,
+        statement="normscope Proposition GEN-13",
+        assumptions=("0-1 loss",),
+        delta=delta,
+    )
+
+
+@statement("bartlett2019", "Theorem 7", holds="piecewise linear activations; weights may be shared and layers skipped")
+def vc_dimension_network(parameters: Sequence[int], units: Sequence[int], breakpoints: int = 1) -> float:
+    r"""Return an upper bound on the VC dimension of a network of piecewise linear units.
+
+    .. math:: L + \bar L W \log_2\big(4 e p R \log_2(2 e p R)\big), \quad R = \sum_i i k_i, \quad
+        \bar L W = \sum_i W_i
+
+    Args:
+        parameters: ``W_i``, how many parameters the layers up to the ``i``-th have together.
+        units: ``k_i``, units of layer ``i``.
+        breakpoints: ``p`` of the activation, one for ReLU.
+
+    Raises:
+        InputError: if there is no layer.
+
+    >>> round(vc_dimension_network([3], [1]))
+    15
+    """
+    if not units or len(units) != len(parameters):
+        raise InputError(f"Expected one number of units for each layer, got {len(units)} and {len(parameters)}.")
+    size = 2 * math.e * breakpoints * sum(i * k for i, k in enumerate(units, 1))
+    return len(units) + sum(parameters) * math.log2(2 * size * math.log2(size))
 
 
 def _checked(dimension: int, samples: int, delta: float) -> tuple[int, int]:
