@@ -32,8 +32,8 @@ PAPERS = {
     "optimal transport, 2023",
     "lyu2022": "K. Lyu, Z. Li, S. Arora, Understanding the generalization benefit of normalization layers, 2022",
     "maurer2004": "A. Maurer, A note on the PAC Bayesian theorem, 2004",
-    "neyshabur2018": "B. Neyshabur, S. Bhojanapalli, N. Srebro, A PAC-Bayesian approach to spectrally-normalized margin "
-    "bounds for neural networks, 2018",
+    "neyshabur2018": "B. Neyshabur, S. Bhojanapalli, N. Srebro, A PAC-Bayesian approach to spectrally-normalized "
+    "margin bounds for neural networks, 2018",
     "thanphan2025": "K. Than and D. Phan, Non-vacuous generalization bounds for deep neural networks without any "
     "modification to the trained models, first version, 2025",
     "normscope": "proved in the documentation of this project (docs/theory.md)",
