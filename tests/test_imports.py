@@ -20,6 +20,7 @@ ORDER = (
     "lipschitz",
     "geometry",
     "generalization",
+    "weight_normalization",
     "analysis",
     "doctor",
     "monitor",

@@ -1,0 +1,109 @@
+r"""What the theory needs to know about an activation: its slope, its curvature and its value at zero."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.core.rounding import up
+
+
+@dataclass(frozen=True)
+class Activation:
+    r"""Constants of a function :math:`\phi` of one variable.
+
+    Attributes:
+        name: as people call it.
+        slope: ``a``, an upper bound of :math:`\sup |\phi'|`.
+        curvature: ``b``, an upper bound of :math:`\sup |\phi''|`; infinite where the slope jumps.
+        at_zero: :math:`|\phi(0)|`.
+    """
+
+    name: str
+    slope: float
+    curvature: float
+    at_zero: float
+
+    @property
+    def smooth(self) -> bool:
+        """Whether second derivatives are bounded, which the Hessian bound needs."""
+        return math.isfinite(self.curvature)
+
+
+#: sup |phi'| and sup |phi''| of the exact GELU are attained at sqrt(2) and at 0.
+_GELU_SLOPE = 0.5 * (1.0 + math.erf(1.0)) + math.exp(-1.0) / math.sqrt(math.pi)
+
+IDENTITY = Activation("identity", 1.0, 0.0, 0.0)
+TANH = Activation("tanh", 1.0, up(4.0 / (3.0 * math.sqrt(3.0))), 0.0)
+SIGMOID = Activation("sigmoid", 0.25, up(1.0 / (6.0 * math.sqrt(3.0))), 0.5)
+GELU = Activation("gelu", up(_GELU_SLOPE), up(2.0 / math.sqrt(2.0 * math.pi)), 0.0)
+SILU = Activation("silu", 1.0998393194, 0.5, 0.0)
+RELU = Activation("relu", 1.0, math.inf, 0.0)
+
+
+def softplus(beta: float = 1.0) -> Activation:
+    r"""Return the constants of ``log(1 + exp(beta x))/beta``: slope 1, curvature ``beta/4``, value ``log(2)/beta``.
+
+    >>> softplus(2.0).curvature
+    0.5
+    """
+    if not beta > 0:
+        raise InputError(f"Expected a positive beta of softplus, got {beta}.")
+    return Activation("softplus", 1.0, beta / 4.0, up(math.log(2.0) / beta))
+
+
+def elu(alpha: float = 1.0) -> Activation:
+    r"""Return the constants of ELU; its slope jumps at zero unless ``alpha`` is one.
+
+    >>> elu().curvature, elu(0.5).smooth
+    (1.0, False)
+    """
+    size = abs(alpha)
+    return Activation("elu", max(1.0, size), 1.0 if alpha == 1.0 else math.inf, 0.0)
+
+
+def leaky_relu(slope: float = 0.01) -> Activation:
+    r"""Return the constants of leaky ReLU, which is not smooth unless it is linear.
+
+    >>> leaky_relu(0.2).slope
+    1.0
+    """
+    return Activation("leaky_relu", max(1.0, abs(slope)), 0.0 if slope == 1.0 else math.inf, 0.0)
+
+
+#: Names accepted where an activation is chosen.
+BY_NAME = {a.name: a for a in (IDENTITY, TANH, SIGMOID, GELU, SILU, RELU, softplus(), elu())}
+
+
+def activation_of(module: nn.Module) -> Activation | None:
+    """Return the constants of an activation module, or ``None`` for a module that is not one of the known ones.
+
+    Args:
+        module: e.g. ``nn.Tanh()``.
+
+    >>> activation_of(nn.Tanh()).name, activation_of(nn.Linear(2, 2))
+    ('tanh', None)
+    """
+    match module:
+        case nn.Tanh():
+            return TANH
+        case nn.Sigmoid():
+            return SIGMOID
+        case nn.GELU() if module.approximate == "none":
+            return GELU
+        case nn.SiLU():
+            return SILU
+        case nn.ReLU():
+            return RELU
+        case nn.Softplus() if module.beta * module.threshold >= 1 and module.threshold >= 20:
+            return softplus(float(module.beta))
+        case nn.ELU():
+            return elu(float(module.alpha))
+        case nn.LeakyReLU():
+            return leaky_relu(float(module.negative_slope))
+        case nn.Identity():
+            return IDENTITY
+    return None

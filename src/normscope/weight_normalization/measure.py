@@ -1,0 +1,176 @@
+r"""Measured twins of the bounds: activations, Jacobians and Hessians of a model, in float64, from outside the theory.
+
+Nothing here uses the structure of weight normalization, so a bound that is compared with these numbers can fail.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from normscope.core.rounding import UNIT
+from normscope.weight_normalization.chain import Chain
+
+#: Below this many parameters matrices are formed and decomposed.
+DENSE = 400
+
+Scalar = Callable[[dict[str, Tensor]], Tensor]
+
+
+def in_float64(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in float64, in evaluation mode."""
+    return copy.deepcopy(model).to(device="cpu", dtype=torch.float64).eval()
+
+
+def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[float]:
+    r"""Return the largest norms of input and hidden activations over the inputs, rounding included.
+
+    The float64 pass errs by at most :math:`e_l = a (t\, e_{l-1} + (d + 8) u \|W\|_F (s_{l-1} + e_{l-1})) + 8 u s_l`;
+    ``d`` is the fan-in. That is added.
+
+    Args:
+        chain: the model as a chain.
+        model: the same, in float64 (:func:`in_float64`).
+        inputs: of any float type.
+
+    >>> from normscope.weight_normalization.chain import read_chain
+    >>> from normscope.weight_normalization.network import WeightNormNetwork
+    >>> net, x = WeightNormNetwork(3, width=5, depth=2), torch.ones(1, 3)
+    >>> norms = activation_norms(read_chain(net, x), in_float64(net), x)
+    >>> len(norms), bool(norms[2] <= norms[0])
+    (3, True)
+    """
+    sizes: list[float] = []
+    modules = dict(model.named_modules())
+    handles = [
+        modules[layer.name].register_forward_pre_hook(lambda _, args: sizes.append(_largest(args[0])))
+        for layer in chain.layers
+    ]
+    last = [module for module in model.modules() if isinstance(module, nn.Linear)][-1]
+    handles.append(last.register_forward_pre_hook(lambda _, args: sizes.append(_largest(args[0]))))
+    try:
+        with torch.no_grad():
+            model(inputs.double())
+    finally:
+        for handle in handles:
+            handle.remove()
+    error, widened = 0.0, [sizes[0] * (1.0 + 1e-12)]
+    for k, (layer, constants) in enumerate(zip(chain.layers, chain.constants(), strict=True)):
+        fan_in = layer.directions.shape[1]
+        frobenius = layer.window * float(torch.linalg.vector_norm(layer.gains))
+        fresh = (fan_in + 8.0) * UNIT * (frobenius * (sizes[k] + error) + constants.shift)
+        error = constants.slope * (constants.norm * error + fresh) + 8.0 * UNIT * (sizes[k + 1] + constants.offset)
+        widened.append(sizes[k + 1] * (1.0 + 1e-12) + error)
+    return widened
+
+
+def _largest(x: Tensor) -> float:
+    """Return the largest norm of an example."""
+    return float(torch.linalg.vector_norm(x.flatten(1), dim=1).max())
+
+
+def parameter_jacobian_norm(model: nn.Module, x: Tensor) -> float:
+    """Return the norm of the Jacobian of one prediction in all parameters, from its rows.
+
+    Args:
+        model: in float64.
+        x: one input.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    outputs = model(x[None])[0].reshape(-1)
+    rows = [
+        torch.cat([g.reshape(-1) for g in torch.autograd.grad(o, parameters, retain_graph=True, materialize_grads=True,
+                                                              allow_unused=True)])
+        for o in outputs
+    ]  # fmt: skip
+    return float(torch.linalg.matrix_norm(torch.stack(rows), ord=2))
+
+
+def input_jacobian_norm(model: nn.Module, x: Tensor) -> float:
+    """Return the norm of the Jacobian of one prediction in its input.
+
+    Args:
+        model: in float64.
+        x: one input.
+    """
+    jacobian = torch.func.jacrev(lambda one: model(one[None])[0].reshape(-1))(x)
+    return float(torch.linalg.matrix_norm(jacobian.detach().flatten(1), ord=2))
+
+
+def prediction_hessian_norm(model: nn.Module, x: Tensor, output: int = 0) -> float:
+    """Return the largest absolute eigenvalue of the Hessian of one output at one input, in all parameters.
+
+    Args:
+        model: in float64.
+        x: one input.
+        output: which output.
+    """
+    return hessian_norm(model, lambda p: functional_call(model, p, (x[None],))[0].reshape(-1)[output])
+
+
+def loss_hessian_norm(model: nn.Module, inputs: Tensor, targets: Tensor) -> float:
+    """Return the largest absolute eigenvalue of the Hessian of the mean square loss, in all parameters.
+
+    Args:
+        model: in float64.
+        inputs: a batch.
+        targets: of the shape of the predictions.
+    """
+    return hessian_norm(model, lambda p: square_loss(functional_call(model, p, (inputs,)), targets))
+
+
+def square_loss(predictions: Tensor, targets: Tensor) -> Tensor:
+    r"""Return the mean over examples of the squared distance :math:`\|y - f\|^2`.
+
+    >>> float(square_loss(torch.zeros(2, 1), torch.tensor([[1.0], [3.0]])))
+    5.0
+    """
+    return (predictions - targets).flatten(1).square().sum(dim=1).mean()
+
+
+def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
+    """Return the largest absolute eigenvalue of a scalar of the parameters, by double backward.
+
+    Small problems are solved densely. Larger ones by Lanczos with the tolerance 1e-8: the value is then attained from
+    below, up to that tolerance.
+
+    Args:
+        model: whose parameters are meant.
+        scalar: from parameters by name to a number.
+    """
+    leaves = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
+    values = list(leaves.values())
+    first = torch.autograd.grad(scalar(leaves), values, create_graph=True, allow_unused=True, materialize_grads=True)
+    flat = torch.cat([g.reshape(-1) for g in first])
+    size = flat.numel()
+
+    if not flat.requires_grad:
+        return 0.0
+
+    def products(vectors: Tensor) -> np.ndarray:
+        second = torch.autograd.grad(flat, values, vectors, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        zero = torch.zeros(len(vectors), 1, dtype=flat.dtype)
+        parts = [zero.expand(-1, v.numel()) if g is None else g.flatten(1) for g, v in zip(second, values, strict=True)]
+        return torch.cat(parts, dim=1).numpy()
+
+    if size <= DENSE:
+        matrix = products(torch.eye(size, dtype=flat.dtype))
+        return float(np.abs(np.linalg.eigvalsh((matrix + matrix.T) / 2.0)).max())
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        return products(torch.from_numpy(np.ascontiguousarray(vector).reshape(1, -1)))[0]
+
+    start = np.random.default_rng(0).standard_normal(size)
+    try:
+        found = eigsh(LinearOperator((size, size), product, dtype=np.float64), k=1, which="LM", tol=1e-8, v0=start,
+                      return_eigenvectors=False)  # fmt: skip
+    except ArpackNoConvergence as stopped:
+        found = stopped.eigenvalues
+    return float(np.abs(found).max()) if len(found) else math.nan

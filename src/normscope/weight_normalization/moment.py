@@ -1,0 +1,135 @@
+r"""A moment of training: what is proved about the next step of gradient descent, from the parameters as they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError
+from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.descent import (
+    StepCertificate,
+    restricted_strong_convexity,
+    smoothness_bound,
+    step_certificate,
+)
+from normscope.weight_normalization.measure import activation_norms, in_float64, square_loss
+from normscope.weight_normalization.predictor import (
+    activation_norm_bounds,
+    activation_norms_nearby,
+    gradient_bound,
+    hessian_bound,
+)
+
+
+@dataclass(frozen=True)
+class Moment:
+    r"""Losses, norms and constants at one moment of training on the square loss.
+
+    Attributes:
+        loss: the mean square loss on the data.
+        gradient_norm: norm of its gradient.
+        least_norm: the least norm of a weight vector.
+        output_norm: ``rho``, the norm of the output layer.
+        predictor_gradient: ``varrho``, a bound of the Jacobian in the parameters, on the segment of the next step.
+        predictor_hessian: ``c_H`` there.
+        certificate: what is proved about the next plain step of this size.
+        strong_convexity: ``alpha`` between this point and the next plain step.
+        largest_certified_step: the largest step size for which the loss is proved to fall.
+    """
+
+    loss: float
+    gradient_norm: float
+    least_norm: float
+    output_norm: float
+    predictor_gradient: float
+    predictor_hessian: float
+    certificate: StepCertificate
+    strong_convexity: float
+    largest_certified_step: float
+
+    @property
+    def ratio(self) -> float:
+        r"""``mu = ||grad L||^2/L``, on which the paper's condition for convergence rests."""
+        return self.certificate.ratio
+
+
+def moment(
+    model: nn.Module, inputs: Tensor, targets: Tensor, step_size: float | None = None, *, measured: bool = True
+) -> Moment:
+    r"""Return what is proved about the next step of gradient descent on the mean square loss over these data.
+
+    Args:
+        model: weight-normalized (:func:`~normscope.weight_normalization.chain.read_chain`); it is not changed.
+        inputs: all data the loss is over.
+        targets: of the shape of the predictions.
+        step_size: of the plain step that is judged; ``None`` for the largest one that can be certified.
+        measured: use the norms of the activations at the data (a bound for these data); otherwise those that hold for
+            every input as long as these.
+
+    Raises:
+        InputError: if the model is not one the theory covers, or the targets do not fit.
+
+    >>> from normscope.weight_normalization.network import WeightNormNetwork
+    >>> net = WeightNormNetwork(3, width=8, depth=2, seed=0)
+    >>> now = moment(net, torch.eye(3), torch.ones(3, 1))
+    >>> now.certificate.proved, now.certificate.contraction < 1
+    (True, True)
+    """
+    chain, plain = read_chain(model, inputs), in_float64(model)
+    inputs, targets = inputs.detach().double(), targets.detach().double()
+    loss, gradient = _loss_and_gradient(plain, inputs, targets)
+    if not math.isfinite(loss):
+        raise InputError("The loss is not finite.")
+    norms = activation_norms(chain, plain, inputs)
+
+    def constants(distance: float) -> tuple[float, float]:
+        layers, rho = chain.constants(moved=distance, orthogonal=True), chain.output_norm(moved=distance)
+        near = (
+            activation_norms_nearby(layers, norms, distance) if measured else activation_norm_bounds(layers, norms[0])
+        )
+        return gradient_bound(layers, rho, near, output_bias=chain.output_bias), hessian_bound(layers, rho, near)
+
+    def beta(size: float) -> float:
+        return smoothness_bound(loss, *constants(size * gradient))
+
+    largest = _largest_step(beta)
+    size = largest if step_size is None else step_size
+    varrho, hessian = constants(size * gradient)
+    smoothness = smoothness_bound(loss, varrho, hessian)
+    if not loss > 0 or not size > 0:
+        certificate = StepCertificate(smoothness, 0.0, 1.0 if loss == 0 else math.inf, size)
+        alpha = -math.inf
+    else:
+        certificate = step_certificate(loss, gradient, smoothness, size)
+        alpha = restricted_strong_convexity(loss, gradient, 1.0, size * gradient, varrho, hessian)
+    return Moment(loss, gradient, chain.least_norm, chain.output_norm(), varrho, hessian, certificate, alpha, largest)
+
+
+def _loss_and_gradient(model: nn.Module, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    """Return the loss and the norm of its gradient."""
+    predictions = model(inputs)
+    if predictions.shape != targets.shape:
+        raise InputError(f"Expected targets of shape {tuple(predictions.shape)}, got {tuple(targets.shape)}.")
+    loss = square_loss(predictions, targets)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    slopes = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+    return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))
+
+
+def _largest_step(beta: Callable[[float], float]) -> float:
+    """Return the largest step found with ``eta beta(eta) <= 1``, to 1 %; 0 if the theory gives none."""
+    at_rest = beta(0.0)
+    if not (math.isfinite(at_rest) and at_rest > 0):
+        return 0.0
+    low, high = 0.0, 1.0 / at_rest  # beta grows with the step, so no step beyond 1/beta(0) is certified
+    while high - low > 0.01 * high:
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if middle * beta(middle) <= 1.0 else (low, middle)
+        if high < 1e-300:
+            return 0.0
+    return low
