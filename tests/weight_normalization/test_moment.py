@@ -8,7 +8,7 @@ from torch import nn
 
 from normscope.core.errors import InputError
 from normscope.weight_normalization.measure import in_float64, loss_hessian_norm, square_loss
-from normscope.weight_normalization.moment import moment
+from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork
 
 
@@ -31,7 +31,7 @@ def test_no_certificate_is_broken_along_a_run(outputs: int) -> None:
     net, (x, y) = WeightNormNetwork(3, width=12, depth=2, outputs=outputs, seed=1).double(), _data(2, outputs)
     least = 0.0
     for k in range(25):
-        now = moment(net, x, y, measured=k % 2 == 0)
+        now = certify_step(net, x, y, measured=k % 2 == 0)
         before = loss_hessian_norm(in_float64(net), x, y)
         assert before <= now.certificate.smoothness
         assert now.least_norm >= least * (1 - 1e-12)
@@ -54,7 +54,7 @@ def test_pytorch_weight_norm_with_gains_and_biases_is_certified_too() -> None:
     net = nn.Sequential(norm(nn.Linear(3, 6)), nn.Tanh(), norm(nn.Linear(6, 4)), nn.Tanh(), nn.Linear(4, 1)).double()
     x, y = _data(3)
     for _ in range(10):
-        now = moment(net, x, y)
+        now = certify_step(net, x, y)
         assert loss_hessian_norm(in_float64(net), x, y) <= now.certificate.smoothness
         _step(net, x, y, now.certificate.step_size)
         assert square_loss(net(x), y).item() <= now.certificate.contraction * now.loss
@@ -62,12 +62,12 @@ def test_pytorch_weight_norm_with_gains_and_biases_is_certified_too() -> None:
 
 def test_a_step_that_is_too_long_is_not_certified() -> None:
     net, (x, y) = WeightNormNetwork(3, width=12, depth=2, seed=1), _data(2)
-    assert not moment(net, x, y, step_size=1e6).certificate.proved
+    assert not certify_step(net, x, y, step_size=1e6).certificate.proved
 
 
 def test_relu_has_no_smoothness_and_no_certified_step() -> None:
     net, (x, y) = WeightNormNetwork(3, width=12, depth=2, activation="relu", seed=1), _data(2)
-    now = moment(net, x, y, step_size=1e-3)
+    now = certify_step(net, x, y, step_size=1e-3)
     assert now.predictor_hessian == float("inf")
     assert now.largest_certified_step == 0.0
     assert not now.certificate.proved
@@ -76,4 +76,4 @@ def test_relu_has_no_smoothness_and_no_certified_step() -> None:
 def test_targets_of_another_shape_are_refused() -> None:
     net, (x, y) = WeightNormNetwork(3, width=4, depth=1, seed=1), _data(2)
     with pytest.raises(InputError, match=r"Expected targets of shape \(12, 1\)"):
-        moment(net, x, y[:, 0])
+        certify_step(net, x, y[:, 0])

@@ -5,6 +5,11 @@ from normscope.weight_normalization.descent import StepCertificate as StepCertif
 from normscope.weight_normalization.descent import restricted_strong_convexity as restricted_strong_convexity
 from normscope.weight_normalization.descent import smoothness_bound as smoothness_bound
 from normscope.weight_normalization.descent import step_certificate as step_certificate
+from normscope.weight_normalization.guarantees import Guarantee as Guarantee
+from normscope.weight_normalization.guarantees import Guarantees as Guarantees
+from normscope.weight_normalization.guarantees import verify as verify
+from normscope.weight_normalization.moment import Moment as Moment
+from normscope.weight_normalization.moment import certify_step as certify_step
 from normscope.weight_normalization.network import UnitRowLinear as UnitRowLinear
 from normscope.weight_normalization.network import WeightNormNetwork as WeightNormNetwork
 from normscope.weight_normalization.predictor import LayerConstants as LayerConstants

@@ -58,7 +58,7 @@ class Moment:
         return self.certificate.ratio
 
 
-def moment(
+def certify_step(
     model: nn.Module, inputs: Tensor, targets: Tensor, step_size: float | None = None, *, measured: bool = True
 ) -> Moment:
     r"""Return what is proved about the next step of gradient descent on the mean square loss over these data.
@@ -76,7 +76,7 @@ def moment(
 
     >>> from normscope.weight_normalization.network import WeightNormNetwork
     >>> net = WeightNormNetwork(3, width=8, depth=2, seed=0)
-    >>> now = moment(net, torch.eye(3), torch.ones(3, 1))
+    >>> now = certify_step(net, torch.eye(3), torch.ones(3, 1))
     >>> now.certificate.proved, now.certificate.contraction < 1
     (True, True)
     """
@@ -102,7 +102,8 @@ def moment(
     varrho, hessian = constants(size * gradient)
     smoothness = smoothness_bound(loss, varrho, hessian)
     if not loss > 0 or not size > 0:
-        certificate = StepCertificate(smoothness, 0.0, 1.0 if loss == 0 else math.inf, size)
+        ratio = gradient**2 / loss if loss else 0.0
+        certificate = StepCertificate(smoothness, ratio, 1.0 if loss == 0 else math.inf, size)
         alpha = -math.inf
     else:
         certificate = step_certificate(loss, gradient, smoothness, size)

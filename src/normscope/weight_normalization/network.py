@@ -105,6 +105,11 @@ class WeightNormNetwork(nn.Sequential):
         if seed is not None:
             uniform_(self, torch.Generator().manual_seed(seed))
 
+    @property
+    def hidden(self) -> list[UnitRowLinear]:
+        """The hidden layers, first to last."""
+        return [layer for layer in self if isinstance(layer, UnitRowLinear)]
+
 
 def uniform_(network: nn.Module, generator: torch.Generator, scale: float = 1.0) -> None:
     r"""Draw every matrix uniformly from :math:`\pm` ``scale`` :math:`/\sqrt{\text{fan-in}}`, in place.

@@ -1,0 +1,152 @@
+"""Is a smooth activation needed? Hessians against depth and training curves with smooth and with kinked ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from normscope.papers.cisneros2025.training import descend, probe, unit_data
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.weight_normalization.measure import prediction_hessian_norm
+from normscope.weight_normalization.network import WeightNormNetwork
+
+ACTIVATIONS = ("tanh", "gelu", "elu", "relu")
+
+
+@dataclass(frozen=True)
+class _Setting:
+    depths: tuple[int, ...]
+    seeds: int
+    data: str
+    examples: int
+    steps: int
+    every: int
+    width: int
+    batch: int = 512
+    rate: float = 1.0
+
+
+_SETTINGS = {
+    "smoke": _Setting((1, 4), 2, "digits", 200, 10, 5, 8),
+    "laptop": _Setting((1, 2, 4, 8, 16, 32), 5, "mnist", 4096, 300, 15, 32),
+}
+
+
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Compare smooth activations with ReLU: the Hessian where it exists, the jump of the gradient, and training.
+
+    Args:
+        scale: ``smoke`` or ``laptop``.
+        seed: the first of the seeds.
+        data_root: folder of MNIST.
+        progress: called with a line of text at each step.
+    """
+    setting = _SETTINGS[scale]
+    x, y = unit_data(setting.data, data_root, "train", setting.examples)
+    hessians: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
+    jumps: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
+    losses: dict[str, list[list[float]]] = {name: [] for name in ACTIVATIONS}
+    steps: list[int] = []
+    for k in range(setting.seeds):
+        for name in ACTIVATIONS:
+            progress(f"{name}, seed {k + 1}")
+            nets = [
+                WeightNormNetwork(x.shape[1], width=setting.width, depth=d, activation=name, seed=seed + k).double()
+                for d in setting.depths
+            ]
+            hessians[name].append([prediction_hessian_norm(net, x[0]) for net in nets])
+            jumps[name].append([_gradient_movement(net, x[0], seed + k) for net in nets])
+            row, steps = _training(x, y, name, setting, seed + k)
+            losses[name].append(row)
+    panels = (
+        _chart("Hessian of the predictor, where it exists", "largest |eigenvalue|", setting.depths, hessians),
+        _chart("Movement of the gradient over a short way", "|difference| / distance", setting.depths, jumps),
+        _chart("Training, depth 2", "square loss", steps, losses, x_label="update", log=False),
+    )
+    evidence = _evidence({k: np.asarray(v) for k, v in hessians.items()}, {k: np.asarray(v) for k, v in losses.items()})
+    facts = {**asdict(setting), "activations": ACTIVATIONS, "seed": seed}
+    return Study("wn-activation", "Smooth and kinked activations", scale, facts, panels, evidence)
+
+
+def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> float:
+    """Return the largest ``||grad f(w + d) - grad f(w)||/||d||`` over random short ways, which kinks make large."""
+    parameters = list(net.parameters())
+    draw = torch.Generator().manual_seed(seed)
+    start = torch.autograd.grad(net(x[None]).sum(), parameters)
+    largest = 0.0
+    for size in (1e-1, 1e-2, 1e-3):
+        way = [torch.randn(p.shape, generator=draw, dtype=p.dtype) for p in parameters]
+        scale = size / torch.sqrt(sum((w.square().sum() for w in way), torch.zeros((), dtype=torch.float64)))
+        with torch.no_grad():
+            for p, w in zip(parameters, way, strict=True):
+                p += scale * w
+        end = torch.autograd.grad(net(x[None]).sum(), parameters)
+        with torch.no_grad():
+            for p, w in zip(parameters, way, strict=True):
+                p -= scale * w
+        moved = sum(float((a - b).square().sum()) for a, b in zip(start, end, strict=True)) ** 0.5
+        largest = max(largest, moved / size)
+    return largest
+
+
+def _training(
+    x: torch.Tensor, y: torch.Tensor, name: str, setting: _Setting, seed: int
+) -> tuple[list[float], list[int]]:
+    """Return the loss along a run of a network of depth two, and the steps."""
+    net = WeightNormNetwork(x.shape[1], width=setting.width, depth=2, outputs=10, activation=name, seed=seed).double()
+    row: list[float] = []
+    steps: list[int] = []
+
+    def note(step: int) -> None:
+        if step % setting.every == 0:
+            row.append(probe(net, x[:512], y[:512])[0])
+            steps.append(step)
+
+    descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed, after_step=note)
+    return row, steps
+
+
+def _chart(
+    title: str,
+    y_label: str,
+    x: tuple[int, ...] | list[int],
+    rows: dict[str, list[list[float]]],
+    *,
+    x_label: str = "hidden layers",
+    log: bool = True,
+) -> Panel:
+    """Return a chart with one line for each activation."""
+    lines = tuple(Line.over_seeds(name, [float(v) for v in x], table) for name, table in rows.items())
+    return Panel(title, x_label, y_label, lines, log_x=log, log_y=log)
+
+
+def _evidence(hessians: dict[str, np.ndarray], losses: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
+    """Judge the claims about smoothness."""
+    ends = {name: float(np.median(table[:, -1])) for name, table in hessians.items()}
+    starts = {name: float(np.median(table[:, 0])) for name, table in hessians.items()}
+    final = {name: float(np.median(table[:, -1])) for name, table in losses.items()}
+    return (
+        Evidence(
+            "the Hessian does not grow exponentially with depth for smooth activations",
+            "tanh, gelu, elu",
+            {f"{name}, last depth over first": ends[name] / starts[name] for name in ACTIVATIONS[:3]},
+            all(ends[name] <= 10.0 * starts[name] for name in ACTIVATIONS[:3]),
+        ),
+        Evidence(
+            "with ReLU, outside the theory, it grows",
+            "relu",
+            {"last depth over first": ends["relu"] / starts["relu"]},
+            bool(ends["relu"] > 10.0 * starts["relu"]),
+        ),
+        Evidence(
+            "training needs a smooth activation",
+            "depth 2",
+            {f"loss, {name}": value for name, value in final.items()},
+            bool(final["relu"] > max(final[name] for name in ACTIVATIONS[:3])),
+        ),
+    )

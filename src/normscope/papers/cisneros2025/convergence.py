@@ -1,0 +1,181 @@
+"""What decides how fast it converges? The paper's setting, the least weight norm, and certificates for every step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from normscope.papers.cisneros2025.training import descend, probe, unit_data
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.weight_normalization.measure import square_loss
+from normscope.weight_normalization.moment import certify_step
+from normscope.weight_normalization.network import WeightNormNetwork, uniform_
+
+#: Factors on the uniform initialization of the hidden layers: they change the norms of weight vectors and nothing else.
+FACTORS = (0.25, 1.0, 4.0)
+
+
+@dataclass(frozen=True)
+class _Setting:
+    data: tuple[str, ...]
+    seeds: int
+    examples: int
+    steps: int
+    every: int
+    certified_steps: int
+    certified_examples: int
+    width: int
+    depth: int = 2
+    batch: int = 512
+    rate: float = 1e-3
+
+
+_SETTINGS = {
+    "smoke": _Setting(("digits",), 2, 300, 20, 5, 8, 32, 8),
+    "laptop": _Setting(("mnist", "cifar10"), 5, 8192, 300, 15, 60, 128, 64),
+}
+
+
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Train as the paper does from weight vectors of several lengths, then by steps that are certified.
+
+    Args:
+        scale: ``smoke`` or ``laptop``.
+        seed: the first of the seeds.
+        data_root: folder that holds MNIST and CIFAR-10; data that are not there are left out, but one must be.
+        progress: called with a line of text at each step.
+    """
+    setting = _SETTINGS[scale]
+    panels: list[Panel] = []
+    evidence: list[Evidence] = []
+    for name in setting.data:
+        x, y = unit_data(name, data_root, "train", setting.examples)
+        runs = {factor: _runs(x, y, factor, setting, seed, progress) for factor in FACTORS}
+        panels += _panels(name, runs)
+        evidence += _evidence(name, runs)
+        certified = _certified(x, y, setting, seed, progress)
+        panels.append(_certificate_panel(name, certified))
+        evidence += _certified_evidence(name, certified)
+    facts = {**asdict(setting), "factors": FACTORS, "seed": seed}
+    title = "Convergence, least weight norm and gradient ratio"
+    return Study("wn-convergence", title, scale, facts, tuple(panels), tuple(evidence))
+
+
+def _network(inputs: int, factor: float, setting: _Setting, seed: int) -> WeightNormNetwork:
+    """Return the network of a seed with its weight vectors ``factor`` times as long; the function is the same."""
+    net = WeightNormNetwork(inputs, width=setting.width, depth=setting.depth, outputs=10).double()
+    uniform_(net, torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        for layer in net.hidden:
+            layer.weight *= factor
+    return net
+
+
+def _runs(
+    x: torch.Tensor, y: torch.Tensor, factor: float, setting: _Setting, seed: int, progress: Callable[[str], None]
+) -> dict[str, np.ndarray]:
+    """Return steps, and for every seed the loss, the ratio and the least norm along a run in the paper's setting."""
+    small = slice(0, 512)
+    table: dict[str, list[list[float]]] = {"loss": [], "ratio": [], "least": []}
+    steps = list(range(0, setting.steps + 1, setting.every))
+    for k in range(setting.seeds):
+        progress(f"weight vectors times {factor:g}, seed {k + 1}")
+        net = _network(x.shape[1], factor, setting, seed + k)
+        rows: dict[str, list[float]] = {name: [] for name in table}
+
+        def note(step: int, net: WeightNormNetwork = net, rows: dict[str, list[float]] = rows) -> None:
+            if step % setting.every:
+                return
+            loss, gradient = probe(net, x[small], y[small])
+            rows["loss"].append(loss)
+            rows["ratio"].append(gradient**2 / loss)
+            rows["least"].append(min(float(layer.weight.detach().norm(dim=1).min()) for layer in net.hidden))
+
+        descend(net, x, y, steps=setting.steps, rate=setting.rate, batch=setting.batch, seed=seed + k, after_step=note)
+        for name, row in rows.items():
+            table[name].append(row)
+    return {"steps": np.asarray(steps, dtype=float), **{name: np.asarray(rows) for name, rows in table.items()}}
+
+
+def _panels(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Panel]:
+    """Return the charts of loss, ratio and least norm over time."""
+    parts = (("loss", "square loss"), ("ratio", "|grad L|^2 / L"), ("least", "least norm of a weight vector"))
+    return [
+        Panel(f"{name}: {words}", "update", words, tuple(
+            Line.over_seeds(f"weight vectors x {factor:g}", run["steps"].tolist(), run[key])
+            for factor, run in runs.items()), log_y=key != "loss")
+        for key, words in parts
+    ]  # fmt: skip
+
+
+def _evidence(name: str, runs: dict[float, dict[str, np.ndarray]]) -> list[Evidence]:
+    """Judge the claims about norms and ratios."""
+    falls = {factor: float(np.median(run["loss"][:, 0] - run["loss"][:, -1])) for factor, run in runs.items()}
+    ratios = {factor: float(np.median(run["ratio"][:, 0])) for factor, run in runs.items()}
+    least = min(float(np.diff(run["least"], axis=1).min()) for run in runs.values())
+    drift = max(float((run["least"][:, -1] / run["least"][:, 0]).max()) for run in runs.values()) - 1.0
+    small, large = FACTORS[0], FACTORS[-1]
+    return [
+        Evidence("training is faster where the least weight norm is larger", name,
+                 {f"fall of the loss, x {factor:g}": fall for factor, fall in falls.items()},
+                 falls[large] > falls[small]),
+        Evidence("training is faster where |grad L|^2/L is larger", name,
+                 {f"ratio at the start, x {factor:g}": ratio for factor, ratio in ratios.items()},
+                 bool((ratios[small] > ratios[large]) == (falls[small] > falls[large]))),
+        Evidence("the least norm stays nearly constant", name, {"largest relative growth": drift}, bool(drift < 0.05)),
+        Evidence("gradient descent never lowers the norm of a weight vector (proved)", name,
+                 {"largest fall between measurements": max(0.0, -least)}, bool(least >= -1e-12)),
+    ]  # fmt: skip
+
+
+def _certified(
+    x: torch.Tensor, y: torch.Tensor, setting: _Setting, seed: int, progress: Callable[[str], None]
+) -> dict[str, np.ndarray]:
+    """Return what was proved and what came, for every seed and step of descent with the largest certified step."""
+    x, y = x[: setting.certified_examples], y[: setting.certified_examples]
+    table: dict[str, list[list[float]]] = {"proved": [], "real": [], "alpha": [], "ratio": []}
+    for k in range(setting.seeds):
+        progress(f"certified steps, seed {k + 1}")
+        net = _network(x.shape[1], 1.0, setting, seed + k)
+        rows: dict[str, list[float]] = {name: [] for name in table}
+        for _ in range(setting.certified_steps):
+            now = certify_step(net, x, y)
+            descend(net, x, y, steps=1, rate=now.certificate.step_size, batch=None)
+            with torch.no_grad():
+                after = float(square_loss(net(x), y))
+            rows["proved"].append(1.0 - now.certificate.contraction)
+            rows["real"].append(1.0 - after / now.loss)
+            rows["alpha"].append(now.strong_convexity)
+            rows["ratio"].append(now.ratio)
+        for name, row in rows.items():
+            table[name].append(row)
+    return {name: np.asarray(rows) for name, rows in table.items()}
+
+
+def _certificate_panel(name: str, found: dict[str, np.ndarray]) -> Panel:
+    """Return the chart of proved and real decrease."""
+    steps = list(range(1, found["real"].shape[1] + 1))
+    lines = (
+        Line.over_seeds("real", steps, found["real"]),
+        Line.over_seeds("proved", steps, found["proved"], dashed=True),
+    )
+    return Panel(
+        f"{name}: decrease of the loss in one certified step", "update", "relative decrease", lines, log_y=True
+    )
+
+
+def _certified_evidence(name: str, found: dict[str, np.ndarray]) -> list[Evidence]:
+    """Judge the certificates."""
+    return [
+        Evidence("no certified decrease is missed", name,
+                 {"median of real over proved": float(np.median(found["real"] / found["proved"])),
+                  "least of real over proved": float((found["real"] / found["proved"]).min())},
+                 bool((found["real"] >= found["proved"] - 1e-15).all())),
+        Evidence("the condition for restricted strong convexity (alpha > 0) holds along the run", name,
+                 {"share of steps": float((found["alpha"] > 0).mean())}, bool((found["alpha"] > 0).all())),
+    ]  # fmt: skip

@@ -1,0 +1,151 @@
+"""Does depth blow up the Hessian? With and without weight normalization, beside the bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence, line
+from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.measure import activation_norms, prediction_hessian_norm
+from normscope.weight_normalization.network import WeightNormNetwork
+from normscope.weight_normalization.predictor import activation_norm_bounds, hessian_bound, hessian_bound_closed
+
+
+@dataclass(frozen=True)
+class _Setting:
+    depths: tuple[int, ...]
+    width: int
+    inputs: int
+    seeds: int
+    points: int
+
+
+_SETTINGS = {
+    "smoke": _Setting((1, 2, 4, 8), 8, 6, 2, 2),
+    "laptop": _Setting((1, 2, 4, 8, 16, 32, 64), 32, 16, 5, 4),
+}
+
+
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Measure the Hessian of the predictor against depth.
+
+    The plain twin has the same form with weights of variance one in place of unit vectors, so a layer has a norm near
+    2. Output weights have norm one, inputs too.
+
+    Args:
+        scale: ``smoke`` or ``laptop``.
+        seed: the first of the seeds.
+        data_root: not used.
+        progress: called with a line of text at each step.
+    """
+    setting = _SETTINGS[scale]
+    depths = setting.depths
+    columns = ("normalized", "plain", "layered", "measured activations", "closed", "printed", "activations")
+    found: dict[str, list[list[float]]] = {name: [] for name in columns}
+    for k in range(setting.seeds):
+        draw = torch.Generator().manual_seed(seed + k)
+        points = torch.randn(setting.points, setting.inputs, generator=draw, dtype=torch.float64)
+        points = points / points.norm(dim=1, keepdim=True)
+        rows: dict[str, list[float]] = {name: [] for name in columns}
+        for depth in depths:
+            progress(f"seed {k + 1}, depth {depth}")
+            for name, value in _one(depth, setting.width, points, seed + k).items():
+                rows[name].append(value)
+        rows["printed"] = [rows["closed"][0] * depth**3 / depths[0] ** 3 for depth in depths]
+        for name in columns:
+            found[name].append(rows[name])
+    lines = (
+        Line.over_seeds("measured, WeightNorm", depths, found["normalized"]),
+        Line.over_seeds("measured, plain weights", depths, found["plain"]),
+        Line.over_seeds("bound, measured activations", depths, found["measured activations"], dashed=True),
+        Line.over_seeds("bound, layer by layer", depths, found["layered"], dashed=True),
+        Line.over_seeds("bound, one formula (L^2/m)", depths, found["closed"], dashed=True),
+        Line.over_seeds("growth printed in the paper (L^3)", depths, found["printed"], dashed=True),
+    )
+    panels = (
+        Panel("Hessian of the predictor", "hidden layers", "largest |eigenvalue|", lines, log_x=True, log_y=True),
+        Panel(
+            "Signal",
+            "hidden layers",
+            "norm of the last activation",
+            (Line.over_seeds("WeightNorm", depths, found["activations"]),),
+            log_x=True,
+            log_y=True,
+        ),
+    )
+    evidence = _evidence(np.asarray(depths, dtype=float), {name: np.asarray(rows) for name, rows in found.items()})
+    return Study("wn-depth", "Hessian norm against depth", scale, {**asdict(setting), "seed": seed}, panels, evidence)
+
+
+def _one(depth: int, width: int, points: Tensor, seed: int) -> dict[str, float]:
+    """Return the measured Hessians and the bounds of one depth."""
+    net = WeightNormNetwork(points.shape[1], width=width, depth=depth, seed=seed).double()
+    plain = WeightNormNetwork(points.shape[1], width=width, depth=depth, normalize=False, seed=seed).double()
+    with torch.no_grad():
+        for parameter in plain.parameters():
+            parameter *= (3.0 * parameter.shape[1]) ** 0.5  # variance one, where it was 1/(3 fan-in)
+        for model in (net, plain):
+            model[-1].weight /= model[-1].weight.norm()
+    chain = read_chain(net, points)
+    layers, rho = chain.constants(), chain.output_norm()
+    curvature, norms = layers[0].curvature, activation_norms(chain, net, points)
+    return {
+        "normalized": max(prediction_hessian_norm(net, x) for x in points),
+        "plain": max(prediction_hessian_norm(plain, x) for x in points),
+        "layered": hessian_bound(layers, rho, activation_norm_bounds(layers, 1.0)),
+        "measured activations": hessian_bound(layers, rho, norms),
+        "activations": norms[-1],
+        "closed": hessian_bound_closed(depth, width, chain.least_norm * (1 - 1e-12), rho, 1.0, curvature),
+    }
+
+
+def _evidence(depths: np.ndarray, found: dict[str, np.ndarray]) -> tuple[Evidence, ...]:
+    """Judge the claims about depth."""
+    normalized, closed, layered = found["normalized"], found["closed"], found["layered"]
+    growth = line(np.log(depths), np.log(np.median(closed, axis=0)))[0]
+    last, plain, output = (np.median(found[name], axis=0) for name in ("normalized", "plain", "activations"))
+    return (
+        Evidence(
+            "weight normalization removes the exponential growth of the Hessian with depth",
+            "WeightNorm",
+            {"first depth": float(last[0]), "last depth": float(last[-1])},
+            bool(last[-1] <= last[0] * depths[-1] ** 2),
+        ),
+        Evidence(
+            "without it the Hessian grows exponentially with depth",
+            "plain weights of variance one",
+            {
+                "first depth": float(np.median(found["plain"][:, 0])),
+                "last depth": float(np.median(found["plain"][:, -1])),
+            },
+            bool(plain[-1] > 2.0 ** (depths[-1] / 4) * plain[0]),
+        ),
+        Evidence(
+            "the network keeps its signal at any depth",
+            "WeightNorm",
+            {"last activation, first depth": float(output[0]), "last activation, last depth": float(output[-1])},
+            bool(output[-1] > 0.01 * output[0]),
+        ),
+        Evidence(
+            "the bound grows like L^3",
+            "bound derived here",
+            {"power of L in the formula": float(growth)},
+            bool(growth > 2.5),
+        ),
+        Evidence(
+            "the Hessian never exceeds its bounds",
+            "WeightNorm",
+            {
+                "largest share of the layer-by-layer bound": float((normalized / layered).max()),
+                "largest share of the formula": float((normalized / closed).max()),
+            },
+            bool((normalized <= layered).all() and (normalized <= closed).all()),
+        ),
+    )

@@ -1,0 +1,86 @@
+"""The paper's way of training: square loss on one-hot targets, mini-batch gradient descent, uniform initialization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+from normscope.weight_normalization.measure import square_loss
+from normscope.zoo.data.load import load_data
+
+
+def unit_data(name: str, root: Path | None, split: str, examples: int) -> tuple[Tensor, Tensor]:
+    """Return images as unit vectors and one-hot targets.
+
+    Args:
+        name: of the data, e.g. ``digits`` or ``mnist``.
+        root: where they lie.
+        split: ``train`` or ``test``.
+        examples: how many.
+
+    Raises:
+        InputError: if the data have no labels.
+    """
+    images, labels = load_data(name, root, split, examples).tensors()
+    if labels is None:
+        raise InputError(f"Expected labelled data, but {name} has no labels.")
+    x = images.flatten(1).double()
+    norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
+    return x / norms.clamp_min(1e-12), F.one_hot(labels.long(), 10).double()
+
+
+def descend(
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    *,
+    steps: int,
+    rate: float,
+    batch: int | None = 512,
+    seed: int = 0,
+    after_step: Callable[[int], None] = lambda step: None,
+) -> None:
+    """Train in place by plain gradient descent on mini-batches.
+
+    Args:
+        model: the network.
+        x: inputs.
+        y: targets.
+        steps: updates.
+        rate: the step size.
+        batch: examples of a step; ``None`` for all of them.
+        seed: of the order.
+        after_step: called with the number of updates so far, also before the first with 0.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    size = len(x) if batch is None else min(batch, len(x))
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    after_step(0)
+    order = torch.empty(0, dtype=torch.long)
+    for step in range(1, steps + 1):
+        if len(order) < size:
+            order = torch.randperm(len(x), generator=draw)
+        picked, order = order[:size], order[size:]
+        optimizer.zero_grad()
+        square_loss(model(x[picked]), y[picked]).backward()
+        optimizer.step()
+        after_step(step)
+
+
+def probe(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, float]:
+    """Return the loss and the norm of its gradient over all these data.
+
+    Args:
+        model: the network; its gradients are not touched.
+        x: inputs.
+        y: targets.
+    """
+    loss = square_loss(model(x), y)
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    return loss.item(), math.sqrt(sum(g.square().sum().item() for g in slopes))

@@ -1,0 +1,162 @@
+"""An experiment of a paper done again: what was measured as charts, and each claim beside it."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from normscope.core.errors import InputError
+from normscope.papers.than2025.figures.evidence import Evidence
+
+SCALES = ("smoke", "laptop")
+#: Every study by its name on the command line, and the function that runs it.
+STUDIES = {
+    "wn-depth": "normscope.papers.cisneros2025.depth",
+    "wn-width": "normscope.papers.cisneros2025.width",
+    "wn-convergence": "normscope.papers.cisneros2025.convergence",
+    "wn-activation": "normscope.papers.cisneros2025.activation",
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a chart, with the spread over seeds where there is one.
+
+    Attributes:
+        label: what it is.
+        x: abscissae.
+        y: ordinates; the median over seeds.
+        low: lower end of the spread.
+        high: upper end of it.
+        dashed: for bounds and formulas, beside measurements.
+    """
+
+    label: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    low: tuple[float, ...] | None = None
+    high: tuple[float, ...] | None = None
+    dashed: bool = False
+
+    @classmethod
+    def over_seeds(cls, label: str, x: Sequence[float], values: Any, *, dashed: bool = False) -> Line:
+        """Return the median and the range over seeds.
+
+        Args:
+            label: what it is.
+            x: abscissae.
+            values: one row per seed, one column per abscissa.
+            dashed: for bounds and formulas.
+
+        >>> Line.over_seeds("loss", [1, 2], [[1.0, 5.0], [3.0, 7.0]]).y
+        (2.0, 6.0)
+        """
+        table = np.asarray(values, dtype=float)
+        ends = [tuple(float(v) for v in f(table, axis=0)) for f in (np.median, np.min, np.max)]
+        return cls(label, tuple(float(v) for v in x), *ends, dashed=dashed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; numbers that are not finite become ``null``."""
+        numbers = {key: getattr(self, key) for key in ("x", "y", "low", "high")}
+        clean = {k: None if v is None else [w if math.isfinite(w) else None for w in v] for k, v in numbers.items()}
+        return {"label": self.label, **clean, "dashed": self.dashed}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One chart.
+
+    Attributes:
+        title: what it shows.
+        x_label: name of the horizontal axis.
+        y_label: name of the vertical axis.
+        lines: what is drawn.
+        log_x: whether the horizontal axis counts decades.
+        log_y: whether the vertical axis does.
+    """
+
+    title: str
+    x_label: str
+    y_label: str
+    lines: tuple[Line, ...]
+    log_x: bool = False
+    log_y: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        words = {key: getattr(self, key) for key in ("title", "x_label", "y_label", "log_x", "log_y")}
+        return {**words, "lines": [line.to_dict() for line in self.lines]}
+
+
+@dataclass(frozen=True)
+class Study:
+    """What an experiment showed.
+
+    Attributes:
+        name: as on the command line.
+        title: what it is about.
+        scale: ``smoke`` or ``laptop``.
+        settings: what one needs to repeat it, seeds included.
+        panels: the charts.
+        evidence: each claim beside what was measured.
+    """
+
+    name: str
+    title: str
+    scale: str
+    settings: Mapping[str, Any]
+    panels: tuple[Panel, ...]
+    evidence: tuple[Evidence, ...] = field(default=())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "study": self.name,
+            "title": self.title,
+            "scale": self.scale,
+            "settings": dict(self.settings),
+            "claims": [found.to_dict() for found in self.evidence],
+            "panels": [panel.to_dict() for panel in self.panels],
+        }
+
+
+class RunStudy(Protocol):
+    """The function ``run`` of a study's module."""
+
+    def __call__(self, scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+        """Do the experiment."""
+        ...
+
+
+def run_study(
+    name: str,
+    scale: str = "laptop",
+    *,
+    seed: int = 0,
+    data_root: str | Path | None = None,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Study:
+    """Do an experiment of a paper again.
+
+    Args:
+        name: a key of :data:`STUDIES`.
+        scale: ``smoke`` (seconds, small data) or ``laptop`` (at most half an hour).
+        seed: the first of the seeds.
+        data_root: folder of MNIST or CIFAR-10.
+        progress: called with a line of text at each step.
+
+    Raises:
+        InputError: if the study or the scale is unknown, or the data are not found.
+    """
+    if name not in STUDIES:
+        raise InputError(f"Unknown study {name!r}. Choose from: {', '.join(STUDIES)}.")
+    if scale not in SCALES:
+        raise InputError(f"Unknown scale {scale!r}. Choose from: {', '.join(SCALES)}.")
+    run: RunStudy = importlib.import_module(STUDIES[name]).run
+    return run(scale, seed, None if data_root is None else Path(data_root), progress)

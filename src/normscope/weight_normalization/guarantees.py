@@ -1,0 +1,254 @@
+r"""Every guarantee of the theory for one network and its data, each beside the quantity it bounds."""
+
+from __future__ import annotations
+
+import html
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.value import Kind, Value
+from normscope.weight_normalization.chain import Chain, read_chain
+from normscope.weight_normalization.descent import smoothness_bound
+from normscope.weight_normalization.measure import (
+    activation_norms,
+    in_float64,
+    input_jacobian_norm,
+    loss_hessian_norm,
+    parameter_jacobian_norm,
+    prediction_hessian_norm,
+)
+from normscope.weight_normalization.moment import Moment, certify_step
+from normscope.weight_normalization.predictor import (
+    activation_norm_bounds,
+    gradient_bound,
+    hessian_bound,
+    hessian_bound_closed,
+    lipschitz_bound,
+)
+from normscope.weight_normalization.rademacher import generalization_gap_bound, grid_radius, rademacher_bound
+
+#: Examples at which derivatives are measured.
+POINTS = 4
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """One bound of the theory.
+
+    Attributes:
+        name: the quantity.
+        bound: for every input as long as the longest of the data.
+        tight: with the activations measured on the data, for these data; ``None`` where that changes nothing.
+        measured: the quantity itself, from outside the theory: attained on the data.
+        note: what the bound assumes or why there is none.
+    """
+
+    name: str
+    bound: Value
+    tight: Value | None
+    measured: Value | None
+    note: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        values = {"bound": self.bound, "tight": self.tight, "measured": self.measured}
+        found = {key: None if value is None else value.to_dict() for key, value in values.items()}
+        return {"name": self.name, **found, "note": self.note}
+
+
+@dataclass(frozen=True)
+class Guarantees:
+    """What the theory proves about a weight-normalized network, beside what is measured.
+
+    Attributes:
+        rows: the guarantees.
+        moment: the loss, and what is proved about the next step of gradient descent.
+        paper_form: whether the network is exactly of the paper's form.
+    """
+
+    rows: tuple[Guarantee, ...]
+    moment: Moment
+    paper_form: bool
+
+    def __getitem__(self, name: str) -> Guarantee:
+        """Return the guarantee of a name."""
+        return next(row for row in self.rows if row.name == name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        step = self.moment
+        return {
+            "rows": [row.to_dict() for row in self.rows],
+            "paper_form": self.paper_form,
+            "loss": step.loss,
+            "ratio": step.ratio,
+            "least_norm": step.least_norm,
+            "largest_certified_step": step.largest_certified_step,
+            "contraction": step.certificate.contraction,
+        }
+
+    def _cells(self) -> list[tuple[str, ...]]:
+        """Return the rows as text."""
+        head = ("quantity", "bound", "with measured activations", "measured", "note")
+        return [head] + [(r.name, _text(r.bound), _text(r.tight), _text(r.measured), r.note) for r in self.rows]
+
+    def __str__(self) -> str:
+        cells = self._cells()
+        wide = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in cells]
+        step = self.moment
+        lines += [
+            "",
+            f"Loss {step.loss:.4g}, |grad L|^2/L = {step.ratio:.4g}, shortest weight vector {step.least_norm:.4g}.",
+            f"A plain gradient step of size {step.largest_certified_step:.4g} is proved to multiply the loss by at "
+            f"most {step.certificate.contraction:.9g}."
+            if step.certificate.proved and step.largest_certified_step > 0
+            else "No step size is certified: the activation is not smooth, or the loss is zero.",
+        ]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._cells()]
+        rows[0] = rows[0].replace("td>", "th>")
+        return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
+
+
+def _text(value: Value | None) -> str:
+    """Return a value as a person reads it."""
+    if value is None:
+        return "-"
+    return "no bound" if math.isinf(value.log) and value.log > 0 else f"{value.value:.4g} ({value.kind.value})"
+
+
+def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 0.05) -> Guarantees:
+    r"""Return every bound of the theory for a network and its training data, beside what is measured.
+
+    Args:
+        model: weight-normalized; it is not changed.
+        inputs: the training inputs.
+        targets: of the shape of the predictions.
+        delta: probability with which the generalization bound may fail.
+
+    Raises:
+        InputError: if the model is not one the theory covers; the message says why.
+
+    >>> from normscope.weight_normalization.network import WeightNormNetwork
+    >>> found = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
+    >>> row = found["Hessian of the predictor"]
+    >>> row.measured.value <= row.tight.value <= row.bound.value
+    True
+    """
+    chain, plain = read_chain(model, inputs), in_float64(model)
+    x, y = inputs.detach().double(), targets.detach().double()
+    now = certify_step(model, x, y)
+    layers, rho = chain.constants(), chain.output_norm()
+    norms = activation_norms(chain, plain, x)
+    worst = activation_norm_bounds(layers, norms[0])
+    points = x[:POINTS]
+    steepest = gradient_bound(layers, rho, worst, output_bias=chain.output_bias)
+    steep = gradient_bound(layers, rho, norms, output_bias=chain.output_bias)
+    curved, curve = hessian_bound(layers, rho, worst), hessian_bound(layers, rho, norms)
+    smooth = all(layer.activation.smooth for layer in chain.layers)
+    rough = "" if smooth else "the activation is not smooth: there is no second derivative to bound"
+    ball, data = f"inputs with |x| <= {norms[0]:.4g}", "these data points"
+    rows = [
+        Guarantee(
+            "Lipschitz constant in the input", _upper(lipschitz_bound(layers, rho), "all inputs", "WN-4"), None,
+            _attained(max(input_jacobian_norm(plain, p) for p in points)),
+        ),
+        Guarantee(
+            "norm of the last activation", _upper(worst[-1], ball, "WN-3"), None, _attained(norms[-1] * (1 - 1e-9)),
+        ),
+        Guarantee(
+            "Jacobian in the parameters", _upper(steepest, ball, "WN-5"), _upper(steep, data, "WN-5"),
+            _attained(max(parameter_jacobian_norm(plain, p) for p in points)),
+        ),
+        Guarantee(
+            "Hessian of the predictor", _upper(curved, ball, "WN-6"), _upper(curve, data, "WN-6"),
+            _attained(max(prediction_hessian_norm(plain, p) for p in points)) if smooth else None, rough,
+        ),
+        *_closed(chain, rho, norms[0], ball),
+        Guarantee(
+            "Hessian of the loss (smoothness)", _upper(smoothness_bound(now.loss, steepest, curved), data, "WN-8"),
+            _upper(smoothness_bound(now.loss, steep, curve), data, "WN-8"),
+            _attained(loss_hessian_norm(plain, x, y)) if smooth else None, rough,
+        ),
+        gap_guarantee(model, inputs, targets, delta=delta),
+    ]  # fmt: skip
+    return Guarantees(tuple(rows), now, chain.paper_form)
+
+
+def _upper(x: float, domain: str, number: str) -> Value:
+    """Return a proved upper bound."""
+    return Value.of(x, Kind.CERTIFIED, domain=domain, statement=f"normscope Proposition {number}")
+
+
+def _attained(x: float) -> Value:
+    """Return a measured value."""
+    return Value.of(x, Kind.LOWER, domain="these data points")
+
+
+def _closed(chain: Chain, rho: float, size: float, ball: str) -> list[Guarantee]:
+    """Return the Hessian bound as one formula, where the network is of the paper's form with one width."""
+    widths = {len(layer.gains) for layer in chain.layers}
+    curvature = max(layer.activation.curvature for layer in chain.layers)
+    if not chain.paper_form or len(widths) > 1 or not math.isfinite(curvature):
+        return []
+    found = hessian_bound_closed(chain.depth, widths.pop(), chain.least_norm * (1 - 1e-12), rho, size, curvature)
+    bound = Value.of(found, Kind.CERTIFIED, domain=ball, statement="normscope Corollary WN-7")
+    return [Guarantee("Hessian of the predictor (one formula)", bound, None, None, "depth enters as L^2/m")]
+
+
+def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 0.05) -> Guarantee:
+    """Return the generalization bound of a network for the square loss, or why there is none.
+
+    Args:
+        model: weight-normalized; it is not changed.
+        inputs: the training inputs.
+        targets: of the shape of the predictions.
+        delta: probability with which the bound may fail.
+
+    Raises:
+        InputError: if the model is not one the theory covers.
+
+    >>> from normscope.weight_normalization.network import WeightNormNetwork
+    >>> found = gap_guarantee(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
+    >>> found.bound.kind.value
+    'probabilistic'
+    """
+    chain, x, y = read_chain(model, inputs), inputs.detach().double(), targets.detach().double()
+    longest = float(torch.linalg.vector_norm(x.flatten(1), dim=1).max()) * (1.0 + 1e-12)
+    worst = activation_norm_bounds(chain.constants(), longest)
+    reasons = [
+        f"{layer.name}: {why}"
+        for layer in chain.layers
+        for bad, why in (
+            (layer.bias is not None, "a bias"),
+            (layer.activation.at_zero != 0, "an activation that is not zero at zero"),
+            (layer.window != 1.0, "a convolution"),
+            (layer.gains_trained, "gains read off the trained network"),
+        )
+        if bad
+    ]
+    name = f"expected minus training loss (probability {1 - delta:g})"
+    if chain.output_bias:
+        reasons.append("a bias of the output layer")
+    if reasons:
+        return Guarantee(name, _upper(math.inf, "", "WN-12"), None, None, "not covered: " + "; ".join(reasons[:3]))
+    rows = torch.linalg.vector_norm(chain.output, dim=1)
+    radii = [grid_radius(float(r), delta / len(rows)) for r in rows if r > 0]
+    total, share = sum(r for r, _ in radii), min((d for _, d in radii), default=delta)
+    factors = [layer.peeling_factor() for layer in chain.layers]
+    data_norm = float(torch.linalg.vector_norm(x))
+    complexity = rademacher_bound(chain.depth, total, data_norm, len(x), factors)
+    size = math.sqrt(sum(r**2 for r, _ in radii)) * worst[-1]
+    target = float(torch.linalg.vector_norm(y.flatten(1), dim=1).max())
+    gap = generalization_gap_bound(complexity, size, len(x), share, target_norm=target, outputs=len(rows))
+    assumed = ("examples drawn independently", "inputs and targets of the population no longer than those of the data")
+    value = Value.of(gap, Kind.PROBABILISTIC, domain="the population", statement="normscope Proposition WN-12",
+                     assumptions=assumed, delta=delta)  # fmt: skip
+    return Guarantee(name, value, None, None, "assumes " + " and ".join(assumed))
