@@ -24,9 +24,9 @@ from normscope.papers.run import audit as audit
 from normscope.papers.statements import every_statement as every_statement
 from normscope.papers.than2025.complexity.iterations import complexity as complexity
 from normscope.papers.than2025.extremal.constructions import extremal as extremal
-from normscope.report.figures import reproduce as reproduce
 from normscope.report.html import report_html as report_html
 from normscope.report.html import save_html as save_html
+from normscope.report.studies import reproduce as reproduce
 from normscope.zoo.data.load import load_data as load_data
 from normscope.zoo.load import load_model as load_model
 

@@ -23,7 +23,7 @@ def test_the_section_names_the_figure_and_keeps_the_order() -> None:
     """One row for each claim and network, in the order they came; an empty table has none."""
     claims = [Evidence(claim, net, {}, True) for net in ("a", "b") for claim in ("one", "two")]
     section = evidence_section("fig2", "laptop", claims)
-    assert section.title == "fig2 of Than 2025, laptop scale"
+    assert section.title == "fig2, laptop scale"
     assert section.table is not None
     assert [row[:2] for row in section.table.rows] == [("one", "a"), ("two", "a"), ("one", "b"), ("two", "b")]
     empty = evidence_section("fig1", "smoke", []).table

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.weight_normalization.measure import in_float64, loss_hessian_norm, square_loss
+from normscope.weight_normalization.chain import in_float64
+from normscope.weight_normalization.measure import loss_hessian_norm, square_loss
 from normscope.weight_normalization.moment import certify_step
 from normscope.weight_normalization.network import WeightNormNetwork
 

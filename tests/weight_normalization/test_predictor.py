@@ -9,10 +9,9 @@ import torch
 from torch import nn
 
 from normscope.core.errors import InputError
-from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.chain import in_float64, read_chain
 from normscope.weight_normalization.measure import (
     activation_norms,
-    in_float64,
     input_jacobian_norm,
     parameter_jacobian_norm,
     prediction_hessian_norm,

@@ -1,4 +1,4 @@
-"""``normscope reproduce``: a figure of the paper, trained and drawn again, with its claims beside what was measured."""
+"""``normscope reproduce``: a figure or an experiment of a paper, done again, its claims beside the measurements."""
 
 from __future__ import annotations
 
@@ -19,7 +19,13 @@ from normscope.cli.streams import aside
 
 @guarded
 def reproduce(
-    figure: Annotated[str, typer.Argument(help="fig1, fig2 or fig3 of Than 2025.", show_default=False)],
+    figure: Annotated[
+        str,
+        typer.Argument(
+            help="fig1, fig2, fig3, wn-depth, wn-width, wn-convergence or wn-activation.",
+            show_default=False,
+        ),
+    ],
     scale: Annotated[
         str, typer.Option(help="smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs).")
     ] = "laptop",
@@ -30,15 +36,15 @@ def reproduce(
     json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train the networks of a FIGURE, record what it shows, draw it, and say where the paper is borne out.
+    """Do a FIGURE or experiment of a paper again, draw it, and say which claims are borne out.
 
-    Stop it at any time: the same command goes on where it stopped. Figures of one scale share their runs.
+    Figures can be stopped at any time: the same command goes on where it stopped.
     """
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
     with aside(), _resumable(), progress as stages:
         stages("loading torch")
-        from normscope.report.figures import reproduce as reproduced
+        from normscope.report.studies import reproduce as reproduced
 
         with writing(folder):
             done = reproduced(

@@ -21,7 +21,7 @@ def evidence_section(figure: str, scale: str, evidence: Sequence[Evidence]) -> S
 
     >>> from normscope.report.table import plain_text
     >>> print(plain_text([evidence_section("fig1", "smoke", [Evidence("norms grow", "net", {"share": 0.5}, True)])]))
-    fig1 of Than 2025, smoke scale
+    fig1, smoke scale
       claim       network  measured   the run
       norms grow  net      share 0.5  agrees
     """
@@ -30,4 +30,4 @@ def evidence_section(figure: str, scale: str, evidence: Sequence[Evidence]) -> S
         (e.claim, e.network, ", ".join(f"{key} {digits(float(x))}" for key, x in e.measured.items()), _WORDS[e.agrees])
         for e in evidence
     )
-    return Section(f"{figure} of Than 2025, {scale} scale", table=Table(columns, rows, frozenset(columns)))
+    return Section(f"{figure}, {scale} scale", table=Table(columns, rows, frozenset(columns)))

@@ -147,6 +147,20 @@ class Chain:
         return [layer.constants(moved=moved, orthogonal=orthogonal) for layer in self.layers]
 
 
+def in_float64(model: nn.Module) -> nn.Module:
+    """Return a copy of a model in float64 on the CPU.
+
+    Args:
+        model: any module, also with the older ``torch.nn.utils.weight_norm``, which ``copy.deepcopy`` alone refuses.
+
+    >>> next(in_float64(nn.Linear(1, 1)).parameters()).dtype
+    torch.float64
+    """
+    held = [value for module in model.modules() for value in vars(module).values() if isinstance(value, Tensor)]
+    computed = {id(value): value.detach().clone() for value in held if not value.is_leaf}
+    return copy.deepcopy(model, computed).to(device="cpu", dtype=torch.float64)
+
+
 def read_chain(model: nn.Module, example: Tensor) -> Chain:
     """Return a model as a chain of weight-normalized layers.
 
@@ -162,7 +176,7 @@ def read_chain(model: nn.Module, example: Tensor) -> Chain:
     >>> chain.depth, chain.paper_form
     (2, True)
     """
-    steps = list(_flat(copy.deepcopy(model).to(device="cpu", dtype=torch.float64)))
+    steps = list(_flat(in_float64(model)))
     linear = [k for k, (_, module) in enumerate(steps) if isinstance(module, _LINEAR)]
     if len(linear) < 2:
         raise InputError("Expected at least one weight-normalized hidden layer and an output layer.")

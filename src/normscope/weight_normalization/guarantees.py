@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.value import Kind, Value
-from normscope.weight_normalization.chain import Chain, read_chain
+from normscope.weight_normalization.chain import Chain, in_float64, read_chain
 from normscope.weight_normalization.descent import smoothness_bound
 from normscope.weight_normalization.measure import (
     activation_norms,
-    in_float64,
     input_jacobian_norm,
     loss_hessian_norm,
     parameter_jacobian_norm,

@@ -5,7 +5,6 @@ Nothing here uses the structure of weight normalization, so a bound that is comp
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable
 
@@ -24,11 +23,6 @@ DENSE = 400
 Scalar = Callable[[dict[str, Tensor]], Tensor]
 
 
-def in_float64(model: nn.Module) -> nn.Module:
-    """Return a copy of a model in float64, in evaluation mode."""
-    return copy.deepcopy(model).to(device="cpu", dtype=torch.float64).eval()
-
-
 def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[float]:
     r"""Return the largest norms of input and hidden activations over the inputs, rounding included.
 
@@ -37,10 +31,10 @@ def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[flo
 
     Args:
         chain: the model as a chain.
-        model: the same, in float64 (:func:`in_float64`).
+        model: the same, in float64 (:func:`~normscope.weight_normalization.chain.in_float64`).
         inputs: of any float type.
 
-    >>> from normscope.weight_normalization.chain import read_chain
+    >>> from normscope.weight_normalization.chain import in_float64, read_chain
     >>> from normscope.weight_normalization.network import WeightNormNetwork
     >>> net, x = WeightNormNetwork(3, width=5, depth=2), torch.ones(1, 3)
     >>> norms = activation_norms(read_chain(net, x), in_float64(net), x)

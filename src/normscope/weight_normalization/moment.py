@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.chain import in_float64, read_chain
 from normscope.weight_normalization.descent import (
     StepCertificate,
     restricted_strong_convexity,
     smoothness_bound,
     step_certificate,
 )
-from normscope.weight_normalization.measure import activation_norms, in_float64, square_loss
+from normscope.weight_normalization.measure import activation_norms, square_loss
 from normscope.weight_normalization.predictor import (
     activation_norm_bounds,
     activation_norms_nearby,

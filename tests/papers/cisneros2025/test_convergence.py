@@ -1,0 +1,11 @@
+"""The study at its smallest scale is repeatable, and its charts hold what its claims are judged by."""
+
+from __future__ import annotations
+
+from normscope.papers.cisneros2025.convergence import run
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    first, second = (run("smoke", 3, None, lambda line: None) for _ in range(2))
+    assert first.to_dict() == second.to_dict()
+    assert first.settings["seed"] == 3

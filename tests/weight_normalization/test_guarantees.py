@@ -1,0 +1,61 @@
+"""The whole table: bounds above measurements, and words where the theory does not reach."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
+
+from normscope.core.value import Kind
+from normscope.weight_normalization.guarantees import gap_guarantee, verify
+from normscope.weight_normalization.network import WeightNormNetwork
+
+X = torch.nn.functional.normalize(torch.randn(40, 6, generator=torch.Generator().manual_seed(0)), dim=1)
+Y = torch.randn(40, 2, generator=torch.Generator().manual_seed(1)).tanh()
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        WeightNormNetwork(6, width=16, depth=3, outputs=2, seed=0),
+        nn.Sequential(
+            weight_norm(nn.Linear(6, 8)), nn.SiLU(), weight_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 2)
+        ),
+    ],
+    ids=["paper", "gains"],
+)
+def test_every_bound_is_above_what_is_measured(net: nn.Module) -> None:
+    found = verify(net, X, Y)
+    assert len(found.rows) >= 6
+    for row in found.rows:
+        for bound in (row.bound, row.tight):
+            if bound is not None and row.measured is not None:
+                assert row.measured.kind is Kind.LOWER
+                assert row.measured.value <= bound.value
+    assert found.moment.certificate.proved
+    json.dumps(found.to_dict(), allow_nan=False)
+    assert "Hessian of the predictor" in str(found)
+    assert found._repr_html_().startswith("<table>")
+
+
+def test_relu_keeps_the_first_order_bounds_and_says_why_there_is_no_more() -> None:
+    found = verify(WeightNormNetwork(6, width=16, depth=2, outputs=2, activation="relu", seed=0), X, Y)
+    row = found["Hessian of the predictor"]
+    assert row.bound.value == float("inf")
+    assert "not smooth" in row.note
+    assert found["Jacobian in the parameters"].bound.value < float("inf")
+    assert "No step size is certified" in str(found)
+
+
+def test_the_generalization_bound_names_what_it_does_not_cover() -> None:
+    gains = nn.Sequential(weight_norm(nn.Linear(6, 8)), nn.Sigmoid(), nn.Linear(8, 2))
+    note = gap_guarantee(gains, X, Y).note
+    assert "a bias" in note
+    assert "not zero at zero" in note
+    covered = gap_guarantee(WeightNormNetwork(6, width=16, depth=2, outputs=2, seed=0), X, Y)
+    assert covered.bound.kind is Kind.PROBABILISTIC
+    assert covered.bound.delta == 0.05
+    assert any("independently" in assumed for assumed in covered.bound.assumptions)

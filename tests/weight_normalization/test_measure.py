@@ -1,0 +1,40 @@
+"""Measured norms against dense matrices of another route, and Lanczos against dense."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import functional_call
+
+from normscope.weight_normalization import measure
+from normscope.weight_normalization.measure import hessian_norm, input_jacobian_norm, loss_hessian_norm, square_loss
+from normscope.weight_normalization.network import WeightNormNetwork
+
+
+def test_hessians_agree_with_torch_func_and_with_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = WeightNormNetwork(3, width=4, depth=2, seed=0).double()
+    x = torch.randn(6, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    y = torch.ones(6, 1, dtype=torch.float64)
+    shapes = {name: p.shape for name, p in net.named_parameters()}
+    flat = torch.cat([p.detach().reshape(-1) for p in net.parameters()])
+
+    def loss(vector: torch.Tensor) -> torch.Tensor:
+        parts = vector.split([shape.numel() for shape in shapes.values()])
+        named = {name: part.reshape(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
+        return square_loss(functional_call(net, named, (x,)), y)
+
+    dense = torch.linalg.eigvalsh(torch.func.hessian(loss)(flat)).abs().max().item()
+    assert loss_hessian_norm(net, x, y) == pytest.approx(dense, rel=1e-10)
+    monkeypatch.setattr(measure, "DENSE", 0)
+    assert loss_hessian_norm(net, x, y) == pytest.approx(dense, rel=1e-7)
+
+
+def test_a_linear_scalar_has_no_hessian() -> None:
+    net = WeightNormNetwork(2, width=2, depth=1).double()
+    assert hessian_norm(net, lambda p: p["2.weight"].sum()) == 0.0
+
+
+def test_the_input_jacobian_of_a_linear_network() -> None:
+    net = WeightNormNetwork(3, width=4, depth=1, activation="identity", seed=0).double()
+    matrix = net[-1].weight.detach() @ net[0].effective_weight().detach()
+    assert input_jacobian_norm(net, torch.ones(3, dtype=torch.float64)) == pytest.approx(matrix.norm().item())
