@@ -287,6 +287,6 @@ def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: 
 def _overlaps(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
     """Return, for each axis, in how many windows one input element lies at most."""
     return [
-        kernel if dilation > 1 else math.ceil(kernel / stride)
+        math.ceil(kernel * math.gcd(stride, dilation) / stride)
         for kernel, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True)
     ]

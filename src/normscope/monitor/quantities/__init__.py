@@ -16,6 +16,7 @@ from normscope.monitor.quantities.margins import Margins
 from normscope.monitor.quantities.minimum_norm import MinimumNorms
 from normscope.monitor.quantities.spectral import SpectralNorms
 from normscope.monitor.quantities.variance import Variances
+from normscope.monitor.quantities.weight_norm_theory import WeightNormTheory
 from normscope.monitor.quantity import Description, Quantity
 
 #: Every quantity, by the name it is chosen by, cheapest first.
@@ -23,7 +24,7 @@ QUANTITIES: dict[str, type[Quantity]] = {
     kind.name: kind
     for kind in (
         ProbeLoss, Margins, Variances, MinimumNorms, EffectiveRates, AngularUpdates, SpectralNorms, FoldedNorms,
-        InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness,
+        InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness, WeightNormTheory,
     )
 }  # fmt: skip
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from normscope.papers.cisneros2025 import claims as cisneros2025
-from normscope.papers.cisneros2025.claims import CLAIMS, network, unit_rows
+from normscope.papers.cisneros2025.claims import mechanisms as cisneros2025
+from normscope.papers.cisneros2025.claims.mechanisms import CLAIMS, network, unit_rows
 from normscope.papers.run import checked
 
 VERDICTS = {

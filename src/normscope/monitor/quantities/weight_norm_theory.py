@@ -1,0 +1,69 @@
+"""What the theory of weight normalization proves about the next step, along a run."""
+
+from __future__ import annotations
+
+import math
+
+from normscope.core.errors import InputError
+from normscope.core.value import Kind
+from normscope.monitor.quantity import Description, Quantity
+from normscope.monitor.snapshot import Snapshot
+from normscope.weight_normalization.moment import Moment, certify_step
+
+_STEP = "a plain gradient step on the probe"
+
+
+def theory_metrics(moment: Moment) -> dict[str, float]:
+    """Return the metrics of a moment by name; what is not finite is left out.
+
+    Args:
+        moment: what is proved about the next step.
+    """
+    found = {
+        "weight_norm/smoothness": moment.certificate.smoothness,
+        "weight_norm/predictor_hessian": moment.predictor_hessian,
+        "weight_norm/largest_certified_step": moment.largest_certified_step,
+        "weight_norm/contraction": moment.certificate.contraction,
+        "weight_norm/strong_convexity": moment.strong_convexity,
+        "weight_norm/ratio": moment.ratio,
+        "weight_norm/least_norm": moment.least_norm,
+    }
+    return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+class WeightNormTheory(Quantity):
+    """Smoothness, largest certified step, proved contraction and strong convexity of a weight-normalized network.
+
+    For the square loss. Models the theory does not cover, and labels that are no numbers of the shape of the output,
+    give no metrics.
+    """
+
+    name = "weight_norm_theory"
+    describes = (
+        Description("weight_norm/smoothness", Kind.CERTIFIED, f"norm of the Hessian of the square loss, along {_STEP}",
+                    "normscope Proposition WN-8"),
+        Description("weight_norm/predictor_hessian", Kind.CERTIFIED, "norm of the Hessian of the predictor",
+                    "normscope Proposition WN-6"),
+        Description("weight_norm/largest_certified_step", Kind.LOWER, "step size for which the loss is proved to fall",
+                    "normscope Proposition WN-10"),
+        Description("weight_norm/contraction", Kind.CERTIFIED, f"factor on the loss that is proved for {_STEP}",
+                    "normscope Proposition WN-10"),
+        Description("weight_norm/strong_convexity", Kind.LOWER, "alpha of restricted strong convexity along that step",
+                    "normscope Proposition WN-9", signed=True),
+        Description("weight_norm/ratio", Kind.ESTIMATE, "squared norm of the gradient over the square loss",
+                    "cisneros2025 Mechanism 3 (ratio)"),
+        Description("weight_norm/least_norm", Kind.ESTIMATE, "least norm of a weight vector of a hidden layer",
+                    "cisneros2025 Mechanism 3 (norm)"),
+    )  # fmt: skip
+
+    def measure(self, moment: Snapshot) -> dict[str, float]:
+        """Return what is proved at this moment, or nothing where the theory does not apply."""
+        view = moment.view
+        model, labels = getattr(view, "model", None), getattr(view, "labels", None)
+        inputs = [value for value in view.inputs if value.is_floating_point()]
+        if model is None or labels is None or not labels.is_floating_point() or len(inputs) != 1:
+            return {}
+        try:
+            return theory_metrics(certify_step(model, inputs[0], labels))
+        except InputError:
+            return {}

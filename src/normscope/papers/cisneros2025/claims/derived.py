@@ -1,0 +1,232 @@
+"""Claims of the summary on weight normalization that can be checked once every constant is explicit."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from normscope.papers.cisneros2025.claims.mechanisms import network
+from normscope.papers.claim import Claims, Outcome, Verdict
+from normscope.papers.measure import confirm_bound, gaussian, given, holds, refuted
+from normscope.weight_normalization.chain import read_chain
+from normscope.weight_normalization.measure import (
+    activation_norms,
+    loss_hessian_norm,
+    prediction_hessian_norm,
+    square_loss,
+)
+from normscope.weight_normalization.moment import certify_step
+from normscope.weight_normalization.network import WeightNormNetwork
+from normscope.weight_normalization.predictor import hessian_bound, hessian_bound_closed, paper_layer
+from normscope.weight_normalization.rademacher import generalization_gap_bound, rademacher_bound
+
+CLAIMS = Claims("cisneros2025")
+
+_PREDICTOR = "normscope.weight_normalization.predictor."
+_TANH = 4.0 / (3.0 * math.sqrt(3.0))
+
+
+def _net(depth: int, width: int = 6, seed: int = 0, activation: str = "tanh") -> WeightNormNetwork:
+    """Return a network in the paper's form with an output layer of norm one, in float64."""
+    net = WeightNormNetwork(4, width=width, depth=depth, activation=activation, seed=seed).double()
+    with torch.no_grad():
+        net[-1].weight /= net[-1].weight.norm()
+    return net
+
+
+def _data(count: int = 16) -> tuple[Tensor, Tensor]:
+    """Return inputs of norm one and targets between -1 and 1."""
+    x = gaussian(760, count, 4)
+    return x / x.norm(dim=1, keepdim=True), torch.tanh(gaussian(761, count, 1))
+
+
+@CLAIMS.add(
+    "004-L3",
+    "Key Results (Hessian), Mechanism 1",
+    says="The bound on the Hessian of the predictor grows with depth like L^3.",
+    corrected="L^2/m is enough: rho [2 A/(sqrt 3 sqrt m w^2) + 2 A L/(m w^2) + b A^2 L (L+1)/(2 m w^2)] + "
+    "2 A sqrt(L)/(sqrt m w).",
+    code=(_PREDICTOR + "hessian_bound_closed", _PREDICTOR + "hessian_bound"),
+)
+def _depth_power() -> Outcome:
+    x = _data(1)[0][0]
+    measured = {}
+    for depth in (1, 2, 4):
+        net = _net(depth)
+        chain = read_chain(net, x[None])
+        true = prediction_hessian_norm(net, x)
+        closed = hessian_bound_closed(depth, 6, chain.least_norm * (1 - 1e-12), 1.0 + 1e-12, 1.0 + 1e-12, _TANH)
+        confirm_bound(f"||Hessian|| at depth {depth}", closed, true)
+        tight = hessian_bound(chain.constants(), chain.output_norm(), activation_norms(chain, net, x[None]))
+        confirm_bound(f"||Hessian|| at depth {depth}, layer by layer", tight, true)
+        measured |= {f"depth {depth}: bound": closed, f"depth {depth}: layer by layer": tight, f"depth {depth}": true}
+    power = math.log(
+        hessian_bound_closed(4096, 6, 1.0, 1.0, 1.0, _TANH) / hessian_bound_closed(2048, 6, 1.0, 1.0, 1.0, _TANH)
+    )
+    power /= math.log(2.0)
+    measured["power of L at large depth"] = power
+    return Outcome(Verdict.LOOSE if power < 2.01 else Verdict.HOLDS, measured, "one power of the depth less", 2.0)
+
+
+@CLAIMS.add(
+    "004-W",
+    "Key Results, Open Question 3",
+    says="A larger width makes the Hessian bound smaller, like 1/sqrt(m).",
+    corrected="Part of it falls like 1/sqrt(m) and part like 1/m, at a fixed least weight norm. Uniform initialization "
+    "of variance 1/fan-in keeps that norm fixed.",
+    code=(_PREDICTOR + "hessian_bound",),
+)
+def _width_power() -> Outcome:
+    def bound(width: int) -> float:
+        return hessian_bound([paper_layer(width, 1.0, curvature=_TANH)] * 3, 1.0, [1.0] * 4)
+
+    ratios = [bound(m) / bound(4 * m) for m in (16, 256, 4096)]
+    measured = {f"bound at m = {m} over 4 m": r for m, r in zip((16, 256, 4096), ratios, strict=True)}
+    return holds(
+        all(2.0 - 1e-6 <= r <= 4.0 + 1e-6 for r in ratios), measured, "between 2 and 4 for four times the width"
+    )
+
+
+@CLAIMS.add(
+    "004-vanish",
+    "Mechanism 1 (signal)",
+    says="No matter how deep the network is, the product of Jacobians contributes just a constant factor of one.",
+    corrected="At most one. In the scaling that gives it, a random layer multiplies by about 1/sqrt(fan-in), so the "
+    "signal and every derivative vanish exponentially with depth.",
+    code=(_PREDICTOR + "activation_norm_bounds",),
+)
+def _vanishing() -> Outcome:
+    x = _data(8)[0]
+    norms = {depth: activation_norms(read_chain(_net(depth, 16), x), _net(depth, 16), x)[-1] for depth in (1, 4, 16)}
+    measured = {f"norm of the last activation, depth {depth}": value for depth, value in norms.items()}
+    return refuted(norms[16] < 1e-6 * norms[1], measured, "the factor is far below one")
+
+
+@CLAIMS.add(
+    "004-step",
+    "Key Results (optimization)",
+    says="Gradient descent converges under the condition on ||grad L||^2/L.",
+    corrected="For a plain step with eta <= 1/beta, beta = 2 varrho^2 + 2 sqrt(L) c_H, the loss falls by the factor "
+    "1 - eta (1 - eta beta/2) ||grad L||^2/L, without any condition.",
+    code=("normscope.weight_normalization.moment.certify_step",),
+)
+def _certified_steps() -> Outcome:
+    net, (x, y) = _net(1), _data()
+    shares = []
+    for _ in range(12):
+        now = certify_step(net, x, y)
+        confirm_bound("||Hessian of the loss||", now.certificate.smoothness, loss_hessian_norm(net, x, y))
+        slopes = torch.autograd.grad(square_loss(net(x), y), list(net.parameters()))
+        with torch.no_grad():
+            for p, g in zip(net.parameters(), slopes, strict=True):
+                p -= now.certificate.step_size * g
+        after = float(square_loss(net(x).detach(), y))
+        confirm_bound("the loss after the step", now.certificate.contraction * now.loss, after)
+        shares.append((now.loss - after) / (now.loss * (1.0 - now.certificate.contraction)))
+    measured = {"real over proved decrease, least": min(shares), "largest": max(shares)}
+    return holds(min(shares) >= 1.0, measured, "every step did at least what was proved")
+
+
+@CLAIMS.add(
+    "004-gap",
+    "Key Results (generalization)",
+    says="The generalization gap is at most of the order sqrt(L)/sqrt(n), whatever the width.",
+    corrected="rho A (sqrt(2 L ln 2) + 1)/sqrt(n) bounds the Rademacher complexity; with the square loss the gap is at "
+    "most 4 (1 + rho A) times it plus 3 (1 + rho A)^2 sqrt(ln(2/delta)/(2 n)). rho and A must be fixed before the data "
+    "are seen.",
+    code=("normscope.weight_normalization.rademacher.rademacher_bound",),
+)
+def _gap() -> Outcome:
+    complexity = {depth: rademacher_bound(depth, 1.0, math.sqrt(50_000), 50_000) for depth in (10, 40)}
+    gap = generalization_gap_bound(complexity[10], 1.0, 50_000, 0.05)
+    measured = {
+        "complexity, L = 10": complexity[10],
+        "complexity, L = 40": complexity[40],
+        "gap, L = 10, n = 50000": gap,
+    }
+    right = complexity[40] <= 2.0 * complexity[10] and gap < 1.0
+    return given(right, "the radius is fixed beforehand and phi(0) = 0", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "004-lim1",
+    "Limitations (smooth activations)",
+    says="The analysis needs a smooth activation.",
+    corrected="The Hessian part does. Lipschitz, gradient and complexity bounds hold for ReLU as they are.",
+    code=(_PREDICTOR + "gradient_bound",),
+)
+def _smooth() -> Outcome:
+    finite = math.isfinite(hessian_bound([paper_layer(4, 1.0, curvature=_TANH)], 1.0, [1.0, 1.0]))
+    none = math.isinf(hessian_bound([paper_layer(4, 1.0)], 1.0, [1.0, 1.0]))
+    measured = {"Hessian bound, tanh": finite, "none for ReLU": none}
+    return given(finite and none, "second derivatives are spoken of", measured, Verdict.HOLDS)
+
+
+@CLAIMS.add(
+    "004-next1",
+    "Next Checks 1 (least weight norm)",
+    says="Vary the least weight norm in training and see how convergence depends on it.",
+    corrected="The function does not depend on it; gradient descent from c v with the step c^2 eta is the same path.",
+    code=("normscope.weight_normalization.moment.certify_step",),
+)
+def _norm_sensitivity() -> Outcome:
+    x, y = _data()
+    steps = {}
+    for factor in (1.0, 4.0):
+        net = _net(1)
+        with torch.no_grad():
+            net.hidden[0].weight *= factor
+        steps[factor] = certify_step(net, x, y)
+    measured = {
+        f"largest certified step, weight vectors x {c:g}": now.largest_certified_step for c, now in steps.items()
+    }
+    longer = steps[4.0].largest_certified_step > steps[1.0].largest_certified_step
+    return holds(longer, measured, "longer vectors allow longer steps, and need them")
+
+
+@CLAIMS.add(
+    "004-next2",
+    "Next Checks 2 (activation)",
+    says="See whether the Hessian stays free of exponential growth in depth for ReLU.",
+    corrected="It does, where it exists: the layers' norms are at most one for any 1-Lipschitz activation.",
+)
+def _relu_depth() -> Outcome:
+    x = _data(1)[0][0]
+    found = {depth: prediction_hessian_norm(_net(depth, 8, activation="relu"), x) for depth in (1, 4, 8)}
+    measured = {f"ReLU, depth {depth}": value for depth, value in found.items()}
+    return holds(found[8] <= found[1] and found[4] <= found[1], measured, "it falls, like everything in this scaling")
+
+
+@CLAIMS.add(
+    "004-next3",
+    "Next Checks 3 (width and the gap)",
+    says="Measure the generalization gap against width.",
+    corrected="normscope reproduce wn-width does; what a quick check can see is that the bound is free of the width.",
+    code=("normscope.weight_normalization.rademacher.rademacher_bound",),
+)
+def _width_gap() -> Outcome:
+    factors = [read_chain(_net(2, width), torch.zeros(1, 4)).layers[0].peeling_factor() for width in (4, 64, 256)]
+    measured = {"layer factor, width 4": factors[0], "width 256": factors[-1]}
+    return holds(max(factors) <= 1.0 + 1e-9, measured, "every layer contributes a factor of one")
+
+
+@CLAIMS.add(
+    "004-zero",
+    "Mechanism 2 (core assumption)",
+    says="The activation must be zero at zero for the contraction to avoid the width.",
+    corrected="Otherwise every layer adds |phi(0)| sqrt(m) to the activations.",
+    code=(_PREDICTOR + "activation_norm_bounds",),
+)
+def _zero_at_zero() -> Outcome:
+    x = torch.zeros(1, 3, dtype=torch.float64)
+    sizes = {}
+    for m in (16, 256):
+        net = WeightNormNetwork(3, width=m, depth=1, activation="sigmoid", seed=0).double()
+        sizes[m] = activation_norms(read_chain(net, x), net, x)[-1]
+    point = {"0": gaussian(765, 16, 3), "u": gaussian(766, 16)}
+    at_zero = float(network(point, x).abs().max())
+    measured = {"sigmoid, m = 16": sizes[16], "m = 256": sizes[256], "tanh at zero": at_zero}
+    grows = abs(sizes[256] / sizes[16] - 4.0) < 1e-9 and at_zero == 0.0
+    return holds(grows, measured, "the root of the width appears")

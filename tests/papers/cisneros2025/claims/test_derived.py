@@ -1,0 +1,30 @@
+"""Claims that can be checked with explicit constants: the verdicts, and that a wrong bound would be an error."""
+
+from __future__ import annotations
+
+import pytest
+
+from normscope.papers.cisneros2025.claims import derived
+from normscope.papers.cisneros2025.claims.derived import CLAIMS
+from normscope.papers.run import checked
+
+VERDICTS = {
+    "004-L3": "loose", "004-W": "holds", "004-vanish": "false", "004-step": "holds", "004-gap": "needs an assumption",
+    "004-lim1": "needs an assumption", "004-next1": "holds", "004-next2": "holds", "004-next3": "holds",
+    "004-zero": "holds",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
+def test_verdicts(id: str, verdict: str) -> None:
+    entry = checked(CLAIMS[id])
+    assert (entry.error, entry.verdict) == ("", verdict)
+
+
+def test_every_claim_is_listed() -> None:
+    assert set(CLAIMS) == set(VERDICTS)
+
+
+def test_a_bound_that_is_too_small_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(derived, "hessian_bound_closed", lambda *sizes: 1e-6)
+    assert "we state at most" in checked(CLAIMS["004-L3"]).error
