@@ -58,8 +58,8 @@ class Line:
         (2.0, 6.0)
         """
         table = np.asarray(values, dtype=float)
-        ends = [tuple(float(v) for v in f(table, axis=0)) for f in (np.median, np.min, np.max)]
-        return cls(label, tuple(float(v) for v in x), *ends, dashed=dashed)
+        middle, low, high = (tuple(map(float, f(table, axis=0))) for f in (np.median, np.min, np.max))
+        return cls(label, tuple(float(v) for v in x), middle, low, high, dashed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; numbers that are not finite become ``null``."""

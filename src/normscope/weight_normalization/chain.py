@@ -236,11 +236,12 @@ def _normalized(module: nn.Module) -> tuple[Tensor, Tensor, bool] | None:
         gains = torch.full((len(rows),), 1.0 / math.sqrt(len(rows)), dtype=torch.float64)
         return (rows, gains, False) if module.normalize else None
     if is_parametrized(module, "weight"):
-        holder = module.parametrizations.weight
-        if hasattr(holder, "original1"):
-            return _directions(holder.original1, holder.original0)
-    if hasattr(module, "weight_g") and hasattr(module, "weight_v"):
-        return _directions(module.weight_v, module.weight_g)
+        gain, direction = "parametrizations.weight.original0", "parametrizations.weight.original1"
+    else:
+        gain, direction = "weight_g", "weight_v"
+    named = dict(module.named_parameters())
+    if gain in named and direction in named:
+        return _directions(named[direction], named[gain])
     return None
 
 
@@ -266,12 +267,13 @@ def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: 
         raise InputError(f"{name}: two activations follow it. Expected at most one.")
     directions, gains, trained = parts
     bias = getattr(module, "bias", None)
-    convolution = isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d)
-    if convolution and module.padding_mode != "zeros":
-        raise InputError(f"{name}: expected zero padding, got {module.padding_mode!r}.")
-    if not convolution and len(shape) != 2:
+    window = 1
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        if module.padding_mode != "zeros":
+            raise InputError(f"{name}: expected zero padding, got {module.padding_mode!r}.")
+        window = _overlap(module)
+    elif len(shape) != 2:
         raise InputError(f"{name}: expected inputs of shape (batch, features) for a dense layer.")
-    window = math.prod(_overlaps(module)) if convolution else 1
     return HiddenLayer(
         name,
         directions,
@@ -284,9 +286,9 @@ def _hidden(steps: list[tuple[str, nn.Module]], at: int, following: int, shape: 
     )
 
 
-def _overlaps(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> list[int]:
-    """Return, for each axis, in how many windows one input element lies at most."""
-    return [
-        math.ceil(kernel * math.gcd(stride, dilation) / stride)
-        for kernel, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True)
-    ]
+def _overlap(module: nn.Conv1d | nn.Conv2d | nn.Conv3d) -> int:
+    """Return in how many windows one input element lies at most."""
+    count = 1
+    for kernel, stride, dilation in zip(module.kernel_size, module.stride, module.dilation, strict=True):
+        count *= math.ceil(kernel * math.gcd(stride, dilation) / stride)
+    return count

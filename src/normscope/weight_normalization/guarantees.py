@@ -92,8 +92,8 @@ class Guarantees:
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return the rows as text."""
-        head = ("quantity", "bound", "with measured activations", "measured", "note")
-        return [head] + [(r.name, _text(r.bound), _text(r.tight), _text(r.measured), r.note) for r in self.rows]
+        cells: list[tuple[str, ...]] = [("quantity", "bound", "with measured activations", "measured", "note")]
+        return cells + [(r.name, _text(r.bound), _text(r.tight), _text(r.measured), r.note) for r in self.rows]
 
     def __str__(self) -> str:
         cells = self._cells()

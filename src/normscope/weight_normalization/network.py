@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +105,11 @@ class WeightNormNetwork(nn.Sequential):
         super().__init__(*layers, nn.Linear(width, outputs, bias=False))
         if seed is not None:
             uniform_(self, torch.Generator().manual_seed(seed))
+
+    @property
+    def output(self) -> nn.Linear:
+        """The output layer."""
+        return cast(nn.Linear, self[-1])
 
     @property
     def hidden(self) -> list[UnitRowLinear]:

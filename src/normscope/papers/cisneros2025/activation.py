@@ -84,11 +84,11 @@ def _gradient_movement(net: WeightNormNetwork, x: torch.Tensor, seed: int) -> fl
         scale = size / torch.sqrt(sum((w.square().sum() for w in way), torch.zeros((), dtype=torch.float64)))
         with torch.no_grad():
             for p, w in zip(parameters, way, strict=True):
-                p += scale * w
+                p.add_(scale * w)
         end = torch.autograd.grad(net(x[None]).sum(), parameters)
         with torch.no_grad():
             for p, w in zip(parameters, way, strict=True):
-                p -= scale * w
+                p.sub_(scale * w)
         moved = sum(float((a - b).square().sum()) for a, b in zip(start, end, strict=True)) ** 0.5
         largest = max(largest, moved / size)
     return largest

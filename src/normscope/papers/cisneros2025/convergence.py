@@ -72,7 +72,7 @@ def _network(inputs: int, factor: float, setting: _Setting, seed: int) -> Weight
     uniform_(net, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         for layer in net.hidden:
-            layer.weight *= factor
+            layer.weight.mul_(factor)
     return net
 
 

@@ -90,9 +90,9 @@ def _one(depth: int, width: int, points: Tensor, seed: int) -> dict[str, float]:
     plain = WeightNormNetwork(points.shape[1], width=width, depth=depth, normalize=False, seed=seed).double()
     with torch.no_grad():
         for parameter in plain.parameters():
-            parameter *= (3.0 * parameter.shape[1]) ** 0.5  # variance one, where it was 1/(3 fan-in)
+            parameter.mul_((3.0 * parameter.shape[1]) ** 0.5)  # variance one, where it was 1/(3 fan-in)
         for model in (net, plain):
-            model[-1].weight /= model[-1].weight.norm()
+            model.output.weight.div_(model.output.weight.norm())
     chain = read_chain(net, points)
     layers, rho = chain.constants(), chain.output_norm()
     curvature, norms = layers[0].curvature, activation_norms(chain, net, points)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normscope.papers.cisneros2025.claims.mechanisms import network
 from normscope.papers.claim import Claims, Outcome, Verdict
-from normscope.papers.measure import confirm_bound, gaussian, given, holds, refuted
+from normscope.papers.measure import Measured, confirm_bound, gaussian, given, holds, refuted
 from normscope.weight_normalization.chain import read_chain
 from normscope.weight_normalization.measure import (
     activation_norms,
@@ -32,7 +32,7 @@ def _net(depth: int, width: int = 6, seed: int = 0, activation: str = "tanh") ->
     """Return a network in the paper's form with an output layer of norm one, in float64."""
     net = WeightNormNetwork(4, width=width, depth=depth, activation=activation, seed=seed).double()
     with torch.no_grad():
-        net[-1].weight /= net[-1].weight.norm()
+        net.output.weight.div_(net.output.weight.norm())
     return net
 
 
@@ -52,7 +52,7 @@ def _data(count: int = 16) -> tuple[Tensor, Tensor]:
 )
 def _depth_power() -> Outcome:
     x = _data(1)[0][0]
-    measured = {}
+    measured: Measured = {}
     for depth in (1, 2, 4):
         net = _net(depth)
         chain = read_chain(net, x[None])
@@ -121,7 +121,7 @@ def _certified_steps() -> Outcome:
         slopes = torch.autograd.grad(square_loss(net(x), y), list(net.parameters()))
         with torch.no_grad():
             for p, g in zip(net.parameters(), slopes, strict=True):
-                p -= now.certificate.step_size * g
+                p.sub_(now.certificate.step_size * g)
         after = float(square_loss(net(x).detach(), y))
         confirm_bound("the loss after the step", now.certificate.contraction * now.loss, after)
         shares.append((now.loss - after) / (now.loss * (1.0 - now.certificate.contraction)))
@@ -177,7 +177,7 @@ def _norm_sensitivity() -> Outcome:
     for factor in (1.0, 4.0):
         net = _net(1)
         with torch.no_grad():
-            net.hidden[0].weight *= factor
+            net.hidden[0].weight.mul_(factor)
         steps[factor] = certify_step(net, x, y)
     measured = {
         f"largest certified step, weight vectors x {c:g}": now.largest_certified_step for c, now in steps.items()
