@@ -1,4 +1,4 @@
-"""What holds for every test: one thread per process, and a seed that changes from day to day for what runs in part."""
+"""What holds for every test: one thread per process, short searches, and a seed that changes from day to day."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ import torch
 
 from normscope.core import attempt
 from normscope.core.errors import NormscopeError
+from normscope.lipschitz.chains import join
+
+join.SECONDS = 0.2  # of search for certificates; tests of the search itself say how long they want
+
+from normscope.analysis import around  # noqa: E402  (it reads the number above)
+
+around.USUAL_SECONDS = 0.5
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))

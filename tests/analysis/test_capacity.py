@@ -572,6 +572,6 @@ def test_progress_is_told() -> None:
     """Every step says a line."""
     lines: list[str] = []
     analyze(_net(nn.Linear(4, 4), nn.LayerNorm(4)), DATA, progress=lines.append)
-    assert lines[0].startswith("capturing")
+    assert any(line.startswith("capturing") for line in lines[:2])
     assert any(line.startswith("norm of") for line in lines)
     assert any("Jacobian" in line for line in lines)

@@ -15,7 +15,8 @@ from normscope import analyze
 from normscope.core.result import Result
 
 DATA = points(6, 2, 6, 6)
-SCALE_FREE = ("global", "variance_floor", "lower", "lower_everywhere", "jacobian")
+SCALE_FREE = ("global", "global_composition", "variance_floor", "lower", "lower_everywhere", "jacobian")
+SEARCHED = ("global", "variance_floor", "lower", "lower_everywhere")
 
 NORMALIZERS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: nn.BatchNorm2d(4),
@@ -55,7 +56,7 @@ def _rescaled(model: nn.Sequential, factors: dict[int, float]) -> nn.Sequential:
 
 def _logs(result: Result) -> dict[str, float]:
     """Return every number that must not notice."""
-    found = {k: v.log for k in SCALE_FREE if (v := result.end_to_end[k]) is not None}
+    found = {k: v.log for k in SCALE_FREE if (v := result.end_to_end.get(k)) is not None}
     found |= {f"folded {x.name}": x.folded.log for x in result.layers if x.folded is not None}
     for layer, site in zip(result.layers, result.normalizers, strict=False):
         found[f"{site.name} with its weight"] = site.proved.log + layer.upper.log
@@ -67,7 +68,7 @@ def _logs(result: Result) -> dict[str, float]:
 @pytest.mark.parametrize("factors", [{0: 8.0}, {0: 0.5, 3: 4.0}, {0: 3.0, 3: 0.01}])
 @pytest.mark.parametrize("name", NORMALIZERS)
 def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, factors: dict[int, float]) -> None:
-    """Outputs, bounds, lower bounds, folded norms and normalizers with their weights are equal to a millionth."""
+    """Outputs, folded norms and bounds are equal to a millionth, what is found by a search to a thousandth."""
     model = _network(NORMALIZERS[name])
     other = _rescaled(model, factors)
     assert torch.allclose(model(DATA), other(DATA), rtol=1e-10, atol=1e-12)
@@ -75,7 +76,7 @@ def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, facto
     assert before.keys() == after.keys()
     assert {"global", "variance_floor", "lower", "jacobian"} <= before.keys()
     for key, log in before.items():
-        assert after[key] == pytest.approx(log, abs=1e-6), key
+        assert after[key] == pytest.approx(log, abs=1e-3 if key in SEARCHED else 1e-6), key
 
 
 @pytest.mark.parametrize("name", ["batch norm", "layer norm", "group norm"])

@@ -50,7 +50,7 @@ def test_sinks_of_one_class_are_told_and_given_up_each_by_itself(lost: tuple[boo
 
 
 def test_what_cannot_log_is_no_sink() -> None:
-    with pytest.raises(InputError, match="object has none"):
+    with pytest.raises(InputError, match="Expected a sink with a method log"):
         Outlets(None, [object()])
 
 

@@ -27,8 +27,8 @@ POINTS, DRAWN_FROM = 100, 1_000
 RELATIVE = (0.001, 0.003)
 #: Multiplications for one point below which balls are looked at without being asked for, and seconds then spent.
 CHEAP, USUAL_SECONDS = 2e9, 30.0
-#: Multiplications in a second, for an estimate of the time.
-RATE = 5e9
+#: Multiplications in a second, and seconds for each nonlinear operation on a ball, for an estimate of the time.
+RATE, OVERHEAD = 5e9, 0.02
 
 
 def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
@@ -42,7 +42,7 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
         ceiling: a certified constant on all inputs, which no local one exceeds.
     """
     options = work.options
-    if data is None or not work.program.blocks:
+    if data is None or not work.program.blocks or not work.program.outputs:
         return None
     if (work.stacked or 1) > 1 or work.captured.graph.batch not in ("dynamic", "1"):
         return None
@@ -59,9 +59,18 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     if not points:
         return None
     radii = _radii(options.radii or None, points)
-    seconds = options.time if timed else math.inf if asked else USUAL_SECONDS
-    balls, notes = _balls(work, points if timed else points[:POINTS], radii, seconds)
+    if not asked:
+        points = points[: _planned(work, cost, len(radii))]
+    balls, notes = _balls(work, points if timed else points[:POINTS], radii, options.time if timed else math.inf)
     return _stated(work, balls, radii, notes, ceiling)
+
+
+def _planned(work: Work, cost: float, radii: int) -> int:
+    """Return how many points to look at unasked: by the size of the network, so that a seed gives the same result."""
+    each = radii * (OVERHEAD * max(1, len(work.program.atoms)) + cost / RATE)
+    affordable = int(USUAL_SECONDS / each)
+    needed = points_needed(work.options.share, work.options.confidence)
+    return max(1, needed if affordable < needed <= 2 * affordable else affordable)
 
 
 def _drawn(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:

@@ -145,7 +145,7 @@ def _analyze(
     captured, program, options = work.captured, work.program, work.options
     rows = layers(work)
     sites = normalizers(work, rows)
-    constants = uncontradicted(work, end_to_end(work, rows, sites, model, data))
+    constants = uncontradicted(work, end_to_end(work, rows, sites, model, data, limit))
     rows = [uncontradicted_row(work, row) for row in rows]
     told = work.messages
     around = attempt(

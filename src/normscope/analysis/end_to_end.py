@@ -33,14 +33,21 @@ from normscope.operators.survey import survey
 KINDS_PRINTED = ("batch_norm", "layer_norm")
 #: Samples of a batch that is bounded as one stacked input.
 STACKED = 16
-#: Samples whose Jacobians are computed at once, in float32: a first look.
+#: Multiplications of a forward pass below which Jacobians are computed in float64 at the first look, too.
+PRECISE = 1e6
+#: Samples whose Jacobians are computed at once at that look.
 BATCH = 64
 #: Rounding of the logarithms themselves, added to every certified total.
 LOG_ROUNDING = 1e-12
 
 
 def end_to_end(
-    work: Work, layers: list[LayerResult], normalizers: list[NormalizerResult], model: nn.Module, data: Any
+    work: Work,
+    layers: list[LayerResult],
+    normalizers: list[NormalizerResult],
+    model: nn.Module,
+    data: Any,
+    limit: int | None = None,
 ) -> dict[str, Value | None]:
     """Return the end-to-end constants, printed and proved, on every domain."""
     mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
@@ -62,7 +69,9 @@ def end_to_end(
     if work.options.without_normalizers:
         out["without_normalizers"] = attempt("the bound without normalizers", lambda: _without(work), None, told)
     work.say("lower bounds")
-    attained = attempt("the lower bound", lambda: _search(work, domain, model, data), Search(None, None, None), told)
+    attained = attempt(
+        "the lower bound", lambda: _search(work, domain, model, data, limit), Search(None, None, None), told
+    )
     work.best = attained.best
     if attained.failure:
         told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
@@ -205,14 +214,18 @@ def _without(work: Work) -> Value | None:
     return value
 
 
-def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any) -> Search:
+def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any, limit: int | None) -> Search:
     """Search for inputs with a large Jacobian or quotient, among all of the data where that is cheap."""
     cost, outputs = forward_cost(work.program), sum(e.numel for _, e in work.program.outputs)
     norms = None
     look: Iterator[Tensor] = iter(())
     if data is not None and work.stacked is None and outputs and work.options.points is None:
-        norms = batched_norms(work.captured, work.program, torch.float32)
-        given = batches(work, model, data, limit_for(cost, outputs))
+        precise = (
+            torch.float64 if cost < PRECISE else torch.float32
+        )  # a climb follows rounding, so less of it is better
+        norms = batched_norms(work.captured, work.program, precise)
+        most = limit_for(cost, outputs)
+        given = batches(work, model, data, most if limit is None else min(most, limit))
         look = (piece for batch in given for piece in batch[0].split(BATCH))
     return search(
         work.captured,

@@ -92,9 +92,9 @@ class Options:
         Raises:
             InputError: if there is no such field, or a number is out of range.
 
-        >>> Options.of(Options(seed=3), {"points": 2})
-        Options(mode='running', points=2, ascent=None, tolerance=None, delta=1e-09, without_normalizers=True, \
-stacked=None, time=4.0, seed=3, radius=None, share=0.95, confidence=0.99)
+        >>> options = Options.of(Options(seed=3), {"points": 2})
+        >>> options.seed, options.points
+        (3, 2)
         """
         names = [field.name for field in fields(cls)]
         for name in settings:

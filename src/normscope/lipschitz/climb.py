@@ -58,10 +58,13 @@ def batched_norms(captured: Captured, program: Program, dtype: torch.dtype = tor
             rows = []
             for k in range(outputs.shape[1]):
                 (row,) = torch.autograd.grad(outputs[:, k].sum(), x, retain_graph=True, allow_unused=True)
-                rows.append(torch.zeros_like(x).flatten(1) if row is None else row.flatten(1))
+                rows.append((torch.zeros_like(x) if row is None else row).reshape(len(x), -1))
         J = torch.stack(rows, 1).detach()
-        values = torch.linalg.eigvalsh(J @ J.mT)[:, -1].clamp_min(0.0).sqrt()
-        return torch.nan_to_num(values, nan=0.0, posinf=0.0)
+        size = J.abs().amax(dim=(1, 2), keepdim=True)
+        usable = torch.isfinite(size) & (size > 0)
+        scaled = torch.where(usable, J / size, 0.0)  # so that squares neither overflow nor vanish
+        values = torch.linalg.eigvalsh(scaled @ scaled.mT)[:, -1].clamp_min(0.0).sqrt()
+        return torch.nan_to_num(torch.where(usable.flatten(), values * size.flatten(), 0.0), nan=0.0, posinf=0.0)
 
     return norms
 

@@ -142,7 +142,7 @@ def search(
         point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
         higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
         everywhere = max(everywhere, higher)
-        if _inside(precise, point, floors, ranges):
+        if _inside(precise, point, floors, ranges, factors):
             on_floor = max(on_floor or 0.0, higher)
     logs = (log_of(jacobian), log_of(everywhere), None if on_floor is None else log_of(on_floor))
     return Search(*logs, best=best or Best(found[0][3], x, direction, False))

@@ -105,7 +105,9 @@ class Steps:
                 return Step(1.0, 1.0, len(expr.inputs) - 1)
             return Step(1.0, 1.0, 0) if expr.op.kind == "concat" else Step(math.inf, math.inf, 0)
         log_mass, roundings = absolute(expr.op, expr)
-        log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
+        log_norm = log_mass  # all there is to say of a constant, which no atom reaches
+        if expr.atoms:
+            log_norm = min(log_mass, self.norms.norm(expr.inputs[0], expr).log_upper)
         return Step(_exp(log_norm), _exp(log_mass), roundings)
 
 
