@@ -25,6 +25,8 @@ from normscope.weight_normalization.activation import IDENTITY, Activation, acti
 from normscope.weight_normalization.network import UnitRowLinear
 from normscope.weight_normalization.predictor import LayerConstants
 
+#: Side from which the norm of a layer is bounded by its Frobenius norm, which costs nothing.
+LARGEST_SVD = 1024
 _SHAPELESS = (nn.Flatten, nn.Identity, nn.Dropout)
 
 
@@ -78,13 +80,14 @@ class HiddenLayer:
                 f"{self.name}: a weight vector is zero or may become zero, where the network is not defined."
             )
         gains = self.gains + (moved if self.gains_trained else 0.0)
-        bounds = weight_norm_bounds(self.directions, self.gains)
         shaken = float((gains / norms).max()) * moved + (moved if self.gains_trained else 0.0)
-        frobenius = up(float(torch.linalg.vector_norm(gains)), 16.0 + len(gains))
+        norm = up(float(torch.linalg.vector_norm(gains)), 16.0 + len(gains))  # the Frobenius norm
+        if min(self.directions.shape) <= LARGEST_SVD:
+            norm = min(norm, weight_norm_bounds(self.directions, self.gains).upper + shaken)
         bias = 0.0 if self.bias is None else float(torch.linalg.vector_norm(self.bias)) + moved
         spread = math.sqrt(self.positions)
         return LayerConstants(
-            norm=up(self.window * min(bounds.upper + shaken, frobenius)),
+            norm=up(self.window * norm),
             direction=up(self.window * float((gains / norms).max())),
             direction_second=up(self.window * float((gains / norms**2).max())),
             slope=self.activation.slope,
