@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import mpmath
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.operators.scalar.activations import ACTIVATIONS, Activation, UnknownActivationError, image, slope
+from normscope.operators.scalar.activations import ACTIVATIONS, Activation, UnknownActivationError, image, power, slope
 
 mpmath.mp.dps = 50
 Function = Callable[[Tensor], Tensor]
@@ -194,8 +195,6 @@ def test_known_constants(name: str, params: dict[str, Any], value: float) -> Non
 
 def test_selu_and_hardsigmoid_are_rounded_up() -> None:
     """Rational constants are at least the exact product or quotient."""
-    from fractions import Fraction
-
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     assert Fraction(slope("selu")) >= Fraction(alpha) * Fraction(scale)
     assert Fraction(slope("hardsigmoid")) >= Fraction(1, 6)
@@ -353,3 +352,151 @@ def test_every_entry_is_an_activation_with_a_case() -> None:
     """The table is complete and every entry is compared with PyTorch, or tested for its jump."""
     assert all(isinstance(a, Activation) and a.name == name for name, a in ACTIVATIONS.items())
     assert set(ACTIVATIONS) - {name for name, *_ in CASES} == {"hardshrink"}
+
+
+ends = st.floats(-100, 100).map(lambda x: round(x, 3))
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(2, 7), ends, ends)
+def test_natural_powers(p: int, a: float, b: float) -> None:
+    """Slope and image enclose the exact rational ones, closely."""
+    low, high = sorted((a, b))
+    curve = power(float(p))
+    steepest = p * max(abs(Fraction(low)), abs(Fraction(high))) ** (p - 1)
+    slope = Fraction(curve.slope(low, high))
+    assert steepest <= slope <= steepest * (1 + Fraction(1, 10**12)) + Fraction(1, 10**300)
+    values = [Fraction(low) ** p, Fraction(high) ** p] + ([Fraction(0)] if low <= 0 <= high else [])
+    least, most = curve.image(low, high)
+    assert Fraction(least) <= min(values)
+    assert Fraction(most) >= max(values)
+    assert Fraction(least) >= min(values) - abs(min(values)) * Fraction(1, 10**12) - Fraction(1, 10**300)
+
+
+@settings(derandomize=True, deadline=None)
+@given(st.integers(-4, -1), st.floats(0.01, 100), st.floats(0.01, 100), st.booleans())
+def test_negative_powers_on_one_side(p: int, a: float, b: float, mirrored: bool) -> None:
+    """Away from the pole slope and image enclose the exact rational ones."""
+    low, high = sorted((-a, -b) if mirrored else (a, b))
+    curve = power(float(p))
+    nearest = min(abs(Fraction(low)), abs(Fraction(high)))
+    steepest = -p * nearest ** (p - 1)
+    assert steepest <= Fraction(curve.slope(low, high)) <= steepest * (1 + Fraction(1, 10**12))
+    least, most = curve.image(low, high)
+    values = [Fraction(low) ** p, Fraction(high) ** p]
+    assert Fraction(least) <= min(values)
+    assert max(values) <= Fraction(most)
+
+
+@pytest.mark.parametrize("p", [-1.0, -2.0, -3.0, -0.5, 0.5])
+def test_the_pole_and_the_root_at_zero(p: float) -> None:
+    """Zero is infinitely steep for every exponent below one."""
+    curve = power(p)
+    assert curve.slope(0.0, 1.0) == math.inf
+    assert curve.slope(0.0, 0.0) == math.inf
+
+
+def test_signs_around_a_pole() -> None:
+    """An odd negative power runs to both infinities, an even one to one."""
+    assert power(-1.0).image(-1.0, -0.5)[1] < 0
+    assert power(-1.0).image(-1.0, 0.0)[0] == -math.inf
+    assert power(-2.0).image(-1.0, 1.0)[0] == pytest.approx(1.0)
+
+
+def test_trivial_exponents() -> None:
+    """Exponents zero and one are a constant and the identity."""
+    assert power(0.0).slope() == 0.0
+    assert power(0.0).image() == (1.0, 1.0)
+    assert power(1.0).slope() == 1.0
+    assert power(2.5).slope(-1.0, 1.0) == math.inf  # not defined on the left
+    with pytest.raises(InputError, match="finite exponent"):
+        power(math.nan)
+
+
+def test_overflow() -> None:
+    """Values beyond the float range become bounds that hold."""
+    assert power(9.0).image(0.0, 1e300)[1] == math.inf
+    assert power(9.0).slope(0.0, 1e300) == math.inf
+    assert power(3.0).image(-1e300, 0.0) == (-math.inf, 0.0)
+
+
+LINE = [-700.0, -30.0, -2.0, -1e-9, 0.0, 0.3, 5.0, 30.0, 700.0]
+UNIT_INTERVAL = [-1.0 + 1e-9, -0.5, 0.0, 0.1, 0.999]
+#: Exact function, exact derivative, arguments.
+EXACT: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any], list[float]]] = {
+    "exp": (mpmath.exp, mpmath.exp, LINE),
+    "exp2": (lambda t: mpmath.mpf(2) ** t, lambda t: mpmath.log(2) * mpmath.mpf(2) ** t, LINE),
+    "expm1": (mpmath.expm1, mpmath.exp, LINE),
+    "log": (mpmath.log, lambda t: 1 / t, [1e-300, 0.2, 1.0, 1e300]),
+    "log2": (lambda t: mpmath.log(t, 2), lambda t: 1 / t / mpmath.log(2), [1e-300, 0.2, 1.0, 1e300]),
+    "log10": (mpmath.log10, lambda t: 1 / t / mpmath.log(10), [1e-300, 0.2, 1.0, 1e300]),
+    "log1p": (mpmath.log1p, lambda t: 1 / (1 + t), [-1 + 1e-10, -0.5, 1e-12, 3.0, 1e10]),
+    "sin": (mpmath.sin, mpmath.cos, [-1e5, -2.0, 0.0, 1e-5, 3.0, 1e15]),
+    "cos": (mpmath.cos, lambda t: -mpmath.sin(t), [-1e5, -2.0, 0.0, 1e-5, 3.0, 1e15]),
+    "sinh": (mpmath.sinh, mpmath.cosh, LINE),
+    "cosh": (mpmath.cosh, mpmath.sinh, LINE),
+    "asin": (mpmath.asin, lambda t: 1 / mpmath.sqrt(1 - t * t), UNIT_INTERVAL),
+    "acos": (mpmath.acos, lambda t: -1 / mpmath.sqrt(1 - t * t), UNIT_INTERVAL),
+    "atanh": (mpmath.atanh, lambda t: 1 / (1 - t * t), UNIT_INTERVAL),
+    "atan": (mpmath.atan, lambda t: 1 / (1 + t * t), [-1e200, -3.0, 0.0, 0.5, 1e10]),
+    "asinh": (mpmath.asinh, lambda t: 1 / mpmath.sqrt(1 + t * t), [-1e200, -3.0, 0.0, 0.5, 1e10]),
+    "acosh": (mpmath.acosh, lambda t: 1 / mpmath.sqrt(t * t - 1), [1 + 1e-9, 2.0, 1e10]),
+    "erf": (mpmath.erf, lambda t: 2 / mpmath.sqrt(mpmath.pi) * mpmath.exp(-t * t), [-30.0, -2.0, 0.0, 1e-8, 5.0]),
+    "erfc": (mpmath.erfc, lambda t: -2 / mpmath.sqrt(mpmath.pi) * mpmath.exp(-t * t), [-30.0, -2.0, 0.0, 1e-8, 26.0]),
+    "sigmoid": (lambda t: 1 / (1 + mpmath.exp(-t)), lambda t: 1 / (1 + mpmath.exp(-t)) / (1 + mpmath.exp(t)), LINE),
+    "log_sigmoid": (lambda t: -mpmath.log1p(mpmath.exp(-t)), lambda t: 1 / (1 + mpmath.exp(t)), LINE),
+    "tanh": (mpmath.tanh, lambda t: mpmath.sech(t) ** 2, LINE),
+    "tanhshrink": (lambda t: t - mpmath.tanh(t), lambda t: mpmath.tanh(t) ** 2, LINE),
+    "softsign": (lambda t: t / (1 + abs(t)), lambda t: 1 / (1 + abs(t)) ** 2, LINE),
+    "silu": (GATED["silu"][0], lambda t: mpmath.diff(GATED["silu"][0], t), [-30.0, -2.0, 0.0, 0.3, 30.0]),
+    "elu": (lambda t: mpmath.expm1(t), lambda t: mpmath.exp(t), [-700.0, -30.0, -2.0, -1e-9]),
+}
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_points_enclose_the_truth(name: str) -> None:
+    """Value and slope at a point lie between floats a unit or two apart, at all scales."""
+    value_of, slope_of, arguments = EXACT[name]
+    with mpmath.workdps(650):
+        for x in arguments:
+            for exact, (low, high) in ((value_of, image(name, None, x, x)), (slope_of, slopes(name, x))):
+                truth = exact(mpmath.mpf(x))
+                assert low <= truth <= high
+                assert high - low <= 1e-15 * abs(truth) + mpmath.mpf(1e-36)
+
+
+def slopes(name: str, x: float) -> tuple[float, float]:
+    """Return the enclosure of a slope at a point."""
+    return ACTIVATIONS[name].curve().slopes(x, x)
+
+
+@pytest.mark.parametrize("name", ["exp", "exp2", "expm1", "sinh", "cosh"])
+def test_overflow_is_infinite_and_has_the_right_sign(name: str) -> None:
+    """Arguments beyond the float range give unbounded slopes and one-sided images."""
+    curve = ACTIVATIONS[name].curve()
+    assert curve.slope(0.0, 5000.0) == math.inf
+    assert curve.image(0.0, 5000.0)[1] == math.inf
+    low = curve.image(-5000.0, 0.0)[0]
+    assert low == (-math.inf if name == "sinh" else curve.least)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"), [("log", 0.0), ("log1p", -1.0), ("acosh", 1.0), ("asin", 1.0), ("atanh", -1.0)]
+)
+def test_ends_of_the_domain_are_infinitely_steep(name: str, end: float) -> None:
+    """At the end of the domain the slope is infinite."""
+    assert ACTIVATIONS[name].curve().slope(end, end) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 1.0), (1.0, 2.0), (2.0, 5.0), (3.0, 3.3), (-4.6, -1.6), (100.0, 101.0)]
+)
+def test_waves_on_intervals(low: float, high: float) -> None:
+    """Sine and cosine reach their extrema exactly when the interval holds them."""
+    for name, function in (("sin", math.sin), ("cos", math.cos)):
+        values = [function(low + (high - low) * k / 20000) for k in range(20001)]
+        least, most = ACTIVATIONS[name].curve().image(low, high)
+        assert least <= min(values)
+        assert most >= max(values)
+        assert least >= min(values) - 1e-7
+        assert most <= max(values) + 1e-8

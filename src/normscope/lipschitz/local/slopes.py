@@ -74,10 +74,9 @@ class Scalar:
         found: dict[float, list[float]] = {}
         for piece in self.curve.pieces:
             inner = (0.0,) if piece.low < 0 < piece.high else ()  # where even and odd functions turn
-            for point in (piece.low, *inner, piece.high, *piece.bends(-math.inf, math.inf)):
-                if math.isfinite(point):
-                    slope, error = piece.at(point)[1]
-                    found.setdefault(point, []).extend((slope - error, slope + error))
+            ends = [(point, *piece.at(1, point)) for point in (piece.low, *inner, piece.high) if math.isfinite(point)]
+            for point, least, most in (*ends, *(piece.steep_points or ())):
+                found.setdefault(point, []).extend((least, most))
         return tuple((point, min(slopes), max(slopes)) for point, slopes in sorted(found.items()))
 
     @functools.cached_property
@@ -85,13 +84,8 @@ class Scalar:
         """Return the relative rounding of derivatives: none where all pieces are straight with exact slopes."""
         if self.inexact:
             return self.inexact + ROUNDING
-        for piece in self.curve.pieces:
-            ends = [e for e in (piece.low, piece.high) if math.isfinite(e)] or [0.0]
-            inner = ends[0] + (1.0 if ends[0] == piece.low else -1.0)
-            slopes = {piece.at(x)[1] for x in (ends[0], inner)}
-            if len(slopes) > 1 or any(error for _, error in slopes):
-                return ROUNDING
-        return 0.0
+        exact = all(piece.straight and len(set(piece.at(1, 0.0))) == 1 for piece in self.curve.pieces)
+        return 0.0 if exact else ROUNDING
 
     @functools.cached_property
     def _steps(self) -> Pair | None:
@@ -99,8 +93,7 @@ class Scalar:
         pieces = self.curve.pieces
         if self.room or any(a.high != b.low for a, b in itertools.pairwise(pieces)):
             return None
-        ends = [[e for e in (p.low, p.high) if math.isfinite(e)] or [0.0] for p in pieces]
-        slopes = [p.at(e[0])[1][0] for p, e in zip(pieces, ends, strict=True)]
+        slopes = [p.at(1, 0.0)[0] for p in pieces]
         kinks = [p.high for p in pieces[:-1]]
         return torch.tensor(kinks, dtype=torch.float64), torch.tensor(slopes, dtype=torch.float64)
 
@@ -237,7 +230,7 @@ def scalar_of(rule: Nonlinear) -> Scalar | None:
     known = getattr(rule, "_scalar", None)
     if known is None:
         if isinstance(rule, Pointwise) and rule.curve is not None and rule.apply is not None:
-            steady = not rule.curve.jumps and all(len(p.bends(0.0, 1e9)) < 3 for p in rule.curve.pieces)
+            steady = not rule.curve.jumps and all(p.steep_points is not None for p in rule.curve.pieces)
             known = Scalar(rule.apply, rule.curve, rule.inexact) if steady else None
         elif isinstance(rule, Entrywise):
             known = FormulaScalar(rule.formula)

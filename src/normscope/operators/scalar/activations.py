@@ -1,23 +1,28 @@
 """Activations: exact suprema of their slopes and certified images, on the line and on intervals.
 
-The supremum of ``|g'|`` is attained where ``g'' = 0``, at a kink, at an end of the interval or in a limit. Zeros of
-``g''`` and ``g'`` are found by bisection of the defining equation; values are rounded up by their proved error.
+Each is a curve of formulas. Where a function or its slope turns is written here if it is plain to see, and found by
+:mod:`normscope.operators.scalar.curve` otherwise.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT, product_up
 from normscope.core.statement import statement
-from normscope.operators.scalar import elementary, gated, power, smooth
-from normscope.operators.scalar.curve import Curve, Piece, affine, points
+from normscope.operators.scalar.curve import Curve, Piece, line
+from normscope.operators.scalar.formula import ACTIVATIONS as FORMULAS
+from normscope.operators.scalar.formula import ONE, Formula, X, add, apply, constant, mul, negative, quotient, raised
 
 _INF = math.inf
+#: Value and derivative in the limits at both ends.
+Limits = tuple[tuple[float, float], tuple[float, float]]
 
 
 class UnknownActivationError(InputError, KeyError):
@@ -33,15 +38,19 @@ class Activation:
 
     Attributes:
         name: the name, that of the PyTorch operator.
-        slope: supremum of ``|g'|`` on its whole domain for the default parameters, rounded up; infinite if unbounded.
         build: the curve for given parameters.
         defaults: the parameters and their defaults.
     """
 
     name: str
-    slope: float
     build: Callable[..., Curve]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def slope(self) -> float:
+        """Return the supremum of ``|g'|`` on the domain for the default parameters, rounded up."""
+        curve = self.curve()
+        return curve.slope(curve.pieces[0].low, curve.pieces[-1].high)
 
     def curve(self, parameters: Mapping[str, Any] | None = None) -> Curve:
         """Return the curve for these parameters, defaults for the rest.
@@ -56,54 +65,73 @@ class Activation:
         return self.build(**{**self.defaults, **given})
 
 
+def _line(low: float, high: float, slope: float, offset: float = 0.0) -> Piece:
+    """Return the piece ``slope x + offset``."""
+    return line(low, high, add(mul(constant(slope), X), constant(offset)))
+
+
+def _whole(formula: Formula, **known: Any) -> Curve:
+    """Return the curve of one formula on the line.
+
+    Args:
+        formula: the function.
+        **known: fields of the piece, and of the curve where they are ``least``, ``most`` or ``steepest``.
+    """
+    caps = {name: known.pop(name) for name in ("least", "most", "steepest") if name in known}
+    domain = known.pop("domain", (-_INF, _INF))
+    return Curve((Piece(*domain, formula, **known),), **caps)
+
+
 def _leaky(slope: float) -> Curve:
     """Return ``slope x`` below zero and ``x`` above."""
-    return Curve((affine(-_INF, 0.0, slope), affine(0.0, _INF, 1.0)))
-
-
-def _relu() -> Curve:
-    return _leaky(0.0)
-
-
-def _leaky_relu(negative_slope: float) -> Curve:
-    return _leaky(float(negative_slope))
+    return Curve((_line(-_INF, 0.0, slope), _line(0.0, _INF, 1.0)))
 
 
 def _prelu(weight: Any) -> Curve:
     """Return the curve of the steepest and of the flattest slope together: it bounds every channel."""
-    slopes = [float(w) for w in (weight.reshape(-1).tolist() if hasattr(weight, "reshape") else _listed(weight))]
+    listed = weight.reshape(-1).tolist() if hasattr(weight, "reshape") else weight
+    slopes = [float(w) for w in (listed if isinstance(listed, list | tuple) else [listed])]
     if not slopes or not all(map(math.isfinite, slopes)):
         raise InputError(f"prelu needs finite slopes, at least one, got {slopes[:4]}")
-    return Curve((affine(-_INF, 0.0, min(slopes)), affine(-_INF, 0.0, max(slopes)), affine(0.0, _INF, 1.0)))
-
-
-def _listed(weight: Any) -> list[Any]:
-    return list(weight) if isinstance(weight, list | tuple) else [weight]
+    return Curve((_line(-_INF, 0.0, min(slopes)), _line(-_INF, 0.0, max(slopes)), _line(0.0, _INF, 1.0)))
 
 
 def _rrelu(lower: float, upper: float, training: bool) -> Curve:
     """Return the mean slope of evaluation, or both extreme slopes of training."""
     if training:
         return _prelu([lower, upper])
-    mean = (lower + upper) / 2
-    return Curve((affine(-_INF, 0.0, mean, error=2.0 * UNIT * abs(mean)), affine(0.0, _INF, 1.0)))
+    mean = mul(mul(constant(0.5), add(constant(lower), constant(upper))), X)
+    return Curve((line(-_INF, 0.0, mean), _line(0.0, _INF, 1.0)))
+
+
+def _exponential(height: Formula, rate: Formula, limits: tuple[float, float]) -> Piece:
+    """Return the piece ``height (exp(rate x) - 1)`` on ``x <= 0``, the left half of ELU and CELU."""
+    below = mul(height, add(apply("exp", mul(rate, X)), constant(-1.0)))
+    return Piece(-_INF, 0.0, below, (), (), left=limits)
 
 
 def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
-    below = smooth.exponential_below_zero(scale * alpha, input_scale, product_up(scale, alpha))
+    height, size = scale * alpha, product_up(scale, alpha)
+    if input_scale > 0 or height == 0:
+        far = (-math.copysign(size, height), 0.0)
+    elif input_scale == 0:
+        far = (0.0, 0.0)
+    else:
+        far = (math.copysign(_INF, height), math.copysign(_INF, height * input_scale))
+    below = _exponential(mul(constant(scale), constant(alpha)), constant(input_scale), far)
     steepest = max(abs(scale), product_up(scale, alpha, input_scale)) if input_scale >= 0 else _INF
     bounded = scale >= 0 and alpha >= 0 and input_scale > 0
-    least = -product_up(scale, alpha) if bounded else -_INF
-    return Curve((below, affine(0.0, _INF, scale)), least=least, steepest=steepest)
+    return Curve((below, _line(0.0, _INF, scale)), least=-size if bounded else -_INF, steepest=steepest)
 
 
 def _celu(alpha: float) -> Curve:
     if alpha == 0:
         raise InputError("celu needs alpha != 0")
-    below = smooth.exponential_below_zero(alpha, 1.0 / alpha, abs(alpha))
-    if alpha < 0:
-        return Curve((below, affine(0.0, _INF, 1.0)))
-    return Curve((below, affine(0.0, _INF, 1.0)), least=-alpha, steepest=1.0)
+    below = _exponential(
+        constant(alpha), apply("inverse", constant(alpha)), (-alpha, 0.0) if alpha > 0 else (-_INF, _INF)
+    )
+    known = {"least": -alpha, "steepest": 1.0} if alpha > 0 else {}
+    return Curve((below, _line(0.0, _INF, 1.0)), **known)
 
 
 #: The constants of self-normalizing networks, as PyTorch has them.
@@ -111,165 +139,208 @@ SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
 
 
-def _selu() -> Curve:
-    return _elu(SELU_ALPHA, SELU_SCALE, 1.0)
+def _gelu(approximate: str) -> Curve:
+    """Return ``x Phi(x)``, or its tanh form ``x s(2 sqrt(2/pi) (x + 0.044715 x^3))``."""
+    if approximate == "none":
+        return _whole(mul(mul(constant(0.5), X), apply("erfc", mul(negative(apply("rsqrt", constant(2.0))), X))))
+    if approximate == "tanh":
+        # pi = 4 atan(1)
+        scale = apply("rsqrt", mul(constant(0.5), apply("atan", ONE)))
+        return _whole(mul(X, apply("sigmoid", mul(scale, add(X, mul(constant(0.044715), raised(X, 3)))))))
+    raise InputError(f"gelu is 'none' or 'tanh', got approximate={approximate!r}")
 
 
 def _hardsigmoid() -> Curve:
-    middle = affine(-3.0, 3.0, 1.0 / 6.0, 0.5, error=UNIT / 4)
-    return Curve((affine(-_INF, -3.0, 0.0), middle, affine(3.0, _INF, 0.0, 1.0)), least=0.0, most=1.0)
+    middle = line(-3.0, 3.0, add(mul(apply("inverse", constant(6.0)), X), constant(0.5)))
+    return Curve((_line(-_INF, -3.0, 0.0), middle, _line(3.0, _INF, 0.0, 1.0)), least=0.0, most=1.0)
 
 
 def _hardswish() -> Curve:
-    middle = Piece(
-        -3.0,
-        3.0,
-        lambda x: (x * (x + 3.0) / 6.0, 8.0 * UNIT * abs(x * (x + 3.0))),
-        lambda x: ((2.0 * x + 3.0) / 6.0, 0.0 if abs(x) == 3.0 else 4.0 * UNIT),
-        turns=points(-1.5),
-    )
-    return Curve((affine(-_INF, -3.0, 0.0), middle, affine(3.0, _INF, 1.0)), least=-0.375)
+    middle = quotient(mul(X, add(X, constant(3.0))), constant(6.0))
+    pieces = (_line(-_INF, -3.0, 0.0), Piece(-3.0, 3.0, middle, (-1.5,), ()), _line(3.0, _INF, 1.0))
+    return Curve(pieces, least=-0.375, steepest=1.5)
 
 
 def _clamp(min: float | None, max: float | None) -> Curve:
     low, high = (-_INF if min is None else float(min)), (_INF if max is None else float(max))
     if low >= high:  # PyTorch returns the maximum everywhere
-        return Curve((affine(-_INF, _INF, 0.0, high),))
-    parts = [affine(low, high, 1.0)]
-    if low > -_INF:
-        parts.insert(0, affine(-_INF, low, 0.0, low))
-    if high < _INF:
-        parts.append(affine(high, _INF, 0.0, high))
-    return Curve(tuple(parts))
+        return Curve((_line(-_INF, _INF, 0.0, high),))
+    below = [_line(-_INF, low, 0.0, low)] if low > -_INF else []
+    above = [_line(high, _INF, 0.0, high)] if high < _INF else []
+    return Curve((*below, _line(low, high, 1.0), *above))
 
 
-def _hardtanh(min_val: float, max_val: float) -> Curve:
-    return _clamp(min_val, max_val)
+def _softplus(beta: float, threshold: float) -> Curve:
+    """Return ``log(1 + exp(beta x))/beta``, and ``x`` itself where ``beta x > threshold``, as PyTorch does.
+
+    The branches differ by ``log(1 + exp(-threshold))/beta`` where they meet. At the default threshold of 20 that is
+    ``1e-10`` of the value, less than the rounding of float32, and taken for rounding; a larger one is a discontinuity.
+    """
+    if not beta > 0:
+        raise InputError(f"softplus needs beta > 0, got {beta}")
+    formula = quotient(apply("softplus", mul(constant(beta), X)), constant(beta))
+    piece = Piece(-_INF, _INF, formula, (), (), (0.0, 0.0), (_INF, 1.0))
+    switch = threshold / beta
+    start, stop = switch - 4.0 * UNIT * abs(switch), switch + 4.0 * UNIT * abs(switch)
+    jumps = () if jump_is_rounding(threshold) else tuple(itertools.product((start, switch, stop), (True, False)))
+    return Curve((piece, _line(start, _INF, 1.0)), jumps=jumps, steepest=1.0)
 
 
-def _relu6() -> Curve:
-    return _clamp(0.0, 6.0)
+def jump_is_rounding(threshold: float) -> bool:
+    """Tell whether softplus jumps at its threshold by at most half a unit of float32 in the last place.
+
+    >>> jump_is_rounding(20.0), jump_is_rounding(1.0)
+    (True, False)
+    """
+    return threshold > 0 and math.log1p(math.exp(-threshold)) <= 2.0**-24 * threshold
 
 
 def _softshrink(lambd: float) -> Curve:
     if lambd < 0:
         raise InputError(f"softshrink needs lambd >= 0, got {lambd}")
-    outer = (affine(-_INF, -lambd, 1.0, lambd), affine(lambd, _INF, 1.0, -lambd))
-    return Curve((outer[0], affine(-lambd, lambd, 0.0), outer[1]))
+    middle = _line(-lambd, lambd, 0.0)
+    return Curve((_line(-_INF, -lambd, 1.0, lambd), middle, _line(lambd, _INF, 1.0, -lambd)))
 
 
 def _hardshrink(lambd: float) -> Curve:
     if lambd <= 0:  # only x = 0 is shrunk, to zero: the identity
-        return _identity()
-    pieces = (affine(-_INF, -lambd, 1.0), affine(-lambd, lambd, 0.0), affine(lambd, _INF, 1.0))
+        return Curve((_line(-_INF, _INF, 1.0),))
+    pieces = (_line(-_INF, -lambd, 1.0), _line(-lambd, lambd, 0.0), _line(lambd, _INF, 1.0))
     return Curve(pieces, jumps=((-lambd, False), (lambd, True)))
 
 
 def _threshold(threshold: float, value: float) -> Curve:
-    pieces = (affine(-_INF, threshold, 0.0, value), affine(threshold, _INF, 1.0))
+    pieces = (_line(-_INF, threshold, 0.0, value), _line(threshold, _INF, 1.0))
     return Curve(pieces, jumps=() if value == threshold else ((threshold, True),))
 
 
-def _identity() -> Curve:
-    return Curve((affine(-_INF, _INF, 1.0),))
+def _softsign() -> Curve:
+    """Return ``x/(1 + |x|)``."""
+    left = Piece(-_INF, 0.0, quotient(X, add(ONE, negative(X))), (), (), left=(-1.0, 0.0))
+    right = Piece(0.0, _INF, quotient(X, add(ONE, X)), (), (), right=(1.0, 0.0))
+    return Curve((left, right), least=-1.0, most=1.0, steepest=1.0)
 
 
-def _neg() -> Curve:
-    return Curve((affine(-_INF, _INF, -1.0),))
+def _steepest_at_zero(name: str, ends: Limits, **known: Any) -> Curve:
+    """Return a function that is steepest at zero."""
+    return _whole(apply(name, X), turns=(), bends=(0.0,), left=ends[0], right=ends[1], **known)
 
 
-def _abs() -> Curve:
-    return _leaky(-1.0)
+def _monotone(formula: Formula, ends: Limits, **known: Any) -> Curve:
+    """Return an elementary function that is monotone, and so is its slope."""
+    return _whole(formula, turns=(), bends=(), left=ends[0], right=ends[1], **known)
 
 
-def _square() -> Curve:
-    return power.power(2.0)
+def _logarithm(inner: Formula, base: float | None = None) -> Curve:
+    """Return a logarithm, to a base if there is one, of ``x`` or ``1 + x``."""
+    formula = apply("log", inner) if base is None else quotient(apply("log", inner), apply("log", constant(base)))
+    start = 0.0 if inner == X else -1.0
+    return _monotone(formula, ((-_INF, _INF), (_INF, 0.0)), domain=(start, _INF))
 
 
-def _sqrt() -> Curve:
-    return power.power(0.5)
+def power(exponent: float) -> Curve:
+    r"""Return ``x^p``.
+
+    Its domain is the line for an integer ``p`` (without zero if negative), and ``x >= 0`` otherwise. The derivative,
+    ``|g'| = |p| |x|^{p-1}``, is monotone in ``|x|``: its supremum is at an end of the interval, infinite at zero for
+    ``p < 1`` (``p`` not 0) and at infinity for ``p > 1``.
+
+    Args:
+        exponent: ``p``.
+
+    Raises:
+        InputError: if it is not finite.
+
+    >>> power(2.0).slope(-3.0, 1.0), power(0.5).slope(0.0, 1.0), power(-1.0).slope(-1.0, 1.0)
+    (6.0, inf, inf)
+    """
+    p = float(exponent)
+    if not math.isfinite(p):
+        raise InputError(f"a power needs a finite exponent, got {p}")
+    if p in (0.0, 1.0):
+        return Curve((_line(-_INF, _INF, p, 1.0 - p),))
+    formula, whole = raised(X, p), p.is_integer()
+    sign = -1.0 if whole and p % 2 else 1.0
+    zero = None if whole and p > 0 else (0.0 if p > 0 else _INF, 0.0 if p > 1 else math.copysign(_INF, p))
+    far = (_INF if p > 0 else 0.0, _INF if p > 1 else 0.0)
+    right = Piece(0.0, _INF, formula, (), (), zero, far)
+    if not whole:
+        return Curve((right,), least=0.0)
+    pole = None if p > 0 else (sign * _INF, sign * _INF)
+    left = Piece(-_INF, 0.0, formula, (), (), (sign * far[0], -sign * far[1]), pole)
+    return Curve((left, right), jumps=() if p > 0 else ((0.0, True), (0.0, False)), least=0.0 if sign > 0 else -_INF)
 
 
-def _reciprocal() -> Curve:
-    return power.power(-1.0)
+_HALF_PI = math.nextafter(math.pi / 2, _INF)
 
-
-def _rsqrt() -> Curve:
-    return power.power(-0.5)
-
-
-def _pow(exponent: float) -> Curve:
-    return power.power(float(exponent))
-
-
-#: How each activation is built, and its default parameters.
-_BUILDERS: dict[str, tuple[Callable[..., Curve], dict[str, Any]]] = {
-    "identity": (_identity, {}),
-    "relu": (_relu, {}),
-    "leaky_relu": (_leaky_relu, {"negative_slope": 0.01}),
+#: Activations without parameters.
+_PLAIN: dict[str, Callable[[], Curve]] = {
+    "identity": lambda: Curve((_line(-_INF, _INF, 1.0),)),
+    "neg": lambda: Curve((_line(-_INF, _INF, -1.0),)),
+    "abs": lambda: _leaky(-1.0),
+    "relu": lambda: _leaky(0.0),
+    "selu": lambda: _elu(SELU_ALPHA, SELU_SCALE, 1.0),
+    "silu": lambda: _whole(FORMULAS["silu"](X)),
+    "mish": lambda: _whole(FORMULAS["mish"](X)),
+    "sigmoid": lambda: _steepest_at_zero("sigmoid", ((0.0, 0.0), (1.0, 0.0)), least=0.0, most=1.0, steepest=0.25),
+    "log_sigmoid": lambda: _monotone(FORMULAS["log_sigmoid"](X), ((-_INF, 1.0), (0.0, 0.0)), most=0.0, steepest=1.0),
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": _hardswish,
+    "relu6": lambda: _clamp(0.0, 6.0),
+    "tanh": lambda: _steepest_at_zero("tanh", ((-1.0, 0.0), (1.0, 0.0)), least=-1.0, most=1.0, steepest=1.0),
+    "tanhshrink": lambda: _whole(
+        FORMULAS["tanhshrink"](X), turns=(), bends=(0.0,), left=(-_INF, 1.0), right=(_INF, 1.0), steepest=1.0
+    ),
+    "softsign": _softsign,
+    "erf": lambda: _steepest_at_zero("erf", ((-1.0, 0.0), (1.0, 0.0)), least=-1.0, most=1.0),
+    "erfc": lambda: _steepest_at_zero("erfc", ((2.0, 0.0), (0.0, 0.0)), least=0.0, most=2.0),
+    "atan": lambda: _steepest_at_zero(
+        "atan", ((-_HALF_PI, 0.0), (_HALF_PI, 0.0)), least=-_HALF_PI, most=_HALF_PI, steepest=1.0
+    ),
+    "asinh": lambda: _steepest_at_zero("asinh", ((-_INF, 0.0), (_INF, 0.0)), steepest=1.0),
+    "sinh": lambda: _whole(apply("sinh", X), turns=(), bends=(0.0,), left=(-_INF, _INF), right=(_INF, _INF)),
+    "cosh": lambda: _whole(apply("cosh", X), turns=(0.0,), bends=(), left=(_INF, -_INF), right=(_INF, _INF), least=1.0),
+    "sin": lambda: _whole(apply("sin", X), least=-1.0, most=1.0, steepest=1.0),
+    "cos": lambda: _whole(apply("cos", X), least=-1.0, most=1.0, steepest=1.0),
+    "asin": lambda: _whole(apply("asin", X), turns=(), bends=(0.0,), domain=(-1.0, 1.0)),
+    "acos": lambda: _whole(apply("acos", X), turns=(), bends=(0.0,), domain=(-1.0, 1.0)),
+    "acosh": lambda: _monotone(apply("acosh", X), ((0.0, _INF), (_INF, 0.0)), domain=(1.0, _INF)),
+    "atanh": lambda: _whole(
+        apply("atanh", X), turns=(), bends=(0.0,), left=(-_INF, _INF), right=(_INF, _INF), domain=(-1.0, 1.0)
+    ),
+    "exp": lambda: _monotone(apply("exp", X), ((0.0, 0.0), (_INF, _INF)), least=0.0),
+    "exp2": lambda: _monotone(apply("exp", mul(apply("log", constant(2.0)), X)), ((0.0, 0.0), (_INF, _INF)), least=0.0),
+    "expm1": lambda: _monotone(FORMULAS["expm1"](X), ((-1.0, 0.0), (_INF, _INF)), least=-1.0),
+    "log": lambda: _logarithm(X),
+    "log2": lambda: _logarithm(X, 2.0),
+    "log10": lambda: _logarithm(X, 10.0),
+    "log1p": lambda: _logarithm(add(ONE, X)),
+    "sqrt": lambda: power(0.5),
+    "rsqrt": lambda: power(-0.5),
+    "square": lambda: power(2.0),
+    "reciprocal": lambda: power(-1.0),
+}
+#: Activations with parameters, and their defaults.
+_SHAPED: dict[str, tuple[Callable[..., Curve], dict[str, Any]]] = {
+    "leaky_relu": (lambda negative_slope: _leaky(float(negative_slope)), {"negative_slope": 0.01}),
     "prelu": (_prelu, {"weight": 0.25}),
     "rrelu": (_rrelu, {"lower": 0.125, "upper": 1.0 / 3.0, "training": False}),
     "elu": (_elu, {"alpha": 1.0, "scale": 1.0, "input_scale": 1.0}),
     "celu": (_celu, {"alpha": 1.0}),
-    "selu": (_selu, {}),
-    "gelu": (gated.gelu, {"approximate": "none"}),
-    "silu": (gated.silu, {}),
-    "mish": (gated.mish, {}),
-    "sigmoid": (smooth.sigmoid, {}),
-    "log_sigmoid": (smooth.log_sigmoid, {}),
-    "hardsigmoid": (_hardsigmoid, {}),
-    "hardswish": (_hardswish, {}),
-    "hardtanh": (_hardtanh, {"min_val": -1.0, "max_val": 1.0}),
+    "gelu": (_gelu, {"approximate": "none"}),
+    "hardtanh": (lambda min_val, max_val: _clamp(min_val, max_val), {"min_val": -1.0, "max_val": 1.0}),
     "clamp": (_clamp, {"min": None, "max": None}),
-    "relu6": (_relu6, {}),
-    "tanh": (smooth.tanh, {}),
-    "tanhshrink": (smooth.tanhshrink, {}),
-    "softplus": (smooth.softplus, {"beta": 1.0, "threshold": 20.0}),
-    "softsign": (smooth.softsign, {}),
+    "softplus": (_softplus, {"beta": 1.0, "threshold": 20.0}),
     "softshrink": (_softshrink, {"lambd": 0.5}),
     "hardshrink": (_hardshrink, {"lambd": 0.5}),
     "threshold": (_threshold, {"threshold": 0.0, "value": 0.0}),
-    "erf": (elementary.erf, {}),
-    "atan": (elementary.atan, {}),
-    "sin": (elementary.sin, {}),
-    "cos": (elementary.cos, {}),
-    "abs": (_abs, {}),
-    "neg": (_neg, {}),
-    "erfc": (elementary.erfc, {}),
-    "asin": (elementary.asin, {}),
-    "acos": (elementary.acos, {}),
-    "sinh": (elementary.sinh, {}),
-    "cosh": (elementary.cosh, {}),
-    "asinh": (elementary.asinh, {}),
-    "acosh": (elementary.acosh, {}),
-    "atanh": (elementary.atanh, {}),
-    "exp2": (elementary.exp2, {}),
-    "log2": (elementary.log2, {}),
-    "log10": (elementary.log10, {}),
-    "exp": (elementary.exp, {}),
-    "expm1": (elementary.expm1, {}),
-    "log": (elementary.log, {}),
-    "log1p": (elementary.log1p, {}),
-    "sqrt": (_sqrt, {}),
-    "rsqrt": (_rsqrt, {}),
-    "square": (_square, {}),
-    "reciprocal": (_reciprocal, {}),
-    "pow": (_pow, {"exponent": 2.0}),
+    "pow": (power, {"exponent": 2.0}),
 }
-
-
-def _table() -> dict[str, Activation]:
-    """Return every activation with its slope on the whole domain."""
-    table = {}
-    for name, (build, defaults) in _BUILDERS.items():
-        curve = build(**defaults)
-        whole = curve.slope(curve.pieces[0].low, curve.pieces[-1].high)
-        table[name] = Activation(name, whole, build, defaults)
-    return table
-
-
 #: Every activation that has a rule, by the name of its PyTorch operator.
-ACTIVATIONS: dict[str, Activation] = _table()
+ACTIVATIONS: dict[str, Activation] = {
+    **{name: Activation(name, build) for name, build in _PLAIN.items()},
+    **{name: Activation(name, build, defaults) for name, (build, defaults) in _SHAPED.items()},
+}
 
 
 def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 
-import numpy as np
+from flint import arb, arb_series
 
 from normscope.operators.scalar.formula import Formula
-from normscope.operators.scalar.interval import FUNCTIONS, Interval
+from normscope.operators.scalar.series import FUNCTIONS, ball, outward
 
 #: Sums of ``c s^m exp(-k s)``, the coefficient c by (m, k).
 Terms = dict[tuple[float, float], float]
@@ -196,12 +197,43 @@ def expand(formula: Formula, side: int, start: float) -> Tail:
     if formula.op == "mul":
         return parts[0] * parts[1]
     if formula.op == "pow":
+        if not (formula.number >= 1 and formula.number.is_integer()):
+            raise UnknownTailError("a root or a quotient written as a power")
         found = parts[0]
         for _ in range(int(formula.number) - 1):
             found = found * parts[0]
         return found
     u = parts[0]
     return _settled(formula, u, start) if u.degree < 1 else _grown(formula.op, u, start)
+
+
+@cache
+def beyond(formula: Formula, order: int, side: int, start: float) -> tuple[float, float]:
+    """Return bounds of ``g`` (order 0) or ``g'`` (order 1) on ``x >= start`` (side 1) or ``x <= -start`` (side -1).
+
+    >>> from normscope.operators.scalar.formula import X, apply
+    >>> low, high = beyond(apply("sigmoid", X), 0, 1, 32.0)
+    >>> 0.999 < low <= 1.0 <= high < 1.001
+    True
+    """
+    try:
+        if start == math.inf:
+            return -math.inf, math.inf
+        tail = expand(formula, side, start)
+        room = supremum(tail.slope if order else tail.value, start)
+        if tail.degree > order:
+            if order:
+                return -math.inf, math.inf
+            first = tail.least(start) * start**tail.degree * _DOWN
+            return (first, math.inf) if tail.polynomial[-1] > 0 else (-math.inf, -first)
+    except (UnknownTailError, OverflowError):
+        return -math.inf, math.inf
+    limit = tail.polynomial[order] if tail.degree == order else Fraction(0)
+    limit = side * limit if order else limit
+    low, high = outward(arb(limit.numerator) / limit.denominator)
+    if room:
+        low, high = math.nextafter(low - room * _UP, -math.inf), math.nextafter(high + room * _UP, math.inf)
+    return low, high
 
 
 def _positive(u: Tail, start: float) -> bool:
@@ -225,25 +257,20 @@ def _settled(formula: Formula, u: Tail, start: float) -> Tail:
     reach = supremum(u.value, start)
     if reach == math.inf:
         raise UnknownTailError("an argument without a limit")
-    middle = float(limit)
-    room = (reach + abs(middle) * 2.0**-50) * _UP + 1e-300
-    _, slope, _ = FUNCTIONS[formula.op](Interval.of(middle - room, middle + room))
-    steep = float(slope.largest[0])
+    center = arb(limit.numerator) / limit.denominator
+    around = arb_series([center + ball(-reach, reach), 1], 2)
+    steep = max(map(abs, outward(FUNCTIONS[formula.op](around)[1])))
     if not steep < math.inf:
         raise UnknownTailError("an argument near the end of the domain")
     factor: Terms = {(0.0, 0.0): steep}
     exact = Formula(formula.op, (Formula("x"),)).exact(limit)
     if exact is not None:
         return Tail(_trimmed([exact]), times(factor, u.value), times(factor, u.slope))
-    around = Interval.of(np.nextafter(middle, -math.inf), np.nextafter(middle, math.inf))
-    value = FUNCTIONS[formula.op](around)[0]
-    center = float((value.low[0] + value.high[0]) / 2)
-    if not math.isfinite(center):
+    low, high = outward(FUNCTIONS[formula.op](arb_series([center], 1))[0])
+    if not math.isfinite(low + high):
         raise UnknownTailError("an argument near the end of the domain")
-    error = (float(value.high[0]) - float(value.low[0])) * _UP
-    return Tail(
-        _trimmed([Fraction(center)]), joined(times(factor, u.value), {(0.0, 0.0): error}), times(factor, u.slope)
-    )
+    middle, error = Fraction(low) / 2 + Fraction(high) / 2, (high - low) * _UP
+    return Tail(_trimmed([middle]), joined(times(factor, u.value), {(0.0, 0.0): error}), times(factor, u.slope))
 
 
 def _grown(op: str, u: Tail, start: float) -> Tail:
@@ -264,10 +291,11 @@ def _grown(op: str, u: Tail, start: float) -> Tail:
     if op == "tanh":
         twice: Terms = {(0.0, 2 * rate): 4.0}
         return Tail(one if up else (Fraction(-1),), twice, times(steep, twice))
-    if op == "erf":
+    if op in ("erf", "erfc"):
         # erfc(u) <= exp(-u^2) and u^2 >= rate^2 start s
         bell: Terms = {(0.0, rate * rate * start * _DOWN): 1.1283791671}
-        return Tail(one if up else (Fraction(-1),), bell, times(steep, bell))
+        limit = (one if up else (Fraction(-1),)) if op == "erf" else (() if up else (Fraction(2),))
+        return Tail(limit, bell, times(steep, bell))
     if op in ("sin", "cos"):
         return Tail((), {(0.0, 0.0): 1.0}, steep)
     return _algebraic(op, u, a, steep, start)

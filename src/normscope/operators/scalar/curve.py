@@ -1,90 +1,264 @@
-"""Scalar functions made of smooth pieces, with certified slopes and images on intervals.
+"""Certified ranges of functions of one variable and of their slopes, on intervals and on the line.
 
-A piece knows its value, its derivative, where the derivative has its extrema (zeros of g'') and where the function has
-its own (zeros of g'). Between these points both are monotone, so suprema over an interval are taken at finitely many
-points. Every evaluation comes with a bound of its rounding error.
+Between the zeros of ``g'`` the function ``g`` is monotone, and between the zeros of ``g''`` its slope is: ranges are
+taken at the ends of the interval and at these points. They are isolated once for each formula, by bisection with
+enclosures of the next two derivatives. Where they are too many, as those of a sine, the range itself is found by branch
+and bound. Far out :mod:`normscope.operators.scalar.asymptotics` takes over.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from flint import arb, ctx
 
 from normscope.core.errors import InputError
-from normscope.core.rounding import UNIT
+from normscope.core.statement import statement
+from normscope.operators.scalar.asymptotics import beyond
+from normscope.operators.scalar.formula import Formula, affine, continuous
+from normscope.operators.scalar.series import PRECISION, ball, outward
 
-#: A computed number and a bound of its absolute error.
-Enclosed = tuple[float, float]
-#: A function with error bound.
-Evaluation = Callable[[float], Enclosed]
-#: Points of interest that meet an interval.
-Points = Callable[[float, float], tuple[float, ...]]
+_INF = math.inf
+_EVERYTHING = (-_INF, _INF)
+#: Relative width at which branch and bound stops, and most enclosures that are computed for one answer.
+TOLERANCE, _MOST = 1e-7, 2000
+#: Terms of the Taylor polynomials that branch and bound uses.
+_TERMS = 6
+#: How far out the points between which a function is monotone are looked for, at most.
+_FARTHEST = 2.0**60
+
+#: An interval with finite ends.
+Box = tuple[float, float]
 
 
-def nowhere(low: float, high: float) -> tuple[float, ...]:
-    """Return no point: the function is monotone."""
-    return ()
+def _derivative(formula: Formula, order: int, x: arb) -> arb:
+    """Return a ball that holds a derivative at each point of a ball, or the value (order 0)."""
+    return formula.series(x, order + 1)[order]  # 0! = 1! = 1
 
 
-def points(*where: float) -> Points:
-    """Return those of fixed points that lie in an interval, or so near that rounding may have moved them out.
+def _starts(nearest: float) -> Iterator[float]:
+    """Yield powers of two beyond a point, and infinity."""
+    yield from (s for k in range(-8, 1024) if (s := math.ldexp(1.0, k)) > nearest)
+    yield _INF
 
-    >>> points(1.0, 3.0)(0.0, 2.0)
-    (1.0,)
+
+def _cuts(low: float, high: float, smooth: bool) -> list[Box]:
+    """Return first boxes, which grow with the distance from zero; a kink at zero lies inside one of them."""
+    sides = [math.ldexp(1.0 if smooth else 1.0471975, k) for k in range(-24, 60)]
+    inner = [p for p in (*(-s for s in reversed(sides)), *([0.0] if smooth else []), *sides) if low < p < high]
+    ends = [low, *inner, high]
+    return list(itertools.pairwise(ends))
+
+
+@lru_cache(maxsize=1024)
+def _ends(formula: Formula) -> tuple[float, float, bool]:
+    """Return two points beyond which the slope is constant or not bounded, and whether there are such points.
+
+    Otherwise the slope goes on changing, and its bound beyond these points is the best one that was found.
     """
+    places = [side * math.ldexp(1.0, k) for k in range(-8, 10) for side in (-1, 1)]
+    samples = [abs(float(_derivative(formula, 1, arb(x)))) for x in places]
+    scale = max((x for x in samples if math.isfinite(x)), default=1.0)
+    ends, settled = {}, True
+    starts = list(itertools.takewhile(lambda s: s <= _FARTHEST, _starts(0.0)))
+    for side in (-1, 1):
+        bounds = [beyond(formula, 1, side, start) for start in starts]
+        constant = [s for s, (low, high) in zip(starts, bounds, strict=True) if high - low <= 2.0**-50 * scale]
+        steepest = [max(-low, high) for low, high in bounds]
+        good = [s for s, x in zip(starts, steepest, strict=True) if x <= (1.0 + TOLERANCE) * min(steepest) < _INF]
+        ends[side] = side * (constant or good or [64.0])[0]
+        settled = settled and not (good and not constant)
+    return ends[-1], ends[1], settled
 
-    def inside(low: float, high: float) -> tuple[float, ...]:
-        return tuple(p for p in where if low - _reach(p) <= p <= high + _reach(p))
 
-    return inside
+@lru_cache(maxsize=1024)
+def critical(formula: Formula, order: int) -> tuple[Box, ...] | None:
+    """Return tiny boxes with the points between which ``g^(order)`` is monotone, kinks among them.
 
+    Args:
+        formula: the function.
+        order: 0 for the function, 1 for its slope.
 
-def periodic(first: float, period: float) -> Points:
-    """Return up to three of the points ``first + k period`` that meet an interval (more repeat the same values).
+    Returns:
+        The boxes from left to right, up to the ends of the formula; nothing if there are too many.
 
-    Beyond ``1e6`` the points themselves are inexact, and three of them are returned whatever the interval.
-
-    >>> periodic(0.0, 2.0)(0.5, 5.0)
-    (2.0, 4.0)
+    >>> from normscope.operators.scalar.formula import X, apply, mul
+    >>> [round(box[0], 6) for box in critical(mul(X, apply("sigmoid", X)), 1)]
+    [-2.399357, 2.399357]
     """
+    if affine(formula) is not None:
+        return ()
+    with ctx.workprec(PRECISION):
+        *ends, settled = _ends(formula)
+        boxes, found, level = _cuts(*ends, formula.smooth)[::-1], [], math.nan
+        for _ in range(_MOST if settled else 0):
+            if not boxes:
+                return tuple(dict.fromkeys(found))
+            low, high = boxes.pop()
+            series = formula.series(ball(low, high), order + 3)
+            first, second = series[order + 1], series[order + 2]
+            if first.is_zero():  # constant here: one point stands for all
+                if level != low:
+                    found.append((low, low))
+                level = high
+            elif not first.contains(0):
+                continue
+            elif second.is_finite() and not second.contains(0):
+                found.extend(_zero(formula, order + 1, low, high, bool(second > 0)))
+            elif high - low <= 2.0**-50 * max(abs(low), abs(high), 2.0**-30):
+                found.append((low, high))
+            else:
+                middle = low + (0.5 if formula.smooth else 0.4837) * (high - low)
+                boxes += [(middle, high), (low, middle)]
+    return None
 
-    def inside(low: float, high: float) -> tuple[float, ...]:
-        if math.isinf(low) or math.isinf(high) or high - low >= 3 * period or max(abs(low), abs(high)) > 1e6:
-            return tuple(first + k * period for k in range(3))
-        start = math.floor((low - first) / period) - 1
-        near = (first + (start + k) * period for k in range(6))
-        return tuple(p for p in near if low - _reach(p) <= p <= high + _reach(p))[:3]
 
-    return inside
+def _zero(formula: Formula, order: int, low: float, high: float, rises: bool) -> list[Box]:
+    """Return the box of the only zero that a monotone derivative may have on an interval, if it has one."""
+
+    def at(x: float) -> arb:
+        value = formula.series(arb(x), order + 1)[order]
+        return value if rises else -value
+
+    left, right = at(low), at(high)
+    if left > 0 or right < 0:
+        return []
+    for end, x in ((left, low), (right, high)):
+        if end.is_zero():
+            return [(x, x)]
+    while low < (middle := low + (high - low) / 2) < high:
+        value = at(middle)
+        if value.is_zero():
+            return [(middle, middle)]
+        if value.contains(0):
+            near = max(low, middle - 8 * math.ulp(middle)), min(high, middle + 8 * math.ulp(middle))
+            return [near] if at(near[0]) < 0 < at(near[1]) else [(low, high)]
+        low, high = (low, middle) if value > 0 else (middle, high)
+    return [(low, high)]
 
 
-def _reach(p: float) -> float:
-    """Return how far rounding may have moved a point found by bisection or by ``first + k period``."""
-    return 1e-12 * (1.0 + abs(p))
+def _highest(formula: Formula, order: int, low: float, high: float, sign: int) -> float:
+    """Return an upper bound of ``sign g^(order)`` on an interval by branch and bound."""
+    heap: list[tuple[float, float, float]] = []
+    best = -_INF
+
+    def push(a: float, b: float) -> None:
+        nonlocal best
+        x, middle = ball(a, b), arb(a + (b - a) / 2)
+        inside, center = (formula.series(y, _TERMS + order + 1) for y in (x, middle))
+        if order:
+            inside, center = inside.derivative(), center.derivative()
+        best = max(best, outward(sign * center[0])[0])
+        taylor = inside[_TERMS]
+        for k in reversed(range(_TERMS)):
+            taylor = taylor * (x - middle) + center[k]
+        heapq.heappush(heap, (-min(outward(sign * taylor)[1], outward(sign * inside[0])[1]), a, b))
+
+    for box in _cuts(low, high, formula.smooth):
+        push(*box)
+    for _ in range(_MOST):
+        top, a, b = heapq.heappop(heap)
+        middle = a + (b - a) / 2
+        if -top <= best + TOLERANCE * abs(best) + 1e-12 or not a < middle < b:
+            return -top
+        push(a, middle)
+        push(middle, b)
+    return -heap[0][0]
 
 
-def bisect(function: Callable[[float], float], low: float, high: float) -> float:
-    """Return a zero of a continuous function with a sign change on [low, high], to the last bit of the bracket.
+@statement("normscope", "Proposition ACT-3", holds="formulas of one variable, real arithmetic")
+@lru_cache(maxsize=4096)
+def enclosure(formula: Formula, order: int, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
+    """Return certified bounds of a formula (order 0) or of its slope (order 1) on [low, high].
+
+    Args:
+        formula: the function.
+        order: 0 or 1.
+        low: left end, possibly ``-inf``.
+        high: right end, possibly ``inf``.
+
+    Returns:
+        The bounds, rounded outward; the whole line where nothing is known.
+
+    >>> from normscope.operators.scalar.formula import X, apply, mul
+    >>> round(enclosure(mul(X, apply("sigmoid", X)), 0)[0], 6)
+    -0.278465
+    """
+    with ctx.workprec(PRECISION):
+        left, right, settled = _ends(formula)
+        found = []
+        if low < left and (settled or low == -_INF):
+            start = min(left, high)
+            found.append(_outside(formula, order, -1, -start, -low))
+            low = start
+        if high > right and (settled or high == _INF):
+            start = max(right, low)
+            found.append(_outside(formula, order, 1, start, high))
+            high = start
+        found += [outward(_derivative(formula, order, arb(x))) for x in (low, high)]
+        if _EVERYTHING in found:
+            return _EVERYTHING
+        points = critical(formula, order)
+        if points is None:
+            found.append(_searched(formula, order, low, high))
+        else:
+            inside = [ball(*box) for box in points if box[0] <= high and low <= box[1]]
+            found += [outward(_derivative(formula, order, x)) for x in inside]
+    return min(a for a, _ in found), max(b for _, b in found)
+
+
+def _outside(formula: Formula, order: int, side: int, start: float, end: float) -> tuple[float, float]:
+    """Return bounds from a point where the slope has settled to one farther out, or to infinity."""
+    far = beyond(formula, order, side, min(start, _FARTHEST))
+    slopes = beyond(formula, 1, side, min(start, _FARTHEST))
+    if end == _INF or (order and far != _EVERYTHING):
+        return far
+    if math.isinf(slopes[1] - slopes[0]):
+        return _searched(formula, order, *sorted((side * start, side * end)))
+    # between its ends g leaves the straight line by no more than the slopes differ, times the distance
+    room = ball(-1.0, 1.0) * (arb(slopes[1]) - arb(slopes[0])) * (arb(end) - arb(start))
+    ends = [outward(_derivative(formula, 0, arb(side * x)) + room) for x in (start, end)]
+    return max(far[0], min(a for a, _ in ends)), min(far[1], max(b for _, b in ends))
+
+
+def _searched(formula: Formula, order: int, low: float, high: float) -> tuple[float, float]:
+    """Return bounds by branch and bound."""
+    return -_highest(formula, order, low, high, -1), _highest(formula, order, low, high, 1)
+
+
+def slope(formula: Formula, low: float = -_INF, high: float = _INF) -> float:
+    """Return the Lipschitz constant of a formula on [low, high], rounded up.
+
+    Args:
+        formula: the function.
+        low: left end, possibly ``-inf``.
+        high: right end, possibly ``inf``.
+
+    Returns:
+        The constant; infinity where it is unbounded, not proved to be bounded, or where a choice is not proved to be
+        continuous.
 
     Raises:
-        InputError: if the signs at the ends agree.
+        InputError: if the interval is not one.
 
-    >>> bisect(lambda x: x * x - 2.0, 0.0, 2.0) == math.sqrt(2.0)
-    True
+    >>> from normscope.operators.scalar.formula import X, apply, constant, mul
+    >>> round(slope(mul(X, apply("sigmoid", mul(constant(1.702), X)))), 5)
+    1.09984
     """
-    positive = function(high) > 0
-    if (function(low) > 0) == positive:
-        raise InputError(f"the function must change sign between {low} and {high}")
-    while True:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            return high
-        if (function(middle) > 0) == positive:
-            high = middle
-        else:
-            low = middle
+    _check(low, high)
+    return max(map(abs, enclosure(formula, 1, low, high))) if continuous(formula) else _INF
+
+
+def _check(low: float, high: float) -> None:
+    """Raise an error if two ends are not those of an interval."""
+    if not low <= high or low == _INF or high == -_INF:
+        raise InputError(f"Expected an interval with low <= high and a finite point in it, got [{low}, {high}].")
 
 
 @dataclass(frozen=True)
@@ -94,48 +268,68 @@ class Piece:
     Attributes:
         low: left end, possibly ``-inf``.
         high: right end, possibly ``inf``.
-        value: the function, for finite arguments.
-        slope: its derivative, for finite arguments.
-        bends: where the derivative may have a local extremum.
-        turns: where the function may have a local extremum.
-        left: value and derivative in the limit ``-inf``, used where the piece reaches it.
-        right: value and derivative in the limit ``inf``.
+        formula: the function on it.
+        turns: where it may have a local extremum; ``None`` if that is to be found.
+        bends: where its derivative may have one; ``None`` if that is to be found.
+        left: value and derivative in the limit at the left end, needed where the formula is not defined there.
+        right: value and derivative in the limit at the right end.
+        straight: the formula is ``a x + b``.
     """
 
     low: float
     high: float
-    value: Evaluation
-    slope: Evaluation
-    bends: Points = nowhere
-    turns: Points = nowhere
-    left: tuple[float, float] = (math.nan, math.nan)
-    right: tuple[float, float] = (math.nan, math.nan)
+    formula: Formula
+    turns: tuple[float, ...] | None = None
+    bends: tuple[float, ...] | None = None
+    left: tuple[float, float] | None = None
+    right: tuple[float, float] | None = None
+    straight: bool = False
 
-    def at(self, x: float) -> tuple[Enclosed, Enclosed]:
-        """Return value and derivative at a point, with their errors; limits at infinity."""
-        if math.isinf(x):
-            value, slope = self.left if x < 0 else self.right
-            return (value, 0.0), (slope, 0.0)
-        return self.value(x), self.slope(x)
+    def range(self, order: int, low: float, high: float) -> tuple[float, float]:
+        """Return bounds of the function (order 0) or its slope (order 1) on an interval inside the piece."""
+        points = self.bends if order else self.turns
+        if points is None:
+            return enclosure(self.formula, order, low, high)
+        found = [self.at(order, x) for x in (low, high, *(p for p in points if low < p < high))]
+        return min(a for a, _ in found), max(b for _, b in found)
+
+    def at(self, order: int, x: float) -> tuple[float, float]:
+        """Return bounds of the function (order 0) or its slope (order 1) at a point, the limit at an end."""
+        if order and self.straight:
+            x = 0.0
+        for end, limit in ((self.low, self.left), (self.high, self.right)):
+            if x == end and limit is not None and not (order and self.straight):
+                return limit[order], limit[order]
+        with ctx.workprec(PRECISION):
+            return outward(_derivative(self.formula, order, arb(x)))
+
+    @cached_property
+    def steep_points(self) -> tuple[tuple[float, float, float], ...] | None:
+        """Return where the slope may have an extremum, with the least and the largest slope there, if they are few."""
+        if self.bends is not None:
+            return tuple((p, *self.at(1, p)) for p in self.bends)
+        boxes = critical(self.formula, 1)
+        if boxes is None:
+            return None
+        with ctx.workprec(PRECISION):
+            found = [(box, outward(_derivative(self.formula, 1, ball(*box)))) for box in boxes]
+        points = all(b - a <= 1e-13 * (1 + abs(a)) or high - low < 2.0**-60 for (a, b), (low, high) in found)
+        return tuple((box[0], *slopes) for box, slopes in found) if points else None
 
 
-def affine(low: float, high: float, slope: float, offset: float = 0.0, error: float = 0.0) -> Piece:
-    """Return the piece ``slope x + offset``; exact slopes 0, 1 and -1 without offset carry no error.
+def line(low: float, high: float, formula: Formula) -> Piece:
+    """Return a piece ``a x + b``.
 
-    Args:
-        low: left end.
-        high: right end.
-        slope: the derivative.
-        offset: the value at zero.
-        error: absolute error of ``slope`` itself.
+    >>> from normscope.operators.scalar.formula import X
+    >>> line(0.0, math.inf, X).range(0, 1.0, math.inf)
+    (1.0, inf)
     """
-    exact = slope in (0.0, 1.0, -1.0) and (offset == 0.0 or slope == 0.0) and error == 0.0
-
-    def value(x: float) -> Enclosed:
-        return slope * x + offset, 0.0 if exact else 4.0 * UNIT * (abs(slope * x) + abs(offset)) + abs(x) * error
-
-    far = slope * math.inf if slope else offset
-    return Piece(low, high, value, lambda x: (slope, error), left=(-far if slope else far, slope), right=(far, slope))
+    coefficients = affine(formula)
+    assert coefficients is not None, formula
+    slope, offset = coefficients
+    far = [float(offset) if slope == 0 else math.copysign(_INF, side * slope) for side in (-1, 1)]
+    left, right = ((x, math.nan) if math.isinf(end) else None for x, end in zip(far, (low, high), strict=True))
+    return Piece(low, high, formula, (), (), left, right, straight=True)
 
 
 @dataclass(frozen=True)
@@ -152,11 +346,11 @@ class Curve:
 
     pieces: tuple[Piece, ...]
     jumps: tuple[tuple[float, bool], ...] = field(default=())
-    least: float = -math.inf
-    most: float = math.inf
-    steepest: float = math.inf
+    least: float = -_INF
+    most: float = _INF
+    steepest: float = _INF
 
-    def slope(self, low: float = -math.inf, high: float = math.inf) -> float:
+    def slope(self, low: float = -_INF, high: float = _INF) -> float:
         """Return the certified supremum of ``|g'|`` on [low, high], the Lipschitz constant there.
 
         Args:
@@ -166,19 +360,9 @@ class Curve:
         Returns:
             The constant, rounded up; infinity across a jump and where the function is not defined.
         """
-        if not self._defined(low, high):
-            return math.inf
-        for where, left in self.jumps:
-            if low == where == high or (low <= where < high if left else low < where <= high):
-                return math.inf
-        largest = 0.0
-        for piece, a, b in self._parts(low, high):
-            for x in (a, b, *piece.bends(a, b)):
-                slope, error = piece.at(x)[1]
-                largest = max(largest, abs(slope) + error)
-        return min(largest, self.steepest)
+        return max(map(abs, self.slopes(low, high)))
 
-    def slopes(self, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
+    def slopes(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
         """Return certified bounds of ``g'`` on [low, high] from below and above.
 
         Args:
@@ -188,14 +372,17 @@ class Curve:
         Returns:
             Both, rounded outward; infinite across a jump and where the function is not defined.
         """
-        largest = self.slope(low, high)
-        if math.isinf(largest):
-            return -math.inf, math.inf
-        found = [piece.at(x)[1] for piece, a, b in self._parts(low, high) for x in (a, b, *piece.bends(a, b))]
-        least, most = min(s - e for s, e in found), max(s + e for s, e in found)
-        return max(least, -largest), min(most, largest)
+        _check(low, high)
+        if not self._defined(low, high):
+            return _EVERYTHING
+        for where, left in self.jumps:
+            if low == where == high or (low <= where < high if left else low < where <= high):
+                return _EVERYTHING
+        found = [piece.range(1, a, b) for piece, a, b in self._parts(low, high)]
+        least, most = min(a for a, _ in found), max(b for _, b in found)
+        return max(min(least, self.steepest), -self.steepest), min(most, self.steepest)
 
-    def image(self, low: float = -math.inf, high: float = math.inf) -> tuple[float, float]:
+    def image(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
         """Return a certified enclosure ``(lo, hi)`` of the values on [low, high].
 
         Args:
@@ -205,25 +392,17 @@ class Curve:
         Returns:
             The enclosure, rounded outward; the whole line where the function is not defined.
         """
+        _check(low, high)
         if not self._defined(low, high):
-            return -math.inf, math.inf
-        smallest, largest = math.inf, -math.inf
-        for piece, a, b in self._parts(low, high):
-            for x in (a, b, *piece.turns(a, b)):
-                value, error = piece.at(x)[0]
-                smallest, largest = min(smallest, value - error), max(largest, value + error)
+            return _EVERYTHING
+        found = [piece.range(0, a, b) for piece, a, b in self._parts(low, high)]
         # a computed infinity may stand for a finite number beyond the float range
-        smallest, largest = min(smallest, sys.float_info.max), max(largest, -sys.float_info.max)
+        smallest = min(sys.float_info.max, *(a for a, _ in found))
+        largest = max(-sys.float_info.max, *(b for _, b in found))
         return max(smallest, self.least), min(largest, self.most)
 
     def _defined(self, low: float, high: float) -> bool:
-        """Return whether [low, high] is an interval inside the domain.
-
-        Raises:
-            InputError: if it is not an interval.
-        """
-        if not low <= high or low == math.inf or high == -math.inf:
-            raise InputError(f"an interval needs low <= high, not both the same infinity, got [{low}, {high}]")
+        """Return whether [low, high] lies inside the domain."""
         return self.pieces[0].low <= low and high <= self.pieces[-1].high
 
     def _parts(self, low: float, high: float) -> list[tuple[Piece, float, float]]:

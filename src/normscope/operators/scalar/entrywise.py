@@ -17,6 +17,8 @@ from torch import Tensor
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Pointwise, Range
 from normscope.operators.registry import Call
+from normscope.operators.scalar.activations import jump_is_rounding
+from normscope.operators.scalar.curve import enclosure, slope
 from normscope.operators.scalar.formula import (
     ACTIVATIONS,
     LONGEST,
@@ -32,11 +34,10 @@ from normscope.operators.scalar.formula import (
     minimum,
     mul,
     negative,
+    quotient,
     raised,
     where,
 )
-from normscope.operators.scalar.smooth import softplus
-from normscope.operators.scalar.univariate import attained, image, slope
 
 #: A choice is written out once for each branch; more of them are not followed.
 _MOST_CHOICES = 4
@@ -57,17 +58,11 @@ class Entrywise(Nonlinear):
         self.steepest = slope(formula)
         self._rule = Pointwise(
             x,
-            self._slope,
-            lambda low, high: image(formula, low, high),
+            lambda low, high: min(self.steepest, slope(formula, low, high)),
+            lambda low, high: enclosure(formula, 0, low, high),
             needs_range=True,
             vanishing=formula.exact(Fraction(0)) == 0,
         )
-
-    def _slope(self, low: float, high: float) -> float:
-        """Return the largest slope on an interval, that of the line where the interval attains it, about."""
-        if self.steepest <= attained(self.formula, low, high) * 1.001:
-            return self.steepest
-        return min(self.steepest, slope(self.formula, low, high))
 
     @property
     def sector(self) -> tuple[float, float] | None:
@@ -196,15 +191,10 @@ def _sum(sign: float, *, swapped: bool = False) -> Builder:
     return build
 
 
-def _quotient(f: Formula, g: Formula) -> Formula:
-    """Return ``f/g``."""
-    return mul(f, apply("inverse", g))
-
-
 def _divided(a: Arguments) -> Formula | None:
     if a.get("rounding_mode") is not None:
         return None
-    return _quotient(_form(a["self"]), _form(a["other"]))
+    return quotient(_form(a["self"]), _form(a["other"]))
 
 
 def _raised(a: Arguments) -> Formula | None:
@@ -221,10 +211,10 @@ def _raised(a: Arguments) -> Formula | None:
 
 def _softplus(a: Arguments) -> Formula | None:
     beta, threshold = float(a["beta"]), float(a["threshold"])
-    if not beta > 0 or softplus(beta, threshold).jumps:
+    if not beta > 0 or not jump_is_rounding(threshold):
         return None
     inner = apply("softplus", mul(constant(beta), _form(a["self"])))
-    return _quotient(inner, constant(beta)) if beta != 1.0 else inner
+    return quotient(inner, constant(beta)) if beta != 1.0 else inner
 
 
 def _leaky(a: Arguments) -> Formula:
@@ -304,7 +294,7 @@ _BUILDERS: dict[str, Builder] = {
     "mul": _of_two(mul), "multiply": _of_two(mul),
     "div": _divided, "divide": _divided, "true_divide": _divided,
     "maximum": _of_two(maximum), "minimum": _of_two(minimum),
-    "addcmul": _scaled_third(mul), "addcdiv": _scaled_third(_quotient),
+    "addcmul": _scaled_third(mul), "addcdiv": _scaled_third(quotient),
     "pow": _raised, "softplus": _softplus, "leaky_relu": _leaky,
     "clamp": _cut("min", "max"), "clip": _cut("min", "max"), "clamp_min": _cut("min", "max"),
     "clamp_max": _cut("min", "max"), "hardtanh": _cut("min_val", "max_val"),

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
+from flint import arb, arb_series
 
-from normscope.operators.scalar.interval import FUNCTIONS, Derivatives, Interval, chain, power, product
+from normscope.operators.scalar.interval import FUNCTIONS as ON_ARRAYS
+from normscope.operators.scalar.interval import Derivatives, Interval, chain, power, product
+from normscope.operators.scalar.series import FUNCTIONS, constant_series, either
 
 #: A longer formula is not one: its argument is taken for a new variable.
 LONGEST = 160
@@ -23,8 +26,8 @@ class Formula:
     """A node of a formula.
 
     Attributes:
-        op: ``x``, ``constant``, ``add``, ``mul``, ``pow``, ``where`` (first part positive: second, else third), or one
-            of :data:`normscope.operators.scalar.interval.FUNCTIONS`.
+        op: ``x``, ``constant``, ``add``, ``mul``, ``pow`` (a constant exponent), ``where`` (first part positive:
+            second, else third), or one of :data:`normscope.operators.scalar.series.FUNCTIONS`.
         parts: the operands.
         number: the value of a constant, or the exponent.
         size: number of nodes, each as often as it is written.
@@ -34,6 +37,36 @@ class Formula:
     parts: tuple[Formula, ...] = ()
     number: float = 0.0
     size: int = 1
+
+    def series(self, x: arb, length: int, memo: dict[int, arb_series] | None = None) -> arb_series:
+        """Return the power series at a ball: coefficient k holds ``g^(k)/k!`` at each of its points.
+
+        Args:
+            x: the ball.
+            length: how many coefficients.
+            memo: the series of parts that are known at the same ball.
+        """
+        memo = {} if memo is None else memo
+        if id(self) not in memo:
+            memo[id(self)] = self._series(x, length, memo)
+        return memo[id(self)]
+
+    def _series(self, x: arb, length: int, memo: dict[int, arb_series]) -> arb_series:
+        if self.op == "x":
+            return arb_series([x, 1][:length], length)
+        if self.op == "constant":
+            return constant_series(self.number, length)
+        parts = [part.series(x, length, memo) for part in self.parts]
+        if self.op == "add":
+            return parts[0] + parts[1]
+        if self.op == "mul":
+            return parts[0] * parts[1]
+        if self.op == "pow":
+            return parts[0] ** (int(self.number) if self.number.is_integer() else arb(self.number))
+        if self.op == "where":
+            condition, yes, no = parts[0][0], parts[1], parts[2]
+            return yes if condition >= 0 else no if condition <= 0 else either(yes, no)
+        return FUNCTIONS[self.op](parts[0])
 
     def jets(self, x: Interval, memo: dict[int, Derivatives] | None = None) -> Derivatives:
         """Return enclosures of value, first and second derivative on intervals.
@@ -66,7 +99,7 @@ class Formula:
             return chain(power(below[0][0], int(self.number)), below[0])
         if self.op == "where":
             return _chosen(*below)
-        return chain(FUNCTIONS[self.op](below[0][0]), below[0])
+        return chain(ON_ARRAYS[self.op](below[0][0]), below[0])
 
     def exact(self, x: Fraction) -> Fraction | None:
         """Return the value at a rational point if it is rational and found by exact arithmetic, or ``None``.
@@ -87,7 +120,8 @@ class Formula:
         if self.op in ("add", "mul"):
             return known[0] + known[1] if self.op == "add" else known[0] * known[1]
         if self.op == "pow":
-            return known[0] ** int(self.number)
+            whole = self.number.is_integer() and (self.number > 0 or known[0] != 0)
+            return known[0] ** int(self.number) if whole else None
         if self.op == "where":
             return known[1] if known[0] > 0 else known[2]
         return _rational(self.op, known[0])
@@ -95,7 +129,16 @@ class Formula:
     @property
     def total(self) -> bool:
         """Tell whether it is defined everywhere, as written."""
-        return not any(node.op in ("inverse", "log", "sqrt", "rsqrt") for node in self.walk())
+        return not any(
+            node.op in ("inverse", "log", "sqrt", "rsqrt", "asin", "acos", "acosh", "atanh")
+            or (node.op == "pow" and not (node.number >= 0 and node.number.is_integer()))
+            for node in self.walk()
+        )
+
+    @property
+    def smooth(self) -> bool:
+        """Tell whether it has no kinks, as written."""
+        return not any(node.op in ("relu", "where") for node in self.walk())
 
     def walk(self) -> Iterator[Formula]:
         """Yield every node."""
@@ -119,7 +162,7 @@ def _rational(op: str, u: Fraction) -> Fraction | None:
         return max(u, Fraction(0))
     if op == "inverse" and u != 0:
         return 1 / u
-    if u == 0 and op in ("exp", "cos"):
+    if u == 0 and op in ("exp", "cos", "erfc"):
         return Fraction(1)
     if u == 0 and op in ("tanh", "erf", "atan", "sin"):
         return Fraction(0)
@@ -168,9 +211,14 @@ def negative(f: Formula) -> Formula:
     return mul(_MINUS, f)
 
 
-def raised(f: Formula, n: int) -> Formula:
-    """Return ``f^n`` for an integer ``n >= 2``."""
-    return _build("pow", (f,), float(n))
+def raised(f: Formula, p: float) -> Formula:
+    """Return ``f^p`` for a constant exponent."""
+    return _build("pow", (f,), float(p))
+
+
+def quotient(f: Formula, g: Formula) -> Formula:
+    """Return ``f/g``."""
+    return mul(f, apply("inverse", g))
 
 
 def apply(name: str, f: Formula) -> Formula:
@@ -210,7 +258,8 @@ def affine(f: Formula) -> tuple[Fraction, Fraction] | None:
     if f.op == "constant":
         return Fraction(0), Fraction(f.number)
     if f.op not in ("add", "mul"):
-        return None
+        value = f.exact(Fraction(0)) if all(node.op != "x" for node in f.walk()) else None
+        return None if value is None else (Fraction(0), value)
     left, right = affine(f.parts[0]), affine(f.parts[1])
     if left is None or right is None:
         return None
@@ -258,7 +307,7 @@ def minimum(f: Formula, g: Formula) -> Formula:
 ACTIVATIONS: dict[str, Callable[[Formula], Formula]] = {
     **{
         name: (lambda f, name=name: apply(name, f))  # type: ignore[misc]
-        for name in FUNCTIONS
+        for name in ON_ARRAYS
         if name not in ("inverse", "softplus")
     },
     "reciprocal": lambda f: apply("inverse", f),
