@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from normscope.lipschitz.loss.at_data import loss_at
+from normscope.lipschitz.loss.constants import loss_at
 
 #: Draws outputs at some scale, then targets.
 Draw = Callable[[torch.Generator, float], tuple[Tensor, ...]]

@@ -10,9 +10,8 @@ import pytest
 
 from normscope.core.result import Result
 from normscope.core.value import Kind, Value
-from normscope.papers.than2025.complexity.iterations import Iterations
+from normscope.papers.than2025.complexity.iterations import Iterations, WeightComplexity
 from normscope.papers.than2025.complexity.layers import Setting, of_result
-from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity
 from normscope.report.complexity import NO_CHAIN, complexity_document, complexity_sections
 from normscope.report.table import Section
 from report.samples import result, value

@@ -12,8 +12,7 @@ from normscope.core.errors import InputError, NonFiniteError
 from normscope.core.statement import statement
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.cholesky import certify_largest_eigenvalue
-from normscope.linalg.dense import symmetric_product
-from normscope.linalg.eigenpair import certified_eigenpair
+from normscope.linalg.dense import certified_eigenpair, symmetric_product
 from normscope.linalg.lanczos import lanczos_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma, root_above
 from normscope.operators.linear_map import LinearMap

@@ -12,8 +12,7 @@ import torch
 from normscope.core.statement import statement
 from normscope.core.value import log_sum
 from normscope.linalg.bounds import NormBounds
-from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF
-from normscope.linalg.schur import schur_norm
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, schur_norm
 from normscope.lipschitz.tokens import token_matrix
 from normscope.operators.expression import Expr, LinearOp, between
 from normscope.operators.linear_map import LinearMap

@@ -15,14 +15,14 @@ from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr, atom_expr
+from normscope.operators.fourier import paired
 from normscope.operators.layout import shape_only
 from normscope.operators.nonlinear import Input, Opaque
 from normscope.operators.normalization import rescaled
 from normscope.operators.normalizer import kinds_by_op, normalizers
-from normscope.operators.power_pool import power_pool
+from normscope.operators.pooling import power_pool
 from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
-from normscope.operators.rotation import paired
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
 from normscope.operators.written_out import Place, Surroundings

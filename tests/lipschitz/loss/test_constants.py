@@ -11,8 +11,16 @@ from torch import Tensor, nn
 from losses import Draw, generator, largest_gradient, normal
 from normscope.core.errors import InputError, RuleError
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.loss import known_losses, loss_constant, register_loss
-from normscope.lipschitz.loss.registry import MODULES, NAMED
+from normscope.lipschitz.loss import (
+    at_data,
+    corollary_14,
+    corollary_14_printed,
+    known_losses,
+    loss_constant,
+    register_loss,
+)
+from normscope.lipschitz.loss.constants import MODULES, NAMED, Case, loss_at
+from normscope.lipschitz.loss.regression import l1
 from normscope.testing.state import fingerprint
 
 K, M = 4, 3
@@ -243,3 +251,88 @@ def test_nothing_is_touched() -> None:
     loss_constant(loss, K, batch=M)
     assert fingerprint(loss) == before
     assert generator().initial_seed() == 0
+
+
+def test_every_rule_answers() -> None:
+    """Each name with two outputs; each module class of PyTorch with its defaults."""
+    assert set(known_losses()) == set(NAMED)
+    for name in known_losses():
+        assert NAMED[name](2).log is not None
+    for cls, rule in MODULES.items():
+        assert rule(cls(), Case(2)).statement.startswith("normscope Proposition LOSS-")
+
+
+def test_keys_are_taken_once() -> None:
+    """A second rule is refused before it does harm."""
+    for key in ("l1", nn.L1Loss):
+        with pytest.raises(RuleError, match="already"):
+            register_loss(key)  # type: ignore[arg-type]
+
+
+def test_closed_form_of_squares() -> None:
+    """``2 ||h - y||/(m n)`` for the mean."""
+    h, y = normal(generator(), 4, 3), normal(generator(1), 4, 3)
+    here = loss_at(nn.MSELoss(), h, y)
+    assert here.value == pytest.approx(2 * float(torch.linalg.vector_norm(h - y)) / 12, rel=1e-12)
+    assert here.kind is Kind.ESTIMATE
+
+
+def test_unreduced_losses_by_their_jacobian() -> None:
+    """Block diagonal: the largest sample."""
+    h, y = normal(generator(), 5, 3), torch.tensor([0, 1, 2, 0, 1])
+    alone = [loss_at(nn.CrossEntropyLoss(), h[i : i + 1], y[i : i + 1]).value for i in range(5)]
+    assert loss_at(nn.CrossEntropyLoss(reduction="none"), h, y).value == pytest.approx(max(alone), rel=1e-12)
+
+
+def test_float32_data_and_frozen_graphs() -> None:
+    """Outputs of any float type, with a graph behind them or under no_grad."""
+    linear = nn.Linear(2, 3)
+    out = linear(torch.ones(1, 2))
+    with torch.no_grad():
+        here = loss_at(nn.CrossEntropyLoss(weight=torch.ones(3)), out, torch.tensor([1]))
+    assert here.value == pytest.approx(
+        loss_at(nn.CrossEntropyLoss(), out.detach().double(), torch.tensor([1])).value, rel=1e-12
+    )
+    assert linear.weight.grad is None
+
+
+def test_nothing_is_touched_at_data() -> None:
+    """Module, data and random state are as before."""
+    loss, h, y = nn.CrossEntropyLoss(weight=torch.ones(3)), torch.randn(2, 3), torch.tensor([0, 1])
+    h.requires_grad_()
+    before = fingerprint(loss, h, y)
+    loss_at(loss, h, y)
+    assert fingerprint(loss, h, y) == before
+
+
+def test_wrong_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole numbers are no outputs; a Jacobian may be too large to form."""
+    with pytest.raises(InputError, match="real numbers"):
+        loss_at(nn.L1Loss(), torch.ones(2, dtype=torch.int64), torch.ones(2))
+    with pytest.raises(InputError, match="real numbers"):
+        loss_at(nn.L1Loss(), torch.ones(2), inputs=2)
+    monkeypatch.setattr(at_data, "LARGEST", 10)
+    with pytest.raises(InputError, match="has 16 entries"):
+        loss_at(nn.L1Loss(reduction="none"), torch.ones(4), torch.zeros(4))
+
+
+def test_printed_is_below_a_gradient() -> None:
+    """Widths 3-4-5-6 with scales 2 and 3: the gradient at an input of norm 3 is 36, the printed constant 18."""
+    x = torch.tensor([3.0, 0.0, 0.0], dtype=torch.float64)
+    W1 = torch.zeros(4, 3, dtype=torch.float64)
+    W1[:, 0] = 1.0
+    W1.requires_grad_()
+    W2, W3 = 2 * torch.eye(5, 4, dtype=torch.float64), 3 * torch.eye(6, 5, dtype=torch.float64)
+    h = torch.relu(W3 @ torch.relu(W2 @ torch.relu(W1 @ x)))
+    (gradient,) = torch.autograd.grad((h + 1).abs().sum(), W1)
+    found = float(torch.linalg.matrix_norm(gradient))
+    network = Value.of(2.0 * 3.0 * 3.0, Kind.CERTIFIED)
+    printed, proved = corollary_14_printed(network), corollary_14(network, l1(6, reduction="sum"))
+    assert found == pytest.approx(36.0, rel=1e-12)
+    assert printed.value == pytest.approx(18.0, rel=1e-12)
+    assert printed.kind is Kind.PRINTED
+    assert proved.kind is Kind.CERTIFIED
+    assert printed.value < found <= proved.value
+    assert proved.statement == printed.statement == "than2025 Corollary 14"
+    # the four outputs that can move: equality
+    assert corollary_14(network, l1(4, reduction="sum")).value == pytest.approx(found, rel=1e-12)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from losses import generator, normal, rows
 from normscope.core.errors import InputError
-from normscope.lipschitz.loss.at_data import loss_at
-from normscope.lipschitz.loss.likelihood import kl, nll
+from normscope.lipschitz.loss import loss_constant
+from normscope.lipschitz.loss.constants import loss_at
+from normscope.lipschitz.loss.likelihood import gaussian_nll, kl, nll, poisson_nll
 
 
 def test_linear_losses() -> None:
@@ -23,3 +26,18 @@ def test_linear_losses() -> None:
         )
     with pytest.raises(InputError, match="batchmean, mean, sum, none; got 'max'"):
         kl(3, reduction="max")
+
+
+def test_gradients_grow() -> None:
+    """By ten orders of magnitude within reach of floats."""
+    one = rows([1.0])
+    assert loss_at(nn.PoissonNLLLoss(), rows([30.0]), one).value > 1e12
+    assert loss_at(nn.PoissonNLLLoss(log_input=False), rows([1e-7]), one).value > 1e6
+    assert loss_at(nn.GaussianNLLLoss(), rows([1e3]), one, torch.full((1, 1), 1e-3).double()).value > 1e5
+
+
+@pytest.mark.parametrize("loss", [nn.PoissonNLLLoss(), nn.GaussianNLLLoss(), "poisson-nll", "gaussian-nll"], ids=str)
+def test_they_say_so(loss: nn.Module | str) -> None:
+    """No bound, with a reason."""
+    assert loss_constant(loss, 3).log == poisson_nll(3).log == gaussian_nll(3).log == math.inf
+    assert "grows" in loss_constant(loss, 3).assumptions[0]

@@ -2,29 +2,96 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError, RuleError, listed
-from normscope.core.value import Value
-from normscope.lipschitz.loss.absolute import l1
-from normscope.lipschitz.loss.binary import bce, bce_with_logits
-from normscope.lipschitz.loss.cross_entropy import cross_entropy
-from normscope.lipschitz.loss.embedding import cosine_embedding, margin_ranking, triplet_margin
-from normscope.lipschitz.loss.euclidean import l2
-from normscope.lipschitz.loss.hinge import crammer_singer, hinge, weston_watkins
-from normscope.lipschitz.loss.huber import huber, smooth_l1
-from normscope.lipschitz.loss.likelihood import kl, nll
-from normscope.lipschitz.loss.multi_margin import multi_margin
-from normscope.lipschitz.loss.multilabel import multilabel_margin, multilabel_soft_margin, soft_margin
+from normscope.core.rounding import matrix_norm_sandwich
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value, product
+from normscope.lipschitz.loss.cross_entropy import bce, bce_with_logits, cross_entropy
+from normscope.lipschitz.loss.likelihood import gaussian_nll, kl, nll, poisson_nll
+from normscope.lipschitz.loss.margins import (
+    cosine_embedding,
+    crammer_singer,
+    hinge,
+    margin_ranking,
+    multi_margin,
+    multilabel_margin,
+    multilabel_soft_margin,
+    soft_margin,
+    triplet_margin,
+    weston_watkins,
+)
 from normscope.lipschitz.loss.reduction import positive_count
-from normscope.lipschitz.loss.registry import MODULES, NAMED, Case, register_loss
-from normscope.lipschitz.loss.square import half_square, mse
-from normscope.lipschitz.loss.steep import gaussian_nll, poisson_nll
+from normscope.lipschitz.loss.regression import half_square, huber, l1, l2, mse, smooth_l1
+
+F = TypeVar("F", bound=Callable[..., Value])
+
+NAMED: dict[str, Callable[..., Value]] = {}
+MODULES: dict[type[nn.Module], Callable[[Any, Case], Value]] = {}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a constant of a loss depends on, besides the loss.
+
+    Attributes:
+        outputs: outputs of one sample: classes, or entries of a regression.
+        batch: samples, with positions where a loss has one target for each, stacked into one input.
+        radius: bound on outputs or errors of a sample, for losses that have a constant on balls only.
+        floor: bound from below on probabilities or norms, for losses that need one.
+        ignored: whether targets may equal ``ignore_index``.
+        soft_targets: whether targets of cross-entropy are probabilities.
+    """
+
+    outputs: int
+    batch: int = 1
+    radius: float | None = None
+    floor: float | None = None
+    ignored: bool = False
+    soft_targets: bool = False
+
+
+def register_loss(key: str | type[nn.Module]) -> Callable[[F], F]:
+    """Register the rule of a loss.
+
+    Args:
+        key: a name, whose rule is called as ``rule(outputs, batch=..., ...)`` with the keywords it takes; or a class of
+            modules, whose rule is called as ``rule(module, case)`` with a :class:`Case`.
+
+    Raises:
+        RuleError: if the key is neither, or has a rule already.
+
+    >>> from normscope.core.value import Kind
+    >>> class Absolute(nn.Module): ...
+    >>> @register_loss(Absolute)
+    ... def absolute(loss, case):
+    ...     return Value.of(1.0, Kind.CERTIFIED)
+    >>> MODULES.pop(Absolute) is absolute
+    True
+    """
+    if isinstance(key, str):
+        table: dict[Any, Any] = NAMED
+    elif isinstance(key, type) and issubclass(key, nn.Module):
+        table = MODULES
+    else:
+        raise RuleError(f"a rule is registered for a name or a class of modules, got {key!r}")
+    if key in table:
+        raise RuleError(f"there is a rule for {key if isinstance(key, str) else key.__name__} already")
+
+    def register(rule: F) -> F:
+        table[key] = rule
+        return rule
+
+    return register
+
 
 _HINT = "register one with normscope.lipschitz.loss.register_loss"
 
@@ -179,3 +246,77 @@ def _plain(value: Any, outputs: int, name: str) -> Any:
     if len(numbers) != outputs:
         raise InputError(f"{name} has one number, or one for each of the {outputs} outputs; it has {len(numbers)}")
     return numbers
+
+
+#: Entries a Jacobian of an unreduced loss may have.
+LARGEST = 2**24
+
+
+@statement("normscope", "Proposition LOSS-14", holds="float64 differentiation; a subgradient where there is a kink")
+def loss_at(loss: nn.Module, *arguments: Tensor, inputs: int = 1) -> Value:
+    """Return the norm of the derivative of a loss at given outputs: ``||dL/dh||``, the local constant there.
+
+    It never exceeds the constant of the loss, up to rounding. The module and the tensors are not touched: a copy is run
+    in float64.
+
+    Args:
+        loss: the loss, its reduction included; an unreduced loss gives the spectral norm of its Jacobian.
+        arguments: what it is called with: outputs first, then targets.
+        inputs: how many of the arguments are outputs (two for pairs, three for triplets).
+
+    Raises:
+        InputError: if the first arguments are not real numbers, or an unreduced loss is too large for this.
+
+    >>> round(loss_at(nn.CrossEntropyLoss(), torch.zeros(1, 2), torch.tensor([0])).value, 9)
+    0.707106781
+    """
+    if not 1 <= inputs <= len(arguments) or not all(a.is_floating_point() for a in arguments[:inputs]):
+        raise InputError(f"a loss is measured at outputs that are real numbers, {inputs} of the arguments")
+    own = copy.deepcopy(loss).double()
+    given = [a.detach().double() if a.is_floating_point() else a for a in arguments]
+    points = [a.clone().requires_grad_() for a in given[:inputs]]
+    with torch.enable_grad():
+        out = own(*points, *given[inputs:])
+        size = out.numel() * sum(p.numel() for p in points)
+        if size > LARGEST:
+            raise InputError(f"the Jacobian of an unreduced loss has {size} entries here: reduce it, or give less data")
+        rows = [
+            torch.cat([g.reshape(-1) for g in torch.autograd.grad(entry, points, retain_graph=True)])
+            for entry in out.reshape(-1)
+        ]
+    matrix = torch.stack(rows)
+    norm = float(torch.linalg.vector_norm(matrix)) if len(rows) == 1 else matrix_norm_sandwich(matrix)[0]
+    return Value.of(
+        norm,
+        Kind.ESTIMATE,
+        domain="at these outputs and targets",
+        statement="normscope Proposition LOSS-14",
+        assumptions=("float64 differentiation",),
+    )
+
+
+@statement("than2025", "Corollary 14", holds="corrected: the constant of the loss multiplies that of the network")
+def corollary_14(network: Value, loss: Value) -> Value:
+    """Return ``||f, W_i|| <= ||l|| ||h, W_i||`` for a loss ``f = l(h)``: ``sqrt(n) ||h, W_i||`` for the l1 loss.
+
+    Args:
+        network: the constant of the network in the weights of one layer, or in its input.
+        loss: the constant of the loss in its outputs, as :func:`normscope.lipschitz.loss.loss_constant` returns it.
+
+    >>> from normscope.lipschitz.loss.regression import l1
+    >>> round(corollary_14(Value.of(18.0, Kind.CERTIFIED), l1(4, reduction="sum")).value, 12)
+    36.0
+    """
+    return replace(product((network, loss)), statement="than2025 Corollary 14")
+
+
+@statement(
+    "than2025", "Corollary 14", holds="printed; a bound only for one output: the l1 loss has the constant sqrt(n)"
+)
+def corollary_14_printed(network: Value) -> Value:
+    """Return what is printed for the l1 loss, ``||f, W_i|| = ||h, W_i||``.
+
+    >>> round(corollary_14_printed(Value.of(18.0, Kind.CERTIFIED)).value, 12)
+    18.0
+    """
+    return replace(network, kind=Kind.PRINTED, statement="than2025 Corollary 14")

@@ -8,7 +8,14 @@ from fractions import Fraction
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Value
-from normscope.lipschitz.loss.reduction import constant, per_output, positive_count, samplewise, weighted_mean
+from normscope.lipschitz.loss.reduction import (
+    constant,
+    per_output,
+    positive_count,
+    samplewise,
+    unbounded,
+    weighted_mean,
+)
 
 _NO_IGNORED = "no target equals ignore_index"
 _PROBABILITIES = "targets are probabilities"
@@ -69,3 +76,27 @@ def kl(outputs: int, *, batch: int = 1, reduction: str = "batchmean") -> Value:
     if reduction not in squares:
         raise InputError(f"this loss is reduced by {', '.join(squares)}; got {reduction!r}")
     return constant(squares[reduction], "LOSS-8", assumptions=(_PROBABILITIES,))
+
+
+@statement("normscope", "Proposition LOSS-15", holds="no constant on all outputs")
+def poisson_nll(outputs: int) -> Value:
+    """Return "no bound": the derivative of ``exp(h) - t h`` is ``exp(h) - t``, and that of ``h - t log h`` ``1 - t/h``.
+
+    >>> poisson_nll(3).log
+    inf
+    """
+    positive_count(outputs, "outputs")
+    return unbounded(
+        "the gradient of a Poisson likelihood grows with exp(h), or with 1/h: bound the outputs", "LOSS-15"
+    )
+
+
+@statement("normscope", "Proposition LOSS-15", holds="no constant on all outputs")
+def gaussian_nll(outputs: int) -> Value:
+    """Return "no bound": the derivative of ``(h - y)^2/(2 v)`` is ``(h - y)/v``, in the mean ``h`` of variance ``v``.
+
+    >>> gaussian_nll(3).log
+    inf
+    """
+    positive_count(outputs, "outputs")
+    return unbounded("the gradient of a Gaussian likelihood grows with the error over the variance", "LOSS-15")

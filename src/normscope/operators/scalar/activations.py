@@ -78,8 +78,8 @@ def _whole(formula: Formula, **known: Any) -> Curve:
         **known: fields of the piece, and of the curve where they are ``least``, ``most`` or ``steepest``.
     """
     caps = {name: known.pop(name) for name in ("least", "most", "steepest") if name in known}
-    domain = known.pop("domain", (-_INF, _INF))
-    return Curve((Piece(*domain, formula, **known),), **caps)
+    low, high = known.pop("domain", (-_INF, _INF))
+    return Curve((Piece(low, high, formula, **known),), **caps)
 
 
 def _leaky(slope: float) -> Curve:
@@ -130,8 +130,8 @@ def _celu(alpha: float) -> Curve:
     below = _exponential(
         constant(alpha), apply("inverse", constant(alpha)), (-alpha, 0.0) if alpha > 0 else (-_INF, _INF)
     )
-    known = {"least": -alpha, "steepest": 1.0} if alpha > 0 else {}
-    return Curve((below, _line(0.0, _INF, 1.0)), **known)
+    pieces = (below, _line(0.0, _INF, 1.0))
+    return Curve(pieces, least=-alpha, steepest=1.0) if alpha > 0 else Curve(pieces)
 
 
 #: The constants of self-normalizing networks, as PyTorch has them.

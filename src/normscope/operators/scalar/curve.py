@@ -95,8 +95,9 @@ def critical(formula: Formula, order: int) -> tuple[Box, ...] | None:
     if affine(formula) is not None:
         return ()
     with ctx.workprec(PRECISION):
-        *ends, settled = _ends(formula)
-        boxes, found, level = _cuts(*ends, formula.smooth)[::-1], [], math.nan
+        left, right, settled = _ends(formula)
+        boxes, level = _cuts(left, right, formula.smooth)[::-1], math.nan
+        found: list[Box] = []
         for _ in range(_MOST if settled else 0):
             if not boxes:
                 return tuple(dict.fromkeys(found))

@@ -53,7 +53,7 @@ class Formula:
 
     def _series(self, x: arb, length: int, memo: dict[int, arb_series]) -> arb_series:
         if self.op == "x":
-            return arb_series([x, 1][:length], length)
+            return arb_series([x, arb(1)][:length], length)
         if self.op == "constant":
             return constant_series(self.number, length)
         parts = [part.series(x, length, memo) for part in self.parts]

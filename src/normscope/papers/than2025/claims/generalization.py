@@ -11,8 +11,8 @@ from normscope.core.value import Kind, Value
 from normscope.generalization.cell_terms import g_paper, g_total_variation
 from normscope.generalization.partition import grid, voronoi
 from normscope.generalization.theorem_20 import partition_bound, theorem_20_printed
-from normscope.lipschitz.loss.absolute import l1
-from normscope.lipschitz.loss.corollary import corollary_14
+from normscope.lipschitz.loss.constants import corollary_14
+from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.printed import corollary_11
 from normscope.operators.normalizers.layer_norm import layer_norm_global
 from normscope.papers.claim import Claims, Outcome, Verdict
@@ -114,7 +114,7 @@ def _theorem_20() -> Outcome:
     "Section 5.2.2",
     says="The loss as a function of x is Lipschitz with L_f times the constant of the network.",
     corrected="Only where the true label does not change with x: work on pairs (x, y), or on cells of one label.",
-    code=("normscope.lipschitz.loss.corollary.corollary_14",),
+    code=("normscope.lipschitz.loss.constants.corollary_14",),
 )
 def _label() -> Outcome:
     network = chain([0.1 * gaussian(2300, 3, 1), 0.1 * gaussian(2301, 1, 3)], activation=torch.tanh)

@@ -25,8 +25,7 @@ from normscope.papers.measure import (
     quotient,
     refuted,
 )
-from normscope.papers.than2025.extremal.deep_identity import theorem_6
-from normscope.papers.than2025.extremal.growth import remark_7
+from normscope.papers.than2025.extremal.deep_identity import remark_7, theorem_6
 
 CLAIMS = Claims("than2025")
 WIDTHS, FACTORS = (5, 3, 7, 2, 4), (2.0, 0.5, 3.0, 1.5)
@@ -132,7 +131,7 @@ def _theorem_6() -> Outcome:
     says="If all s_k > 1 (or all a_k < 1), constants grow (or decay) exponentially with depth.",
     corrected="Needs s_k >= 1 + c (or a_k <= 1 - c) for one c > 0. Different (a_k) with equal products give the same "
     "function, ReLU being positively homogeneous: uncountably many weights are not uncountably many functions.",
-    code=("normscope.papers.than2025.extremal.growth.remark_7", _LEMMA_5),
+    code=("normscope.papers.than2025.extremal.deep_identity.remark_7", _LEMMA_5),
 )
 def _exponential() -> Outcome:
     slow = [1 + 2.0**-k for k in range(1, 60)]

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from normscope.core.value import Kind, Value
-from normscope.lipschitz.loss.absolute import l1
-from normscope.lipschitz.loss.corollary import corollary_14, corollary_14_printed
+from normscope.lipschitz.loss.constants import corollary_14, corollary_14_printed
+from normscope.lipschitz.loss.regression import l1
 from normscope.lipschitz.weights.printed import unnormalized_product
 from normscope.operators.normalizers.batch_norm import batch_norm_running
 from normscope.papers.claim import Claims, Outcome, Verdict, close
@@ -33,13 +33,12 @@ from normscope.papers.measure import (
     refuted,
     standardized,
 )
-from normscope.papers.than2025.extremal.absolute_error import l1_loss
-from normscope.papers.than2025.extremal.explosion import gradients
+from normscope.papers.than2025.extremal.loss_gradients import gradients, l1_loss
 from normscope.papers.than2025.extremal.prescribed_gradient import theorem_15
 
 CLAIMS = Claims("than2025")
 EPS = 1e-5
-_COROLLARY_14 = "normscope.lipschitz.loss.corollary.corollary_14"
+_COROLLARY_14 = "normscope.lipschitz.loss.constants.corollary_14"
 _THEOREM_15 = "normscope.papers.than2025.extremal.prescribed_gradient.theorem_15"
 
 
@@ -49,7 +48,7 @@ _THEOREM_15 = "normscope.papers.than2025.extremal.prescribed_gradient.theorem_15
     says="For the l1 loss the constant of the loss in W_i is that of the network in W_i.",
     corrected="The l1 loss adds sqrt(r), r = min(n_i, ..., n_K): sqrt(r) a_{i+1} ... a_K ||h_{i-1}(x)|| here, and "
     "at most sqrt(n_K) ||h, W_i|| in general.",
-    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.papers.than2025.extremal.absolute_error.l1_loss"),
+    code=(_COROLLARY_14, _COROLLARY_14 + "_printed", "normscope.papers.than2025.extremal.loss_gradients.l1_loss"),
 )
 def _corollary_14_equality() -> Outcome:
     extreme = l1_loss([3, 4, 5, 6], [1.0, 2.0, 3.0], 1, numbers(1, 2, 2))  # an input of norm 3
@@ -177,7 +176,7 @@ def _theorem_15_kink() -> Outcome:
     corrected="Needs the derivative of f o g at u(x), which depends on the a_k itself, bounded below: true for the "
     "logistic loss at a wrong label; for tanh with square loss the gradient vanishes instead, for the identity with "
     "square loss it grows as the square.",
-    code=(_THEOREM_15, "normscope.papers.than2025.extremal.explosion.gradients"),
+    code=(_THEOREM_15, "normscope.papers.than2025.extremal.loss_gradients.gradients"),
 )
 def _remark_16() -> Outcome:
     data = gaussian(1801, 6, 4).abs()
@@ -205,7 +204,7 @@ def _remark_16() -> Outcome:
     "Remark 16, small gradients",
     says="If all a_k < 1, gradients decay exponentially as they go back through the layers.",
     corrected="As stated, for losses whose derivative is bounded, and with a_k <= 1 - c.",
-    code=(_THEOREM_15, "normscope.papers.than2025.extremal.explosion.gradients"),
+    code=(_THEOREM_15, "normscope.papers.than2025.extremal.loss_gradients.gradients"),
 )
 def _vanishing() -> Outcome:
     data, weight = gaussian(1803, 6, 4).abs(), gaussian(1804, 4, 4).abs()
@@ -256,7 +255,7 @@ def _control() -> Outcome:
     "below. Theorem 15 says that large gradients exist, not that there are no larger ones.",
     code=(
         "normscope.lipschitz.weights.printed.unnormalized_product",
-        "normscope.papers.than2025.extremal.explosion.gradients",
+        "normscope.papers.than2025.extremal.loss_gradients.gradients",
     ),
 )
 def _remark_17() -> Outcome:

@@ -11,12 +11,15 @@ from torch.nn import functional as F
 from normscope.core.value import Kind, Value
 from normscope.papers.claim import Claims, Outcome, close
 from normscope.papers.measure import chain, confirm, confirm_bound, gaussian, gradient, refuted
-from normscope.papers.than2025.complexity.convex import strongly_convex_upper
-from normscope.papers.than2025.complexity.nonconvex import goldstein
-from normscope.papers.than2025.complexity.printed import corollary_19, printed_lower_bounds
+from normscope.papers.than2025.complexity.iteration_counts import (
+    corollary_19,
+    goldstein,
+    printed_lower_bounds,
+    strongly_convex_upper,
+)
 
 CLAIMS = Claims("than2025")
-_PRINTED = "normscope.papers.than2025.complexity.printed."
+_PRINTED = "normscope.papers.than2025.complexity.iteration_counts."
 
 
 def _steps_to(value: float, mu: float, slope: float, start: float) -> int:
@@ -38,9 +41,9 @@ def _steps_to(value: float, mu: float, slope: float, start: float) -> int:
     "worst function of a class.",
     code=(
         _PRINTED + "printed_lower_bounds",
-        "normscope.papers.than2025.complexity.convex.strongly_convex_upper",
-        "normscope.papers.than2025.complexity.convex.strongly_convex_lower",
-        "normscope.papers.than2025.complexity.nonconvex.goldstein",
+        "normscope.papers.than2025.complexity.iteration_counts.strongly_convex_upper",
+        "normscope.papers.than2025.complexity.iteration_counts.strongly_convex_lower",
+        "normscope.papers.than2025.complexity.iteration_counts.goldstein",
     ),
 )
 def _iteration_complexity() -> Outcome:
@@ -109,7 +112,7 @@ def _corollary_18() -> Outcome:
     corrected="The exponent of sigma is right (K - i + 1 factors, frozen statistics). The rate is not: the cited "
     "methods find (delta, alpha)-Goldstein points with O~(Delta L^2 / (delta alpha^3)) evaluations: the "
     "factor of sigma is squared.",
-    code=(_PRINTED + "corollary_19", "normscope.papers.than2025.complexity.nonconvex.goldstein"),
+    code=(_PRINTED + "corollary_19", "normscope.papers.than2025.complexity.iteration_counts.goldstein"),
 )
 def _corollary_19() -> Outcome:
     depth, i, sigma, alpha = 6, 2, 3.0, 1e-3

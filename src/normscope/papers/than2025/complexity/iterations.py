@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from normscope.analysis import analyze
 from normscope.analysis.weight_lipschitz import weight_lipschitz
 from normscope.core.errors import InputError
 from normscope.core.result import Result
-from normscope.core.value import Value
+from normscope.core.statement import statement
+from normscope.core.value import Value, product
 from normscope.lipschitz.loss import loss_constant
-from normscope.lipschitz.weights.result import WeightResult
-from normscope.papers.than2025.complexity.layers import LayerComplexity, Setting, of_result
-from normscope.papers.than2025.complexity.weight_complexity import WeightComplexity, of_weights
+from normscope.lipschitz.weights.result import WeightResult, WeightRow
+from normscope.papers.than2025.complexity.iteration_counts import convex_upper, goldstein
+from normscope.papers.than2025.complexity.layers import FROZEN, LayerComplexity, Setting, of_result
 
 #: A quick analysis: constants, no search for bad inputs.
 QUICK: dict[str, Any] = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, "without_normalizers": False}
@@ -76,3 +77,73 @@ def iterations_of(result: Result, weights: WeightResult | None, loss: str, setti
     constant = loss_constant(loss, result.layers[-1].shape[0] if result.layers else 1)
     on_graph = () if weights is None else of_weights(weights, constant, setting)
     return Iterations(result, loss, constant, setting, of_result(result, constant, setting), on_graph)
+
+
+@dataclass(frozen=True)
+class WeightComplexity:
+    """Counts for one weight.
+
+    Attributes:
+        name: the parameter.
+        lipschitz: the constant of the loss in it.
+        goldstein: order of what suffices for a Goldstein point.
+        convex: what suffices if the loss is convex in it.
+    """
+
+    name: str
+    lipschitz: Value
+    goldstein: Value
+    convex: Value
+
+
+@statement("normscope", "Proposition OPT-7", holds="the certified constants of the weights, on their domain")
+def of_weights(result: WeightResult, loss: Value, setting: Setting) -> tuple[WeightComplexity, ...]:
+    """Return iteration counts for every weight, skips, attention and shared weights included.
+
+    The loss is ``l ||h, W||``-Lipschitz in a weight, with ``||h, W||`` over the data where there were data, and
+    ``||h, y|| A`` with ``A`` the bound on what reaches the layer where there were none.
+
+    Args:
+        result: what ``weight_lipschitz`` found.
+        loss: ``l``, as :func:`normscope.lipschitz.loss.loss_constant` returns it.
+        setting: accuracies, and ``A``.
+
+    Raises:
+        InputError: if the network has no weight.
+
+    >>> import torch, normscope
+    >>> from normscope.core.value import Kind
+    >>> layer = torch.nn.Linear(2, 2, bias=False)
+    >>> found = normscope.weight_lipschitz(layer, torch.tensor([[3.0, 4.0]]))
+    >>> [round(w.lipschitz.value, 6) for w in of_weights(found, Value.of(2.0, Kind.CERTIFIED), Setting())]
+    [10.0]
+    """
+    if not result.weights:
+        raise InputError("Expected at least one weight that acts on the input.")
+    rows = []
+    for row in result.weights:
+        constant = product((loss, _constant(row, setting)))
+        assumed = (FROZEN,) if result.model.get("mode") != "batch" else ()
+        constant = replace(
+            constant,
+            statement="normscope Proposition OPT-7",
+            assumptions=tuple(dict.fromkeys((*constant.assumptions, *assumed))),
+        )
+        rows.append(
+            WeightComplexity(
+                row.name,
+                constant,
+                goldstein(constant, setting.gap, setting.delta, setting.alpha),
+                convex_upper(constant, setting.radius, setting.alpha),
+            )
+        )
+    return tuple(rows)
+
+
+def _constant(row: WeightRow, setting: Setting) -> Value:
+    """Return the least certified ``||h, W||``, from data or from the bound on what reaches the layer."""
+    if row.best is not None:
+        return row.best
+    output = min(row.outputs.values(), key=lambda v: v.log)
+    signal = Value.of(setting.signal, output.kind)
+    return replace(product((output, signal)), domain=f"what reaches the layer is at most {setting.signal:g} long")

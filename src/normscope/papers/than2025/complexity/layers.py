@@ -11,10 +11,13 @@ from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value, product
-from normscope.papers.than2025.complexity.convex import convex_upper
-from normscope.papers.than2025.complexity.nonconvex import goldstein
-from normscope.papers.than2025.complexity.positive import positive
-from normscope.papers.than2025.complexity.printed import corollary_18, corollary_19
+from normscope.papers.than2025.complexity.iteration_counts import (
+    convex_upper,
+    corollary_18,
+    corollary_19,
+    goldstein,
+    positive,
+)
 
 CHAIN = "a plain chain of layers with 1-Lipschitz activations, normalizer k after layer k"
 FROZEN = "statistics of BatchNorm do not move with the weights"

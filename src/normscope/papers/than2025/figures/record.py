@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
@@ -17,7 +18,6 @@ from normscope.monitor.monitor import Monitor
 from normscope.monitor.run import CONFIG, METRICS, Run
 from normscope.monitor.sinks.folder import RunFolder
 from normscope.papers.than2025.figures.setting import Setting
-from normscope.papers.than2025.figures.unit_ball import enlarged, into_unit_ball
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.data.load import load_data
 from normscope.zoo.spatial import check_instance_norms
@@ -146,3 +146,33 @@ def _certified(model: nn.Module, probe: Tensor, name: str) -> Result:
     finally:
         model.train(was)
     return result
+
+
+def into_unit_ball(images: Tensor) -> Tensor:
+    r"""Return :math:`x / \max_i \lVert x_i \rVert`, so that every example has norm at most one.
+
+    Args:
+        images: examples (N, ...).
+
+    >>> import torch
+    >>> into_unit_ball(torch.tensor([[3.0, 4.0], [0.0, 2.5]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.5000]])
+    """
+    largest = float(images.flatten(1).norm(dim=1).max()) if images.numel() else 0.0
+    return images / largest if largest > 0 else images
+
+
+def enlarged(images: Tensor, side: int) -> Tensor:
+    """Return square images with three channels and sides of so many pixels, by repetition of what there is.
+
+    Args:
+        images: (N, C, H, W) with one or three channels.
+        side: a multiple of H and W.
+
+    >>> import torch
+    >>> enlarged(torch.ones(2, 1, 8, 8), 16).shape
+    torch.Size([2, 3, 16, 16])
+    """
+    larger = F.interpolate(images, size=(side, side), mode="nearest")
+    return larger.expand(-1, 3, -1, -1).contiguous() if larger.shape[1] == 1 else larger

@@ -34,8 +34,7 @@ from normscope.papers.measure import (
     worst,
 )
 from normscope.papers.than2025.claims.generalization import DATASETS, DELTA, fixed_partition, partition_from_data
-from normscope.papers.than2025.complexity.convex import convex_upper
-from normscope.papers.than2025.complexity.printed import printed_lower_bounds, slides_rates
+from normscope.papers.than2025.complexity.iteration_counts import convex_upper, printed_lower_bounds, slides_rates
 
 CLAIMS = Claims("than2025slides")
 EPS = 1e-5
@@ -257,8 +256,8 @@ def _chain_rule() -> Outcome:
     corrected="See 001-IC and 001-C18: a lower bound is about the worst function of a class. The second is the rate "
     "L^2/alpha^3 for (delta, alpha)-Goldstein points, and contradicts the L/alpha^2 of 001-C19.",
     code=(
-        "normscope.papers.than2025.complexity.printed.slides_rates",
-        "normscope.papers.than2025.complexity.printed.printed_lower_bounds",
+        "normscope.papers.than2025.complexity.iteration_counts.slides_rates",
+        "normscope.papers.than2025.complexity.iteration_counts.printed_lower_bounds",
     ),
 )
 def _optimization() -> Outcome:
@@ -278,8 +277,8 @@ def _optimization() -> Outcome:
     says="For convex functions the error after T iterations is of order L/sqrt(T).",
     corrected="As stated, times the distance to a minimizer: L R / sqrt(T).",
     code=(
-        "normscope.papers.than2025.complexity.convex.convex_upper",
-        "normscope.papers.than2025.complexity.convex.convex_lower",
+        "normscope.papers.than2025.complexity.iteration_counts.convex_upper",
+        "normscope.papers.than2025.complexity.iteration_counts.convex_lower",
     ),
 )
 def _convex() -> Outcome:
