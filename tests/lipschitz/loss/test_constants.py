@@ -12,7 +12,7 @@ from losses import Draw, generator, largest_gradient, normal
 from normscope.core.errors import InputError, RuleError
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.loss import (
-    at_data,
+    constants,
     corollary_14,
     corollary_14_printed,
     known_losses,
@@ -311,7 +311,7 @@ def test_wrong_data(monkeypatch: pytest.MonkeyPatch) -> None:
         loss_at(nn.L1Loss(), torch.ones(2, dtype=torch.int64), torch.ones(2))
     with pytest.raises(InputError, match="real numbers"):
         loss_at(nn.L1Loss(), torch.ones(2), inputs=2)
-    monkeypatch.setattr(at_data, "LARGEST", 10)
+    monkeypatch.setattr(constants, "LARGEST", 10)
     with pytest.raises(InputError, match="has 16 entries"):
         loss_at(nn.L1Loss(reduction="none"), torch.ones(4), torch.zeros(4))
 
