@@ -22,6 +22,7 @@ from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
 from normscope.cli.streams import delivered, divert, open_streams
+from normscope.cli.symmetry import symmetry
 from normscope.cli.watch import watch
 from normscope.cli.weights import weights
 
@@ -37,6 +38,7 @@ app.command("analyze")(analyze)
 app.command("check")(check)
 app.command("fix")(fix)
 app.command("compare")(compare)
+app.command("symmetry")(symmetry)
 app.command("demo")(demo)
 app.command("audit")(audit)
 app.command("explain")(explain)

@@ -48,7 +48,8 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = where[name]
         with same_process():  # libraries change it as they are imported
-            return getattr(importlib.import_module(module), attribute)
+            found = importlib.import_module(module)
+            return getattr(found, attribute, None) or importlib.import_module(f"{module}.{attribute}")
 
     return load, lambda: sorted(public), public
 
