@@ -14,6 +14,7 @@ from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.memory import announced
 from normscope.analysis.options import Options
@@ -157,6 +158,7 @@ def _analyze(
         "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
         "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
     }
+    parts = attempt("the shares of the gap", lambda: gap(work, rows, sites, constants, tables["depth"]), None, told)
     said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
     return Result(
         model=model_facts(captured, model, name, options),
@@ -167,5 +169,6 @@ def _analyze(
         end_to_end=constants,
         messages=said,
         around=around,
+        gap=parts,
         **tables,
     )

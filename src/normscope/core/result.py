@@ -12,6 +12,7 @@ from typing import Any
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
+from normscope.core.gap import Gap
 from normscope.core.lazy import late
 from normscope.core.rows import Rows
 from normscope.core.value import Value, json_number
@@ -116,6 +117,7 @@ class Result:
         blocks: the module tree with equal blocks folded.
         depth: how the end-to-end constants build up from the input to the output.
         around: what holds around the data, or nothing without data.
+        gap: where the distance between bound and attained comes from, or nothing where it was not measured.
     """
 
     model: dict[str, Any]
@@ -130,6 +132,7 @@ class Result:
     blocks: tuple[dict[str, Any], ...] = ()
     depth: Depth = field(default_factory=Depth)
     around: Around | None = None
+    gap: Gap | None = None
 
     @property
     def upper(self) -> Value | None:
@@ -185,6 +188,7 @@ class Result:
             blocks=tuple(data["blocks"]),
             depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
             around=Around.from_dict(data["around"]) if data.get("around") else None,
+            gap=Gap.from_dict(data["gap"]) if data.get("gap") else None,
         )
 
 
@@ -199,7 +203,7 @@ def to_plain(value: Any) -> Any:
     >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
     [1.0, {'a': 'inf', 'b': None}]
     """
-    if isinstance(value, Value | Depth | Around):
+    if isinstance(value, Value | Depth | Around | Gap):
         return value.to_dict()
     if isinstance(value, float):
         return None if math.isnan(value) else json_number(value)

@@ -10,6 +10,7 @@ from normscope.core.around import ASSUMPTIONS, Around
 from normscope.core.attempt import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
+from normscope.report.gap import gap_section
 from normscope.report.numbers import (
     NOTHING,
     count_text,
@@ -86,6 +87,7 @@ def result_sections(result: Result, *, everything: bool = False) -> list[Section
         "messages": lambda: None,
         "around the data": lambda: None if result.around is None else around_section(result.around),
         "end to end": lambda: _end_to_end(result.end_to_end),
+        "where the gap comes from": lambda: None if result.gap is None else gap_section(result.gap),
         "normalizers": lambda: _normalizers(result, everything) if result.normalizers else None,
         "layers": lambda: _layers(result, everything) if result.layers else None,
         "what normalizers change": lambda: _effect(result.effect) if result.effect else None,
