@@ -158,7 +158,8 @@ def around_section(around: Around) -> Section:
         for n in around.neighbourhoods
     )
     lines = (
-        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included",
+        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included"
+        " unless a note says otherwise",
         f"{share} of inputs: at least so many inputs like these stay below it, with confidence "
         f"{100 * around.confidence:g} %",
         f"assumed: {'; '.join(ASSUMPTIONS)}",
