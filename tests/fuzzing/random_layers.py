@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normscope.testing.draw import Draw, Function, Shape, randomized
+from fuzzing.draw import Draw, Function, Shape, randomized
 
 Builder = Callable[[Draw, Shape], nn.Module]
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from normscope.testing.draw import Draw, Function, Shape, randomized
+from fuzzing.draw import Draw, Function, Shape, randomized
 
 
 def gate(draw: Draw, shape: Shape) -> nn.Module:
