@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import normscope
+from fuzzing.draw import Draw
 from networks import Lambda, captured_of, seeded
 from normscope.analysis.context import Work, walk
 from normscope.analysis.contradiction import contradicts, uncontradicted, uncontradicted_row
@@ -18,7 +19,6 @@ from normscope.core.result import LayerResult
 from normscope.core.value import Kind, Value
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators import registry
-from normscope.testing.draw import Draw
 
 
 @pytest.fixture

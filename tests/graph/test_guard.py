@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 
+from fingerprints import fingerprint
 from normscope.core.errors import NormscopeError, StateChangedError
 from normscope.graph import guard
 from normscope.graph.guard import StateGuard, checksum, same_bits, state_tensors, untouched
-from normscope.testing.state import fingerprint
 
 
 class Stateful(nn.Module):

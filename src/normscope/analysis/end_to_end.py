@@ -16,8 +16,8 @@ from normscope.core.attempt import attempt
 from normscope.core.errors import InputError
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
-from normscope.graph.dispatch import BRANCH_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
+from normscope.graph.recorder import BRANCH_NOTE
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain

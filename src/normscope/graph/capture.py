@@ -14,14 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.names import numbered
-from normscope.graph.dispatch import record_graph, with_unknown_outputs
 from normscope.graph.export import export_graph
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Graph, Node, Ref
-from normscope.graph.nested import substitute
+from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.probes import unrelated
+from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.statefulness import Fresh, evaluating, refuse_quantized
 
 ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
@@ -334,7 +333,7 @@ def _with_input_names(graph: Graph, names: list[str]) -> Graph:
         return graph
 
     def named(node: Node) -> Node:
-        args, kwargs = substitute((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)))
+        args, kwargs = map_refs((node.args, node.kwargs), lambda ref: Ref(new.get(ref.name, ref.name)), into=tuple)
         return replace(node, name=new.get(node.name, node.name), args=args, kwargs=kwargs)
 
     return replace(graph, nodes=tuple(named(node) for node in graph.nodes), _index={})

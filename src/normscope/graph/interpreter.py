@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import CaptureError
-from normscope.graph.functional import normalizer_in_training
 from normscope.graph.ir import SOURCES, Graph, Named, Node, Ref
+from normscope.graph.schemas import normalizer_in_training
 
 _PYTHON: dict[str, Callable[..., Any]] = {
     "sym_max": max,

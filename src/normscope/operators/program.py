@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.functional import moves_shape, whole_arguments
 from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
+from normscope.graph.schemas import moves_shape, whole_arguments
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.fourier import paired
 from normscope.operators.layout import shape_only

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from losses import Draw, generator, largest_gradient, normal
 from normscope.core.errors import InputError, RuleError
 from normscope.core.value import Kind, Value
@@ -21,7 +22,6 @@ from normscope.lipschitz.loss import (
 )
 from normscope.lipschitz.loss.constants import MODULES, NAMED, Case, loss_at
 from normscope.lipschitz.loss.regression import l1
-from normscope.testing.state import fingerprint
 
 K, M = 4, 3
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
+from fingerprints import fingerprint
 from normscope.graph.guard import untouched
-from normscope.testing.state import fingerprint
 
 CHANGES: dict[str, Callable[[nn.Sequential], object]] = {
     "one bit of a parameter": lambda m: m[0].weight.data[0, 0].mul_(1 + 2**-20),

@@ -1,4 +1,4 @@
-"""What an operation writes to, and its twin that writes to nothing."""
+"""What the schema of an operation tells: what it writes to, and what its shape depends on."""
 
 from __future__ import annotations
 
@@ -10,60 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-#: In-place operations whose functional twin has another name.
-_RENAMED = {
-    "aten.normal_.default": "aten.normal_functional.default",
-    "aten.bernoulli_.float": "aten.bernoulli.p",
-    "aten.transpose_.default": "aten.transpose.int",
-}
-
 #: Operations whose shape depends on numbers although torch does not mark them so.
 _MOVING = ("aten.where.default", "aten.nonzero_numpy.default")
-
-
-@functools.cache
-def functional_of(func: Any) -> Any:
-    """Return the operation that returns what ``func`` writes, or ``None`` if torch has no such operation.
-
-    Args:
-        func: an ``OpOverload`` such as ``aten.relu_.default`` or ``aten.add.out``.
-
-    >>> functional_of(torch.ops.aten.relu_.default), functional_of(torch.ops.aten.add.out)
-    (<OpOverload(op='aten.relu', overload='default')>, <OpOverload(op='aten.add', overload='Tensor')>)
-    """
-    namespace, name, _ = str(func).split(".", 2)
-    if str(func) in _RENAMED:
-        _, renamed, overload = _RENAMED[str(func)].split(".")
-        return getattr(getattr(torch.ops.aten, renamed, None), overload, None)
-    dunder = re.fullmatch(r"__i(\w+)__", name)
-    base = f"__{dunder[1]}__" if dunder else name.removesuffix("_")
-    packet = getattr(getattr(torch.ops, namespace), base, None)
-    if packet is None or (base == name and not any(a.is_out for a in func._schema.arguments)):
-        return None
-    wanted = [str(a.type) for a in func._schema.arguments if not a.is_out]
-    for overload in sorted(packet.overloads(), key=lambda name: name != func._overloadname):
-        candidate = getattr(packet, overload)
-        schema = candidate._schema
-        if not schema.is_mutable and [str(a.type) for a in schema.arguments] == wanted:
-            return candidate
-    return None
-
-
-def twin_arguments(func: Any, twin: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the arguments of an operation as its functional twin takes them: no outputs, and defaults it lacks.
-
-    >>> aten = torch.ops.aten
-    >>> twin_arguments(aten.bernoulli_.float, aten.bernoulli.p, ("x",), {})
-    (('x', 0.5), {})
-    """
-    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
-    given = {key: value for key, value in kwargs.items() if key not in outs}
-    filled = list(args)
-    for ours, theirs in zip(func._schema.arguments, twin._schema.arguments, strict=False):
-        missing = func._schema.arguments.index(ours) >= len(args) and ours.name not in given
-        if missing and ours.has_default_value() and not theirs.has_default_value() and not theirs.kwarg_only:
-            filled.append(ours.default_value)
-    return tuple(filled), given
 
 
 def arguments(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
