@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.console import Stages, guarded
+from normscope.cli.console import Stages, aside, guarded, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -27,8 +27,6 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, parse_shape, split_arguments, split_commas, writing
-from normscope.cli.streams import aside, visible
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -251,7 +249,7 @@ def source_of(spec: str) -> Source | None:
         return None
     line = 1
     with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.parse(expanded(location).read_bytes()).body:
+        for node in ast.parse(Path(location).expanduser().read_bytes()).body:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
     return Source(Path(location).as_posix(), line)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -22,7 +22,6 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import parse_shape
-from normscope.cli.streams import aside
 
 if TYPE_CHECKING:
     from normscope.geometry.discover import Symmetries

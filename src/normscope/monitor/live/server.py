@@ -16,7 +16,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from normscope.core.errors import InputError
 from normscope.core.lazy import late
-from normscope.core.paths import expanded
 from normscope.monitor.live.access import host_allowed, is_loopback, new_token, token_fits
 from normscope.monitor.live.feed import Feed, run_folders
 
@@ -134,7 +133,7 @@ def watch(
     Raises:
         InputError: if there is no run in a folder, and it is not waited for, or the port is taken.
     """
-    feed = Feed(run_folders([expanded(run) for run in runs], wait=wait))
+    feed = Feed(run_folders([Path(run).expanduser() for run in runs], wait=wait))
     feed.poll()
     server = WatchServer(feed, host, port)
     server.start()

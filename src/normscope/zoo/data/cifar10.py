@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
-from normscope.core.paths import is_file
 from normscope.zoo.data.idx import opened
 from normscope.zoo.data.locate import checked_split, first_folder, roots
 from normscope.zoo.data.safe_pickle import load_arrays
@@ -132,6 +131,6 @@ def cifar10(root: str | Path | None = None, split: str = "test") -> BinaryCifar1
     binary = [f"{name}.bin" for name in names]
     folders = [place / folder for place in roots(root) for folder in FOLDERS]
     folder = first_folder("cifar10", folders, [binary, names], HOW)
-    if all(is_file(folder / name) for name in binary):
+    if all((folder / name).is_file() for name in binary):
         return BinaryCifar10(tuple(folder / name for name in binary))
     return PythonCifar10(tuple(folder / name for name in names))
