@@ -17,8 +17,8 @@ from torch.nn.utils import parametrizations, parametrize, prune
 
 from fingerprints import fingerprint
 from normscope.monitor import Run
-from normscope.monitor.failures import MonitorWarning
 from normscope.monitor.monitor import Monitor
+from normscope.monitor.outlets import MonitorWarning
 
 
 def _net(*, weight_norm: bool = False) -> nn.Sequential:

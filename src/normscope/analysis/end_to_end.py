@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
-from normscope.core.attempt import attempt
-from normscope.core.errors import InputError
+from normscope.core.errors import InputError, attempt
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.modes import has_batch_norm, with_batch_statistics

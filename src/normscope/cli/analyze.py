@@ -31,8 +31,7 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
-from normscope.core.attempt import attempt, failure
-from normscope.core.errors import InputError, NormscopeError
+from normscope.core.errors import InputError, NormscopeError, attempt, failure
 from normscope.core.numbers import check_fraction
 
 if TYPE_CHECKING:

@@ -186,8 +186,7 @@ def run(
 def rendered(result: CheckResult, format: str, source: Source | None, capacity: Callable[[], Result]) -> str:
     """Return a result in one of :data:`FORMATS`; a page also holds the analysis, if there can be one."""
     from normscope.core.errors import NormscopeError
-    from normscope.report.findings import findings_text
-    from normscope.report.github import github_text
+    from normscope.report.findings import findings_text, github_text
     from normscope.report.sarif import sarif_text
 
     if format == "json":

@@ -65,7 +65,7 @@ def fix(
     if json:
         print(result.to_json())
         return
-    from normscope.report.fixes import fix_text
+    from normscope.report.findings import fix_text
 
     print(visible(fix_text(result, everything=everything), keep="\n"))
     if write_to is not None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from normscope.core.attempt import attempt
+from normscope.core.errors import attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from normscope.core.around import ASSUMPTIONS, Around
-from normscope.core.attempt import attempt
+from normscope.core.errors import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
 from normscope.report.gap import gap_section
