@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fuzzing import random_gates, random_layers, random_normalizers
 from fuzzing.draw import Draw, Function, Shape, randomized
-from normscope.testing import random_gates, random_layers, random_normalizers
 
 #: Most entries of any tensor of one sample, so that dense Jacobians stay cheap.
 LARGEST = 48

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from fuzzing import random_gates
 from fuzzing.draw import Draw, Shape
 from fuzzing.drawing import Builder, built, keeps, names_of
-from normscope.testing import random_gates
 
 CASES: dict[str, tuple[Builder, tuple[Shape, ...], int]] = {
     "gate": (random_gates.gate, ((3,), (2, 3), (2, 3, 2)), 11),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fuzzing import random_layers
 from fuzzing.draw import Draw, Shape
 from fuzzing.drawing import Builder, built, keeps, names_of
-from normscope.testing import random_layers
 
 CASES: dict[str, tuple[Builder, tuple[Shape, ...], int]] = {
     "activation": (random_layers.activation, ((3,), (2, 3)), 43),

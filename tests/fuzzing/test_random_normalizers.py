@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from fuzzing import random_normalizers
 from fuzzing.draw import Draw, Function, Shape
 from fuzzing.drawing import built, keeps, names_of
-from normscope.testing import random_normalizers
 
 SHAPES: tuple[Shape, ...] = ((6,), (3, 4), (4, 3, 3))
 #: Those that divide by numbers which are no statistics of their input, or only by a ratio of such.
