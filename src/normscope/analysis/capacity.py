@@ -132,11 +132,12 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
         options = replace(options, tolerance=tolerance)
     effort = Effort(tolerance, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)
-    work.candidates = candidates(work, model, data, limit)
-    if data is not None:
-        say("statistics of the data")
-        work.seen = look(work, model, data, limit)
-    return work
+    work = replace(work, candidates=candidates(work, model, data, limit))
+    if data is None:
+        return work
+    say("statistics of the data")
+    seen, left_out = look(work, model, data, limit)
+    return replace(work, seen=seen, left_out=left_out)
 
 
 def _analyze(
@@ -147,14 +148,15 @@ def _analyze(
     captured, program, options = work.captured, work.program, work.options
     rows = layers(work)
     sites = normalizers(work, rows)
-    constants = uncontradicted(work, end_to_end(work, rows, sites, model, data, limit))
-    rows = [uncontradicted_row(work, row) for row in rows]
     told = work.messages
+    whole = uncontradicted(end_to_end(work, rows, sites, model, data, limit), told)
+    constants = whole.constants
+    rows = [uncontradicted_row(row, told) for row in rows]
     around = attempt(
         "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
     )
     tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
-        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, constants), Depth(), told),
+        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
         "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
         "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
         "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
