@@ -9,7 +9,7 @@ import pytest
 from normscope.core import errors
 from normscope.core.errors import InputError, NonFiniteError, NonFiniteInputError, NormscopeError, attempt
 
-CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
+CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
 
 
 @pytest.mark.parametrize("kind", CLASSES)
