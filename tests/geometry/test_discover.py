@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope
+from fingerprints import fingerprint
 from normscope.core.errors import InputError
 from normscope.geometry.discover import symmetry
-from normscope.testing.state import fingerprint
 from symmetric_networks import Attention, Convolutional, Residual, mlp, nullity, randomized
 
 FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
