@@ -16,7 +16,7 @@ from normscope.linalg.bounds import NormBounds, largest_norm
 from normscope.linalg.convolution_block import (
     ALWAYS_DENSE_UP_TO,
     SMALL_SIDE,
-    Block,
+    ConvolutionBlock,
     block_norm,
     certificate_log,
     relaxation,
@@ -104,7 +104,10 @@ def convolution_norm(
         matrices = kernel.reshape(groups, kernel.shape[0] // groups, -1)
         bounds = largest_matrix_norm(matrices, seed=seed).widen(_entry_margin(matrices, entry_error))
         return bounds.scaled(log_factor)
-    blocks = [Block(part, axes, padding_mode, entry_error) for part in kernel.reshape(groups, -1, *kernel.shape[1:])]
+    blocks = [
+        ConvolutionBlock(part, axes, padding_mode, entry_error)
+        for part in kernel.reshape(groups, -1, *kernel.shape[1:])
+    ]
     if groups == 1:
         alone = block_norm(
             blocks[0], tolerance=tolerance, delta=delta, seed=seed, probable_tolerance=probable_tolerance
@@ -115,7 +118,7 @@ def convolution_norm(
 
 def _grouped_norm(
     kernel: Tensor,
-    blocks: list[Block],
+    blocks: list[ConvolutionBlock],
     tolerance: float,
     delta: float,
     seed: int,
