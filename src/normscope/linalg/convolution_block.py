@@ -184,7 +184,8 @@ def block_norm(
         The bounds.
 
     >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
-    >>> bounds = block_norm(ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+    >>> block = ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros")
+    >>> bounds = block_norm(block, tolerance=1e-3, delta=1e-9, seed=0)
     >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
     (True, True)
     """
