@@ -1,5 +1,7 @@
 from normscope.analysis import Options as Options
 from normscope.analysis import analyze as analyze
+from normscope.analysis.bounds.result import BoundsResult as BoundsResult
+from normscope.analysis.bounds.run import bounds as bounds
 from normscope.analysis.compare import Comparison as Comparison
 from normscope.analysis.compare import compare as compare
 from normscope.analysis.weight_lipschitz import weight_lipschitz as weight_lipschitz
@@ -14,9 +16,6 @@ from normscope.doctor import assert_healthy as assert_healthy
 from normscope.doctor import check as check
 from normscope.doctor.fixes import fix as fix
 from normscope.generalization.synthetic import decompose_synthetic as decompose_synthetic
-from normscope.geometry import optim as optim
-from normscope.geometry.discover import Symmetries as Symmetries
-from normscope.geometry.discover import symmetry as symmetry
 from normscope.monitor import Monitor as Monitor
 from normscope.monitor import Run as Run
 from normscope.monitor.live.server import watch as watch

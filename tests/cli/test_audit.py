@@ -101,3 +101,19 @@ def test_two_results_need_two_files(run: Run) -> None:
     assert result.exit_code == 2
     assert "Two results would be written to the same file" in result.stderr
     assert not Path("a.md").exists()
+
+
+def test_bounds_on_the_bench(run: Run, tmp_path: Path) -> None:
+    """A sound one gives exit code 0, a false one 1, a user's file is tried, a wrong name is refused."""
+    good = run("audit", "--bound", "held-out", "--draws", 15)
+    assert good.exit_code == 0, good.stderr
+    assert "not broken" in good.stdout
+    bad = run("audit", "--bound", "than-phan", "--draws", 15, "--json")
+    assert bad.exit_code == 1
+    assert json.loads(bad.stdout)["broken"] is True
+    (tmp_path / "mine.py").write_text("def bound(draw, delta):\n    return draw.train_error + 0.001\n")
+    assert run("audit", "--bound", f"{tmp_path / 'mine.py'}:bound", "--draws", 15).exit_code == 1
+    assert "theorem-20" in run("audit", "--bound", "list").stdout
+    wrong = run("audit", "--bound", "nothing")
+    assert wrong.exit_code == 2
+    assert "Known bounds" in wrong.stderr

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from normscope.core.value import Kind, Value
-from normscope.generalization import corollary_22, g_paper
+from normscope.generalization import corollary_21, corollary_22, g_paper
 
 
 def test_parts() -> None:
@@ -19,3 +19,11 @@ def test_parts() -> None:
     assert found.kind is Kind.PRINTED
     huge = corollary_22(parts[0], Value(2000.0, Kind.PRINTED), parts[2], g)
     assert huge.log == pytest.approx(2000 + math.log(2))
+
+
+def test_corollary_21_is_theorem_20_printed() -> None:
+    """The same number, never a bound."""
+    found = corollary_21(Value.of(0.4, Kind.PROBABILISTIC, assumptions=("x",)))
+    assert found.value == pytest.approx(0.4)
+    assert found.kind is Kind.PRINTED
+    assert found.assumptions == ("x",)

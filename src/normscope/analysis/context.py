@@ -1,4 +1,4 @@
-"""What an analysis starts from: the captured model, its program, the data."""
+"""What the steps of one analysis share: the captured model, its program, the data."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
+from normscope.lipschitz.chains.join import Chains
+from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
-from normscope.lipschitz.search import number_of_points
+from normscope.lipschitz.search import Best, number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import Survey, activation_inputs, survey
@@ -31,22 +33,9 @@ CANDIDATES = 64
 _STATISTICS = "the statistics of the batch"
 
 
-@dataclass
-class LeftOut:
-    """Samples of the data that an analysis cannot use.
-
-    Attributes:
-        other_shapes: how many have other shapes than the example, by their shapes.
-        uneven: how many are left over because their batch is smaller than the stacked one.
-    """
-
-    other_shapes: Counter[str] = field(default_factory=Counter)
-    uneven: int = 0
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Work:
-    """What an analysis starts from, and hands to each of its steps.
+    """What the steps of one analysis share.
 
     Attributes:
         captured: the model.
@@ -54,11 +43,15 @@ class Work:
         options: how to work.
         norms: cache of segment norms.
         say: progress.
-        coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
-        candidates: inputs at which the network may be differentiated.
         seen: what the data showed.
-        left_out: what of the data is not used.
-        messages: what a reader must know; steps add to it.
+        candidates: inputs at which the network may be differentiated.
+        messages: what a reader must know.
+        compositions: of the bounds in the result, by their names there.
+        chains: certificates of whole parts of the network.
+        best: the input with the largest Jacobian.
+        coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
+        other_shapes: samples of the data by their shapes, if these are not the example's.
+        uneven: samples left out because their batch is smaller than the stacked one.
     """
 
     captured: Captured
@@ -66,11 +59,15 @@ class Work:
     options: Options
     norms: SegmentNorms
     say: Progress
-    coupled: str = ""
-    candidates: list[list[Tensor]] = field(default_factory=list)
     seen: Survey | None = None
-    left_out: LeftOut = field(default_factory=LeftOut)
+    candidates: list[list[Tensor]] = field(default_factory=list)
     messages: list[str] = field(default_factory=list)
+    compositions: dict[str, Composition] = field(default_factory=dict)
+    chains: Chains | None = None
+    best: Best | None = None
+    coupled: str = ""
+    other_shapes: Counter[str] = field(default_factory=Counter)
+    uneven: int = 0
 
     @property
     def stacked(self) -> int | None:
@@ -145,14 +142,13 @@ def frozen(captured: Captured) -> Captured:
     return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
-def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> tuple[Survey, LeftOut]:
-    """Run over the data once, and return what it shows and what of it is not used."""
-    left_out = LeftOut()
+def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
+    """Run over the data once."""
     activations = activation_inputs(work.captured, work.program)
     found = survey(
         work.captured,
         work.program,
-        batches(work, model, data, limit, left_out),
+        batches(work, model, data, limit, count=True),
         activations=activations,
         progress=lambda n: work.say(f"statistics of the data: {n} samples"),
     )
@@ -162,7 +158,7 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> tuple[Su
     heavy = is_large(work.program)
     some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
     found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
-    return found, left_out
+    return found
 
 
 def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
@@ -192,7 +188,7 @@ def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[l
 
 
 def batches(
-    work: Work, model: nn.Module, data: Any, limit: int | None, left_out: LeftOut | None = None
+    work: Work, model: nn.Module, data: Any, limit: int | None, *, count: bool = False
 ) -> Iterator[list[Tensor]]:
     """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
 
@@ -201,10 +197,9 @@ def batches(
         model: that takes the data.
         data: as given.
         limit: of samples.
-        left_out: counts what is not used.
+        count: note in ``work`` what is left out.
     """
     captured = work.captured
-    left_out = left_out or LeftOut()
     left = math.inf if limit is None else limit
     reference = next(iter(captured.tensors.values()), torch.zeros(0))
     dynamic = captured.graph.batch == "dynamic"
@@ -214,7 +209,7 @@ def batches(
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
         if not _fits(tensors, captured.example):
-            left_out.other_shapes[shapes_of(tensors)] += size
+            work.other_shapes[shapes_of(tensors)] += size if count else 0
             left -= size  # what is read counts, so that an endless stream ends
             if left <= 0:
                 return
@@ -224,7 +219,7 @@ def batches(
         else:
             step = min(step, size) if first and dynamic else step or size
             pieces = [step] * (size // step)
-            left_out.uneven += size % step
+            work.uneven += size % step if count else 0
             left -= size % step
         first = False
         start = 0

@@ -9,8 +9,9 @@ import typer
 
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
-from normscope.cli.options import Json, Quiet
+from normscope.cli.options import Json, Quiet, Seed
 from normscope.cli.specification import checked_apart, checked_file, split_commas, writing
+from normscope.cli.streams import aside
 
 
 @guarded
@@ -22,6 +23,15 @@ def audit(
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Check only these claims, e.g. 001-L1,001-C11.")] = None,
+    bound: Annotated[
+        str | None,
+        typer.Option(
+            help="Try to break a generalization bound instead: a name, FILE.py:function, or list for the names."
+        ),
+    ] = None,
+    draws: Annotated[int, typer.Option(min=1, help="Draws of each problem, with --bound.")] = 200,
+    delta: Annotated[float, typer.Option(help="Probability with which the bound may fail, with --bound.")] = 0.05,
+    seed: Seed = 0,
     json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the audit as a page to this file.")] = None,
@@ -30,8 +40,12 @@ def audit(
 ) -> None:
     """Check the claims of the papers behind Normscope, now: which hold, are loose, are false, and what is true instead.
 
-    No verdict is stored: each follows from numbers that its check measures in this run.
+    No verdict is stored: each follows from numbers that its check measures in this run. With --bound a generalization
+    bound is tried on problems whose risk is known; exit code 1 if it fails more often than it may.
     """
+    if bound is not None:
+        _bench(bound, draws, delta, seed, json=json, quiet=quiet)
+        return
     ids = None if only is None else split_commas(only)
     out = None if out is None else checked_file(out)
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
@@ -52,6 +66,43 @@ def audit(
         show(audit_sections(found, details=verbose or ids is not None))
         for file in written:
             print(f"written: {file}")
+
+
+def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet: bool) -> None:
+    """Try to break a bound.
+
+    Raises:
+        typer.Exit: with code 1 if it is broken.
+    """
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+        stages("loading the problems")
+        from normscope.generalization.bench.contestants import CONTESTANTS
+        from normscope.generalization.bench.run import try_bound
+
+        if bound == "list":
+            found = None
+        elif ":" in bound:
+            from normscope.zoo.load import parse_spec
+            from normscope.zoo.user_code import find_factory, home_of, undisturbed
+
+            kind, location, name = parse_spec(bound)
+            home = home_of(kind, location)
+            with undisturbed(home, seed):
+                function = find_factory(home.module(), name, location)
+                found = try_bound(function, delta=delta, draws=draws, seed=seed, name=bound, progress=stages)
+        else:
+            found = try_bound(bound, delta=delta, draws=draws, seed=seed, progress=stages)
+    if found is None:
+        print("\n".join(CONTESTANTS))
+        return
+    from normscope.report.bench import bench_sections
+
+    if json:
+        print(found.to_json())
+    elif not quiet:
+        show(bench_sections(found))
+    if found.broken:
+        raise typer.Exit(1)
 
 
 def _written(file: Path, text: str, option: str) -> Path:

@@ -11,9 +11,10 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import Stages, guarded, show
 from normscope.cli.options import LARGEST_SEED, Quiet
 from normscope.cli.specification import checked_folder, writing
+from normscope.cli.streams import aside
 
 
 @guarded
@@ -21,7 +22,7 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
-            help="fig1, fig2, fig3, wn-depth, wn-width, wn-convergence or wn-activation.",
+            help="fig1, fig2, fig3, wn-depth, wn-width, wn-convergence, wn-activation, theorem-20 or surrogate.",
             show_default=False,
         ),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import errno
 import math
 import os
 from collections.abc import Iterator
@@ -12,7 +13,8 @@ from typing import Any
 
 import typer
 
-from normscope.core.errors import ModelNotFoundError
+from normscope.core.errors import InputError, ModelNotFoundError
+from normscope.core.paths import exists, expanded, is_file, is_folder
 
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
 MOST_NUMBERS = 2**28
@@ -127,14 +129,28 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a file, or cannot be made or written to.
     """
-    place = nearest = Path(folder).expanduser()
-    while not nearest.exists() and nearest != nearest.parent:
-        nearest = nearest.parent
-    if not nearest.is_dir():
-        raise typer.BadParameter(f"Expected a folder, but {nearest} is a file.", param_hint=option)
+    try:
+        place = nearest = expanded(folder)
+        while not exists(nearest) and nearest != nearest.parent:
+            nearest = nearest.parent
+        if not is_folder(nearest):
+            raise InputError(f"Expected a folder, but {nearest} is a file.")
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise typer.BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
+    for name in place.parts[len(nearest.parts) :]:
+        _check_name(nearest / name, option)
     return place
+
+
+def _check_name(path: Path, option: str) -> None:
+    """Raise if a folder can hold no entry of this name."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise typer.BadParameter(f"File name is too long: {path.name}.", param_hint=option) from None
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
@@ -147,11 +163,16 @@ def checked_file(file: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a folder or a device, or cannot be made or written to.
     """
-    place = Path(file).expanduser()
-    if place.exists() and not place.is_file():
-        what = "a folder" if place.is_dir() else "a device, a pipe or a socket"
-        raise typer.BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)
-    return checked_folder(place.parent, option) / place.name
+    try:
+        place = expanded(file)
+        what = "a folder" if is_folder(place) else "a device, a pipe or a socket"
+        if exists(place) and not is_file(place):
+            raise InputError(f"Expected a file, but {place} is {what}.")
+    except InputError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+    target = checked_folder(place.parent, option) / place.name
+    _check_name(target, option)
+    return target
 
 
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:

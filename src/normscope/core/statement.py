@@ -30,6 +30,7 @@ PAPERS = {
     "gonon2024": "A. Gonon et al., A path-norm toolkit for modern networks, 2024",
     "hou2023": "S. Hou, P. Kassraie, A. Kratsios, A. Krause, J. Rothfuss, Instance-dependent generalization bounds via "
     "optimal transport, 2023",
+    "jiang2020": "Y. Jiang et al., Fantastic generalization measures and where to find them, 2020",
     "lyu2022": "K. Lyu, Z. Li, S. Arora, Understanding the generalization benefit of normalization layers, 2022",
     "maurer2004": "A. Maurer, A note on the PAC Bayesian theorem, 2004",
     "neyshabur2018": "B. Neyshabur, S. Bhojanapalli, N. Srebro, A PAC-Bayesian approach to spectrally-normalized "

@@ -4,10 +4,12 @@ from normscope.generalization.cell_terms import g_multinomial as g_multinomial
 from normscope.generalization.cell_terms import g_paper as g_paper
 from normscope.generalization.cell_terms import g_tight as g_tight
 from normscope.generalization.cell_terms import g_total_variation as g_total_variation
+from normscope.generalization.certified_cells import cell_constants as cell_constants
 from normscope.generalization.chain_layer import ChainLayer as ChainLayer
 from normscope.generalization.compression import by_surrogate as by_surrogate
 from normscope.generalization.compression import code_divergence as code_divergence
 from normscope.generalization.compression import occam as occam
+from normscope.generalization.corollaries import corollary_21 as corollary_21
 from normscope.generalization.corollaries import corollary_22 as corollary_22
 from normscope.generalization.decomposition import Decomposition as Decomposition
 from normscope.generalization.decomposition import decompose as decompose
@@ -16,6 +18,8 @@ from normscope.generalization.hou import hou_bound as hou_bound
 from normscope.generalization.kl import binary_kl as binary_kl
 from normscope.generalization.kl import inverse_kl as inverse_kl
 from normscope.generalization.lyu import lyu_bound as lyu_bound
+from normscope.generalization.margins import margin_loss as margin_loss
+from normscope.generalization.margins import ramp_loss as ramp_loss
 from normscope.generalization.neyshabur import neyshabur_bound as neyshabur_bound
 from normscope.generalization.pac_bayes import averaged_loss as averaged_loss
 from normscope.generalization.pac_bayes import gaussian_divergence as gaussian_divergence
@@ -31,7 +35,9 @@ from normscope.generalization.path_norm import path_norm_bound as path_norm_boun
 from normscope.generalization.rademacher import golowich_bound as golowich_bound
 from normscope.generalization.rademacher import peeled_margin_bound as peeled_margin_bound
 from normscope.generalization.rademacher import row_norm_bound as row_norm_bound
-from normscope.generalization.rademacher import weight_normalized_gap as weight_normalized_gap
+from normscope.generalization.ranking import granulated_kendall as granulated_kendall
+from normscope.generalization.ranking import information_score as information_score
+from normscope.generalization.ranking import kendall as kendall
 from normscope.generalization.scale_grid import rounded_up as rounded_up
 from normscope.generalization.synthetic import Problem as Problem
 from normscope.generalization.synthetic import Run as Run

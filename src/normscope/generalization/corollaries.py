@@ -1,4 +1,4 @@
-"""Corollary 22 of than2025: Theorem 20 with a product over layers in place of local constants, printed and folded."""
+"""Corollaries 21 and 22 of than2025: Theorem 20 with jumps, and with a product over layers for local constants."""
 
 from __future__ import annotations
 
@@ -26,3 +26,19 @@ def corollary_22(loss_constant: Value, network: Value, distance: Value, g: Value
     """
     whole = total((product((loss_constant, network, distance)), g))
     return Value(whole.log, Kind.PRINTED, statement="than2025 Corollary 22", assumptions=g.assumptions)
+
+
+@statement("than2025", "Corollary 21", holds="printed; cells and discontinuities fixed before the data")
+def corollary_21(theorem_20: Value) -> Value:
+    """Return the number of Theorem 20, said of a loss that jumps on a set of probability zero.
+
+    For a trained network that set is not fixed before the data, and the statement is false then: cells drawn around
+    the samples break it. A network that is Lipschitz has no jumps, and nothing is gained.
+
+    Args:
+        theorem_20: the right side of Theorem 20.
+
+    >>> corollary_21(Value.of(2.0, Kind.PRINTED)).statement
+    'than2025 Corollary 21'
+    """
+    return Value(theorem_20.log, Kind.PRINTED, statement="than2025 Corollary 21", assumptions=theorem_20.assumptions)

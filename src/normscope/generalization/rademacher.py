@@ -91,27 +91,3 @@ def row_norm_bound(layers: Sequence[ChainLayer], inputs: float, margin: float, s
     hidden = [x.row + 0.5 * math.log(x.width) for x in layers[:-1]]
     log = math.fsum([*hidden, layers[-1].two_one])
     return peeled_margin_bound(log, len(layers), layers[-1].width, inputs, margin, samples, delta)
-
-
-@statement("normscope", "Proposition GEN-10", holds="rows of norm 1/sqrt(width), |y| <= 1, ||v|| <= rho, ||x|| <= A")
-def weight_normalized_gap(depth: int, output_norm: float, radius: float, samples: int, delta: float) -> Value:
-    r"""Return the gap of the square loss of a weight-normalized network, without any product over layers.
-
-    .. math:: 4 (1 + \rho A) \rho A \frac{\sqrt{2 L \ln 2} + 1}{\sqrt n}
-        + 3 (1 + \rho A)^2 \sqrt{\frac{\ln(2/\delta)}{2 n}}
-
-    Args:
-        depth: ``L``, normalized layers.
-        output_norm: ``rho``, the norm of the last, unnormalized layer, fixed before the data.
-        radius: ``A``, largest norm of an input.
-        samples: ``n``.
-        delta: probability with which it may fail.
-
-    >>> round(weight_normalized_gap(10, 1.0, 1.0, 50_000, 0.05).value, 3)
-    0.242
-    """
-    check_fraction(delta, "delta, a probability,")
-    size = output_norm * radius
-    first = 4 * (1 + size) * size * (math.sqrt(2 * depth * math.log(2)) + 1) / math.sqrt(samples)
-    last = (1 + size) ** 2 * deviation(samples, -math.log(delta))
-    return Value.of(first + last, Kind.PROBABILISTIC, statement="normscope Proposition GEN-10", delta=delta)

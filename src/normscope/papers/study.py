@@ -21,6 +21,8 @@ STUDIES = {
     "wn-width": "normscope.papers.cisneros2025.width",
     "wn-convergence": "normscope.papers.cisneros2025.convergence",
     "wn-activation": "normscope.papers.cisneros2025.activation",
+    "theorem-20": "normscope.papers.than2025.lipschitz_network",
+    "surrogate": "normscope.papers.than2025.surrogate",
 }
 
 

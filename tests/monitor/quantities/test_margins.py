@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from monitor.moments import batch, moment_of, small
-from normscope.monitor.quantities.margins import Margins, margins
+from normscope.generalization.margins import margins
+from normscope.monitor.quantities.margins import Margins
 
 
 def test_margins_by_hand() -> None:

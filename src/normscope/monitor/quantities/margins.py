@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from normscope.core.value import Kind
+from normscope.generalization.margins import margins
 from normscope.monitor.objective import class_scores
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
-
-
-def margins(scores: Tensor, classes: Tensor) -> Tensor:
-    r"""Return ``f_y - max_{j != y} f_j`` of every sample; positive where the class is right.
-
-    Args:
-        scores: of shape (samples, classes), at least two classes.
-        classes: the right ones, of shape (samples,).
-
-    >>> margins(torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([0, 0])).tolist()
-    [1.5, -3.0]
-    """
-    index = classes.unsqueeze(1)
-    right = scores.gather(1, index).squeeze(1)
-    others = scores.scatter(1, index, float("-inf"))
-    return right - others.amax(1)
 
 
 class Margins(Quantity):

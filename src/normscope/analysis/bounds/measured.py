@@ -1,0 +1,180 @@
+"""What the bounds need to know of a network: norms of layers, constants, the chain, distances between data."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.analysis.bounds.chain import RefusedError, chain_of, has_biases
+from normscope.analysis.bounds.scores import Scores
+from normscope.analysis.capacity import begin
+from normscope.analysis.context import Progress, Work
+from normscope.analysis.end_to_end import everywhere_of
+from normscope.analysis.layers import layers, normalizers
+from normscope.analysis.options import Options
+from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.value import Kind, Value
+from normscope.generalization.chain_layer import ChainLayer
+from normscope.generalization.margins import margins
+from normscope.generalization.partition import Partition
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node
+from normscope.lipschitz.composition import Composition, Domain
+
+#: Relative width of norms: bounds of networks are decades wide.
+TOLERANCE = 3e-2
+#: Samples at which gradients are taken.
+GRADIENTS = 64
+
+
+@dataclass(eq=False)
+class Network:
+    """A network under a microscope; every part is measured when it is first asked for.
+
+    Attributes:
+        captured: the network.
+        say: progress.
+    """
+
+    captured: Captured
+    say: Progress
+
+    @functools.cached_property
+    def work(self) -> Work:
+        """Return the walk of its graph."""
+        self.say("walking the graph")
+        return begin(self.captured, torch.nn.Identity(), None, Options(tolerance=TOLERANCE), self.say, None)
+
+    @functools.cached_property
+    def layers(self) -> list[LayerResult]:
+        """Return the norm of every linear layer."""
+        return layers(self.work)
+
+    @functools.cached_property
+    def normalizers(self) -> list[NormalizerResult]:
+        """Return the constants of every normalizer."""
+        return normalizers(self.work, self.layers)
+
+    @functools.cached_property
+    def constant(self) -> Value:
+        """Return the certified Lipschitz constant of the scores on all inputs."""
+        self.say("composing the Lipschitz constant")
+        found = Composition(self.work.program, Domain(everywhere_of(self.work)), self.work.norms).total()[0]
+        return Value(found, Kind.CERTIFIED, statement="normscope F10", mode="running")
+
+    @functools.cached_property
+    def chain(self) -> list[ChainLayer]:
+        """Return it as a chain of layers.
+
+        Raises:
+            RefusedError: if it is none.
+        """
+        self.say("norms of the chain of layers")
+        return chain_of(self.work.program, self.work.norms)
+
+    def inputs_norm(self, scores: Scores) -> float:
+        """Return ``||X||_F``, the constant of the biases included."""
+        entries = self.work.program.atoms[0].numel
+        extra = scores.samples * entries if has_biases(self.chain, entries) else 0
+        return math.sqrt(scores.square + extra)
+
+    def radius(self, box: tuple[Tensor, Tensor]) -> float:
+        """Return the largest norm of an input in a box, the constant of the biases included."""
+        entries = self.work.program.atoms[0].numel
+        far = torch.maximum(box[0].abs(), box[1].abs())
+        extra = entries if has_biases(self.chain, entries) else 0
+        return math.sqrt(float(far.square().sum()) + extra) * (1 + 1e-12)
+
+    @property
+    def parameters(self) -> int:
+        """Return how many floating numbers it is made of, running statistics included."""
+        return sum(t.numel() for t in self.captured.tensors.values() if t.is_floating_point())
+
+
+@dataclass(frozen=True)
+class Cells:
+    """How the training data lies in the cells of a partition.
+
+    Attributes:
+        cells: all of them, for each label apart.
+        occupied: those with a sample.
+        diameter: of a cell, the largest.
+        mean_distance: mean distance of a training sample from test inputs in its cell, estimated from random ones.
+    """
+
+    cells: int
+    occupied: int
+    diameter: float
+    mean_distance: float
+
+
+def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
+    """Return how the data lies in the cells.
+
+    Raises:
+        RefusedError: if there is no partition that may be used.
+    """
+    if partition is None:
+        raise RefusedError("it needs a box that inputs lie in, fixed before the data: give box=(low, high), or pixels")
+    if train.refusal:
+        raise RefusedError(train.refusal)
+    counts = torch.bincount(train.cells * train.classes + train.labels, minlength=partition.cells * train.classes)
+    diameter = float(partition.diameters.max())
+    here, there = (s.some.flatten(1).double() for s in (train, test))
+    ours = (train.cells * train.classes + train.labels)[train.chosen]
+    theirs = (test.cells * test.classes + test.labels)[test.chosen]
+    same = ours[:, None] == theirs[None, :]
+    apart = torch.cdist(here, there)
+    with_some = same.any(1)
+    each = (apart * same).sum(1)[with_some] / same.sum(1)[with_some]
+    mean = float(each.mean()) if len(each) else diameter
+    return Cells(len(counts), int((counts > 0).sum()), diameter, min(mean, diameter))
+
+
+def gradient_norms(network: Network, scores: Scores) -> tuple[Tensor, Tensor]:
+    """Return margins of some training samples and the norms of their gradients in the input, one sample at a time."""
+    margin, gradients = _margin_gradients(network, scores, inside=False)
+    return margin, gradients["input"][1].norm(dim=1)
+
+
+def layer_margins(network: Network, scores: Scores) -> dict[str, Tensor]:
+    r"""Return the margins of some training samples as distances in each hidden layer, over the spread of its features.
+
+    ``margin/(||grad_z margin|| sqrt(nu))`` with ``z`` what an activation gives and ``nu`` the total variance of ``z``
+    over the samples (Jiang et al. 2019): it does not move when a layer is rescaled.
+    """
+    margin, gradients = _margin_gradients(network, scores, inside=True)
+    found = {}
+    for name, (features, slopes) in gradients.items():
+        spread = float(features.var(0).sum().sqrt())
+        found[name] = margin / (slopes.norm(dim=1) * spread).clamp_min(1e-300)
+    return found
+
+
+def _margin_gradients(
+    network: Network, scores: Scores, *, inside: bool
+) -> tuple[Tensor, dict[str, tuple[Tensor, Tensor]]]:
+    """Return margins, and by place (the input, each activation) features and the gradients of the margins in them."""
+    captured = network.captured
+    some = scores.some[:GRADIENTS].detach().clone().to(captured.example[0].dtype).requires_grad_(True)
+    labels = scores.labels[scores.chosen[:GRADIENTS]]
+    places: dict[str, Tensor] = {"input": some}
+
+    def visit(node: Node, value: Any, values: Any) -> None:
+        if inside and node.op.split(".")[-2:-1] in (["relu"], ["relu_"], ["gelu"], ["silu"], ["tanh"]):
+            places[node.owner or node.name if node.owner not in places else node.name] = value
+
+    with torch.enable_grad():
+        outputs = run(captured.graph, captured.tensors, [some], visit)[0]
+        margin = margins(outputs, labels)
+        found = torch.autograd.grad(margin.sum(), list(places.values()))
+    pairs = zip(places.items(), found, strict=True)
+    return margin.detach().double(), {
+        name: (z.detach().flatten(1).double(), g.flatten(1).double()) for (name, z), g in pairs
+    }

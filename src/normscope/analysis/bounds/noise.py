@@ -1,0 +1,121 @@
+"""The network with noise in its weights: its average training error, and how far it is from a prior."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.analysis.bounds.paths import folded_tensors
+from normscope.generalization.pac_bayes import gaussian_divergence
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+
+#: Noise relative to the root mean square of a tensor that is tried, the largest first.
+LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
+#: Draws of the noise, and samples for each that no other draw sees.
+DRAWS, EACH = 60, 32
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A Gaussian around the weights, BatchNorm folded.
+
+    Attributes:
+        level: noise relative to the root mean square of each tensor.
+        divergence: from the prior, per tensor a Gaussian around zero.
+        price: of choosing the prior's spreads and the level.
+        loss: mean error over draws of the noise and of samples.
+        draws: how many.
+    """
+
+    level: float
+    divergence: float
+    price: float
+    loss: float
+    draws: int
+
+
+def posterior(captured: Captured, inputs: Tensor, labels: Tensor, error: float, seed: int) -> Posterior:
+    """Return the posterior with the most noise that costs few errors, and its divergence.
+
+    Noise in proportion to the size of each folded tensor makes the divergence invariant under rescalings.
+
+    Args:
+        captured: the network.
+        inputs: random training samples, in random order.
+        labels: of these.
+        error: training error of the network.
+        seed: of the noise.
+
+    Raises:
+        RefusedError: if BatchNorm cannot be folded.
+    """
+    blocks = _blocks(captured)
+    source = torch.Generator().manual_seed(seed)
+    level = LEVELS[-1]
+    for level in LEVELS:
+        if _noisy(captured, inputs, labels, level, source, 4) <= error + 0.1:
+            break
+    loss = _noisy(captured, inputs, labels, level, source, DRAWS)
+    sizes = [t.numel() for t in blocks.values()]
+    distances = [float(t.norm()) for t in blocks.values()]
+    noises = [level * r / math.sqrt(n) for n, r in zip(sizes, distances, strict=True)]
+    divergence, price = gaussian_divergence(sizes, distances, noises)
+    return Posterior(level, divergence, price + math.log(len(LEVELS)), loss, DRAWS)
+
+
+def error_with_noise(
+    captured: Captured, inputs: Tensor, labels: Tensor, level: float, seed: int, *, relative: bool = True
+) -> float:
+    """Return the error with noise in the folded weights, a mean over a few draws.
+
+    Args:
+        captured: the network.
+        inputs: random training samples, in random order.
+        labels: of these.
+        level: standard deviation of the noise.
+        seed: of the noise.
+        relative: whether the level is relative to the root mean square of each tensor.
+
+    Raises:
+        RefusedError: if BatchNorm cannot be folded.
+    """
+    source = torch.Generator().manual_seed(seed)
+    return _noisy(captured, inputs, labels, level, source, 10, relative=relative)
+
+
+def _blocks(captured: Captured) -> dict[str, Tensor]:
+    """Return the folded tensors that noise is added to."""
+    tensors, statistics = folded_tensors(captured)
+    return {n: t for n, t in tensors.items() if t.is_floating_point() and n not in statistics and float(t.norm()) > 0}
+
+
+def _noisy(
+    captured: Captured,
+    inputs: Tensor,
+    labels: Tensor,
+    level: float,
+    source: torch.Generator,
+    draws: int,
+    *,
+    relative: bool = True,
+) -> float:
+    """Return the mean over draws of the error on a part of the samples, a new part for each draw."""
+    tensors, blocks, dtype = folded_tensors(captured)[0], _blocks(captured), captured.example[0].dtype
+    own = len(inputs) >= DRAWS * EACH  # else all samples there are: then every draw takes some at random
+    errors = []
+    for draw in range(draws):
+        moved = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
+        for name, tensor in blocks.items():
+            scale = level * (float(tensor.norm()) / math.sqrt(tensor.numel()) if relative else 1.0)
+            moved[name] = (tensor + scale * torch.randn(tensor.shape, generator=source, dtype=torch.float64)).to(dtype)
+        chosen = torch.randint(len(inputs), (EACH,), generator=source)
+        if own:
+            chosen = torch.arange(draw * EACH, (draw + 1) * EACH)
+        with torch.no_grad():
+            scores = run(captured.graph, moved, [inputs[chosen].to(dtype)])[0]
+        errors.append(float((scores.argmax(1) != labels[chosen]).double().mean()))
+    return math.fsum(errors) / draws

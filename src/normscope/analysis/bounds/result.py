@@ -1,0 +1,150 @@
+"""The table of bounds: what each says about the error of a network, what kind of statement it is, and the truth."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from normscope.core.files import write_text
+from normscope.core.lazy import late
+from normscope.core.result import from_plain, to_plain
+from normscope.core.rows import Rows
+from normscope.core.value import Kind, Value
+
+#: What a row may be.
+STATUS = ("certificate", "estimate", "scale only", "refused")
+_OF_KIND = {
+    Kind.CERTIFIED: "certificate",
+    Kind.PROBABILISTIC: "certificate",
+    Kind.ESTIMATE: "estimate",
+    Kind.LOWER: "estimate",
+    Kind.PRINTED: "scale only",
+}
+
+
+@dataclass(frozen=True)
+class BoundRow:
+    """One bound on the probability of a wrong decision.
+
+    Attributes:
+        name: of the bound.
+        bound: on the error (or on the expected loss, see ``of``); none if it is refused.
+        status: one of :data:`STATUS`.
+        vacuous: whether it says no more than guessing.
+        of: what it speaks about: ``this network``, ``the randomized network``, ``the compressed network``.
+        statement: paper and number.
+        assumptions: what was taken for granted.
+        reason: why it is refused, or what keeps it from being a certificate.
+        details: the numbers it was made of.
+    """
+
+    name: str
+    bound: Value | None
+    status: str
+    vacuous: bool
+    of: str = "this network"
+    statement: str = ""
+    assumptions: tuple[str, ...] = ()
+    reason: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of_value(cls, name: str, bound: Value, classes: int, **rest: Any) -> BoundRow:
+        """Return the row of a value; its kind decides the status, guessing among the classes what is vacuous."""
+        return cls(
+            name,
+            bound,
+            _OF_KIND[bound.kind],
+            bound.value >= 1 - 1 / classes,
+            statement=bound.statement,
+            assumptions=bound.assumptions,
+            **rest,
+        )
+
+    @classmethod
+    def refused(cls, name: str, reason: str, statement: str = "") -> BoundRow:
+        """Return the row of a bound that does not apply."""
+        return cls(name, None, "refused", True, statement=statement, reason=reason)
+
+
+@dataclass(frozen=True)
+class BoundsResult:
+    """Every bound on the error of a classifier beside its true error.
+
+    Attributes:
+        model: name of the network.
+        truth: training error, test error, their gap, samples, classes, delta.
+        rows: the bounds; also by name, ``result.rows["held-out"]``.
+        margins: quantiles of the margins on the training data, raw and normalized.
+        messages: what a reader must know.
+    """
+
+    model: str
+    truth: Mapping[str, Any]
+    rows: Rows[BoundRow]
+    margins: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+
+    @property
+    def best(self) -> BoundRow | None:
+        """Return the smallest certificate for this very network."""
+        found = [r for r in self.rows if r.status == "certificate" and r.of == "this network" and r.bound is not None]
+        return min(found, key=lambda r: r.bound.log if r.bound is not None else 0.0, default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {"schema_version": 1, "kind": "bounds", **{name: to_plain(v) for name, v in vars(self).items()}}
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    def plot(self) -> Any:
+        """Draw bounds and margins with matplotlib; see :func:`normscope.report.bounds_plot.plot_bounds`."""
+        return late("normscope.report.bounds_plot", "plot_bounds")(self)
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> BoundsResult:
+        """Read the JSON form back."""
+        rows = (row_from(r) for r in data["rows"])
+        rest = {name: from_plain(data[name]) for name in ("truth", "margins")}
+        return cls(data["model"], rows=Rows(rows), messages=tuple(data["messages"]), **rest)
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        head = "".join(f"<th>{t}</th>" for t in ("bound", "error at most", "status", "statement"))
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(c))}</td>" for c in cells) + "</tr>" for cells in self._cells()
+        )
+        return f"<table><tr>{head}</tr>{body}</table>"
+
+    def _cells(self) -> list[tuple[str, str, str, str]]:
+        """Return the text of each row."""
+        return [(r.name, shown(r.bound), r.status, r.statement or r.reason) for r in self.rows]
+
+
+def row_from(data: Mapping[str, Any]) -> BoundRow:
+    """Read a row back from its JSON form."""
+    bound = None if data["bound"] is None else Value.from_dict(data["bound"])
+    row = BoundRow(**{**data, "bound": bound, "details": from_plain(data["details"])})
+    return replace(row, assumptions=tuple(data["assumptions"]))
+
+
+def shown(value: Value | None) -> str:
+    """Return a bound as text: a number, or a power of ten where it is huge.
+
+    >>> shown(Value.of(0.0641, Kind.PRINTED)), shown(Value(90.0, Kind.PRINTED)), shown(None)
+    ('0.0641', '10^39.1', '')
+    """
+    if value is None:
+        return ""
+    return f"{value.value:.4g}" if value.log < 7 else f"10^{value.log10:.1f}"

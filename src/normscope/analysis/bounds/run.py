@@ -1,0 +1,296 @@
+"""``bounds``: from a classifier and its data to every generalization bound beside the truth."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.measured import Network, cells_of, gradient_norms, layer_margins
+from normscope.analysis.bounds.noise import posterior
+from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
+from normscope.analysis.bounds.rows import ROWS, Setting
+from normscope.analysis.bounds.scores import Scores, fingerprint, labelled, scored, stored
+from normscope.analysis.coupling import where_samples_meet
+from normscope.analysis.options import MODES
+from normscope.core.errors import InputError
+from normscope.core.numbers import check_fraction
+from normscope.core.result import to_plain
+from normscope.core.rows import Rows
+from normscope.generalization.bartlett import spectral_complexity
+from normscope.generalization.partition import Partition, voronoi
+from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.weights_validation import check_model
+
+#: Random centres of the cells if no partition is given.
+CENTRES = 100
+_LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
+
+
+def bounds(
+    model: nn.Module,
+    *,
+    train: Any,
+    test: Any,
+    delta: float = 0.05,
+    loss: str = "ramp",
+    clip: float | None = None,
+    box: tuple[Any, Any] | None = None,
+    partition: Partition | None = None,
+    tuned_on_test: bool = False,
+    mode: str = "running",
+    only: Sequence[str] | None = None,
+    folder: str | Path | None = None,
+    name: str = "",
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> BoundsResult:
+    """Compute every generalization bound for a trained classifier, beside its training error, test error and their gap.
+
+    Args:
+        model: any PyTorch classifier; nothing of it is changed. BatchNorm uses its running statistics.
+        train: the training data without augmentation: a pair of tensors, a loader of ``(inputs, labels)``, or what
+            :func:`normscope.load_data` returns.
+        test: samples that the model has not seen, in the same form.
+        delta: probability with which each certificate may fail.
+        loss: for Theorem 20: ``ramp`` of the margin (bounds the error), ``probability`` or ``cross-entropy``.
+        clip: least probability in cross-entropy, which is unbounded otherwise.
+        box: ``(low, high)`` that inputs lie in, numbers or tensors, fixed before the data; known for pixels.
+        partition: for Theorem 20, chosen before the data; by default cells of random centres in the box.
+        tuned_on_test: say so if the test data was used to choose anything: what needs fresh data is then refused.
+        mode: of BatchNorm; only ``running`` makes the network a function of one input.
+        only: names of rows, if not all are wanted.
+        folder: keeps what is finished there, so that the same call goes on where it stopped.
+        name: of the model.
+        seed: of everything random.
+        progress: called with a line of text at each step.
+
+    Returns:
+        The table, with ``to_dict``, ``to_json``, ``save``.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with the model or the data.
+
+    >>> torch.manual_seed(0)  # doctest: +ELLIPSIS
+    <torch._C.Generator object at ...>
+    >>> x = torch.rand(200, 2); y = (x.sum(1) > 1).long()
+    >>> net = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> table = bounds(net, train=(x[:100], y[:100]), test=(x[100:], y[100:]), box=(0.0, 1.0), only=["held-out"])
+    >>> table.rows["held-out"].status
+    'certificate'
+    """
+    say = progress or (lambda text: None)
+    check_fraction(delta, "delta, a probability,")
+    say("capturing the graph")
+    captured = captured_on(model, train, mode)
+    place = None if folder is None else Path(folder)
+    region = _box(box, train, tuple(captured.example[0].shape[1:]))
+    cells = partition if partition is not None else _cells(region, seed)
+    key = fingerprint(captured, cells.name if cells is not None else "", seed)
+    with untouched(model):
+        made = {
+            what: stored(
+                place,
+                f"{what}-{key}-{_size(data)}",
+                functools.partial(
+                    scored, captured, data, what, cells if what == "train" else _unchecked(cells), seed, say
+                ),
+            )
+            for what, data in (("train", train), ("test", test))
+        }
+        setting = _setting(captured, made, say, delta, loss, clip, region, cells, (train, test), tuned_on_test, seed)
+        settings = (key, delta, loss, clip, tuned_on_test, made["train"].samples, made["test"].samples)
+        rows, messages = _table(setting, only, place, settings, say)
+        margins = _margins(setting) if only is None else {}
+    return BoundsResult(name or type(model).__name__, _truth(setting), Rows(rows), margins, tuple(messages))
+
+
+def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured:
+    """Capture a classifier on the first training samples, after looking at everything given.
+
+    Args:
+        model: the classifier.
+        train: its training data.
+        mode: of BatchNorm.
+
+    Raises:
+        InputError: if it is no function of one input, or the data are not labelled.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    if mode not in MODES:
+        raise InputError(f"Expected a mode among {', '.join(MODES)}, got {mode!r}.")
+    model = uncompiled(model)
+    check_model(model)
+    coupled = "a decision then depends on the other samples of its batch, and bounds are for functions of one input"
+    if mode != "running":
+        raise InputError(f"BatchNorm in {mode} mode is refused: {coupled}. Use mode='running'.")
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
+            raise InputError(f"BatchNorm {name} has no running statistics and is refused: {coupled}.")
+    first = next(iter(labelled(train, "train")), None)
+    if first is None:
+        raise InputError("The train data is empty.")
+    with untouched(model):
+        captured = capture(model, ModelInputs((first[0][: min(8, len(first[0]))],)))
+        if captured.graph.batch != "dynamic":
+            raise InputError(f"Expected a model that takes batches of any size, got one for {captured.graph.batch}.")
+        where = where_samples_meet(captured)
+    if where:
+        raise InputError(f"The samples of a batch meet in {where}: {coupled}.")
+    return captured
+
+
+def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
+    """Return the box of inputs: as given, or that of pixels after normalization."""
+    if given is not None:
+        low, high = (torch.as_tensor(v, dtype=torch.float64).expand(shape).flatten() for v in given)
+        if not bool((low < high).all()):
+            raise InputError("Expected a box with low < high in every entry.")
+        return low, high
+    scale = getattr(train, "normalization", None)
+    if scale is None or getattr(scale, "name", "raw") == "raw":
+        return None
+    ends = [scale(torch.full((1, *shape), float(v), dtype=torch.float64)).flatten() for v in (0.0, scale.top)]
+    return ends[0], ends[1]
+
+
+def _cells(box: tuple[Tensor, Tensor] | None, seed: int) -> Partition | None:
+    """Return the cells of random centres in a box."""
+    if box is None:
+        return None
+    low, high = box
+    source = torch.Generator().manual_seed(seed)
+    centres = low + (high - low) * torch.rand(CENTRES, len(low), generator=source, dtype=torch.float64)
+    return voronoi(centres, low.tolist(), high.tolist())
+
+
+def _unchecked(partition: Partition | None) -> Partition | None:
+    """Return a partition for data that the bound is not about: it may be built from these."""
+    if partition is None:
+        return None
+    return Partition(partition.name, partition.cells, partition.diameters, partition.assign)
+
+
+def _size(data: Any) -> int:
+    """Return the number of samples if it is known without a pass."""
+    if isinstance(data, tuple | list) and data and isinstance(data[0], Tensor):
+        return len(data[0])
+    return len(data) if hasattr(data, "__len__") else 0
+
+
+def _setting(
+    captured: Captured,
+    made: dict[str, Scores],
+    say: Callable[[str], None],
+    delta: float,
+    loss: str,
+    clip: float | None,
+    box: tuple[Tensor, Tensor] | None,
+    cells: Partition | None,
+    data: tuple[Any, Any],
+    tuned: bool,
+    seed: int,
+) -> Setting:
+    """Put together what the rows share; what is expensive is made when it is first asked for."""
+    train, test = made["train"], made["test"]
+
+    @functools.cache
+    def noisy() -> Any:
+        say("noise in the weights")
+        labels = train.labels[train.chosen]
+        return posterior(captured, train.some, labels, train.errors / train.samples, seed)
+
+    where = functools.cache(lambda: cells_of(cells, train, test))
+    network = Network(captured, say)
+    return Setting(network, train, test, delta, loss, clip, box, where, noisy, data, tuned)
+
+
+def _table(
+    setting: Setting,
+    only: Sequence[str] | None,
+    folder: Path | None,
+    settings: tuple[object, ...],
+    say: Callable[[str], None],
+) -> tuple[list[BoundRow], list[str]]:
+    """Return all rows, those that are kept in the folder read from there; what is stopped keeps what is finished."""
+    known = [name for name, _ in ROWS]
+    unknown = [name for name in only or () if name not in known]
+    if unknown:
+        raise InputError(f"Unknown bound {unknown[0]!r}. Known bounds: {', '.join(known)}.")
+    code = hashlib.sha256(repr(settings).encode()).hexdigest()[:16]
+    file = None if folder is None else folder / f"rows-{code}.json"
+    kept: dict[str, Any] = json.loads(file.read_text()) if file is not None and file.exists() else {}
+    rows: list[BoundRow] = []
+    messages: list[str] = []
+    try:
+        for name, make in ROWS:
+            if only is not None and name not in only:
+                continue
+            if name not in kept:
+                say(f"bound: {name}")
+                kept[name] = [to_plain(row) for row in _made(name, make, setting)]
+                if file is not None:
+                    file.write_text(json.dumps(kept))
+            rows += [row_from(data) for data in kept[name]]
+    except KeyboardInterrupt:
+        messages.append(f"stopped after {len(rows)} rows")
+    return rows, messages
+
+
+def _made(name: str, make: Callable[[Setting], BoundRow | list[BoundRow]], setting: Setting) -> list[BoundRow]:
+    """Make a row, or say why it does not apply."""
+    try:
+        found = make(setting)
+    except RefusedError as error:
+        return [BoundRow.refused(name, str(error))]
+    return found if isinstance(found, list) else [found]
+
+
+def _truth(setting: Setting) -> dict[str, Any]:
+    """Return errors and their gap."""
+    train, test = (s.errors / s.samples for s in (setting.train, setting.test))
+    return {
+        "train_error": train,
+        "test_error": test,
+        "gap": test - train,
+        "train_samples": setting.train.samples,
+        "test_samples": setting.test.samples,
+        "classes": setting.train.classes,
+        "delta": setting.delta,
+        "loss": setting.loss,
+    }
+
+
+def _margins(setting: Setting) -> dict[str, Any]:
+    """Return quantiles of the training margins: raw, over the certified constant, over the complexity, in the input."""
+    margins = setting.train.margins
+    levels = torch.tensor(_LEVELS, dtype=torch.float64)
+
+    def quantiles(x: Tensor) -> dict[str, float]:
+        return dict(zip(map(str, _LEVELS), torch.quantile(x.double(), levels).tolist(), strict=True))
+
+    raw = quantiles(margins)
+    out: dict[str, Any] = {"raw": raw}
+    constant = setting.network.constant.value * 2**0.5
+    out["certified distance"] = {k: max(v, 0.0) / constant for k, v in raw.items()}
+    try:
+        scale = spectral_complexity(setting.network.chain)
+        size = torch.tensor(scale).exp() * setting.network.inputs_norm(setting.train) / setting.train.samples
+        out["over spectral complexity"] = {k: v / float(size) for k, v in raw.items()}
+    except RefusedError as error:
+        out["over spectral complexity"] = {"refused": str(error)}
+    some, slopes = gradient_norms(setting.network, setting.train)
+    out["first-order distance"] = quantiles(some / slopes.clamp_min(1e-300))
+    for place, values in layer_margins(setting.network, setting.train).items():
+        out[f"distance in {place}"] = quantiles(values)
+    return out

@@ -1,0 +1,192 @@
+"""One pass over labelled data: scores of every sample, and what the bounds need of the inputs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.generalization.margins import margins
+from normscope.generalization.partition import Partition
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import run
+
+#: Samples of a batch made from whole tensors, and random inputs that are kept.
+_BATCH, KEPT = 256, 1920
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a network says about a data set.
+
+    Attributes:
+        outputs: scores, one row for each sample.
+        labels: the right classes.
+        cells: the cell of each input.
+        square: sum of the squared norms of the inputs.
+        largest: the largest entry of an input, without sign.
+        some: random inputs, for measurements at single points.
+        chosen: their places among the samples.
+        refusal: why the partition may not be used, if it was built from these inputs.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+    cells: Tensor
+    square: float
+    largest: float
+    some: Tensor
+    chosen: Tensor
+    refusal: str = ""
+
+    @property
+    def samples(self) -> int:
+        """Return how many samples there are."""
+        return len(self.labels)
+
+    @property
+    def margins(self) -> Tensor:
+        """Return the margin of every sample in float64."""
+        return margins(self.outputs.double(), self.labels)
+
+    @property
+    def errors(self) -> int:
+        """Return how many samples are wrong; a tie is wrong."""
+        return int((self.margins <= 0).sum())
+
+    @property
+    def classes(self) -> int:
+        """Return how many classes there are."""
+        return self.outputs.shape[1]
+
+
+def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of inputs and integer labels from a pair of tensors, a loader, or a data set of ours.
+
+    Raises:
+        InputError: if there are no labels, or they are no classes.
+    """
+    if isinstance(data, tuple | list) and len(data) == 2 and all(isinstance(t, Tensor) for t in data):
+        x, y = data
+        if len(x) != len(y):
+            raise InputError(f"Expected as many labels as inputs in {what}, got {len(y)} and {len(x)}.")
+        data = list(zip(x.split(_BATCH), y.split(_BATCH), strict=True))
+    for batch in data:
+        if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
+            raise InputError(f"Expected (inputs, labels) in {what}: bounds on the error need labels.")
+        inputs, labels = batch
+        if labels.is_floating_point() or labels.ndim != 1:
+            raise InputError(
+                f"Expected one integer class per sample in {what}, got labels of shape {tuple(labels.shape)} and type "
+                f"{str(labels.dtype).removeprefix('torch.')}. Bounds are for classification."
+            )
+        yield inputs, labels.long()
+
+
+def scored(
+    captured: Captured, data: Any, what: str, partition: Partition | None, seed: int, say: Callable[[str], None]
+) -> Scores:
+    """Run a network over labelled data once.
+
+    Args:
+        captured: the network.
+        data: as :func:`labelled` takes it.
+        what: ``train`` or ``test``.
+        partition: whose cells are wanted.
+        seed: of the random inputs that are kept.
+        say: progress.
+
+    Raises:
+        InputError: if the data or the outputs are not those of a classifier.
+    """
+    outputs, truth, cells = [], [], []
+    square, largest, seen, refusal = 0.0, 0.0, 0, ""
+    kept = _Kept(seed)
+    for inputs, labels in labelled(data, what):
+        if not inputs.is_floating_point():
+            raise InputError(f"Expected floating-point inputs in {what}, got {inputs.dtype}.")
+        scores = class_scores(captured, captured.tensors, inputs)
+        if int(labels.min()) < 0 or int(labels.max()) >= scores.shape[1]:
+            raise InputError(f"Expected labels from 0 to {scores.shape[1] - 1} in {what}, got {int(labels.max())}.")
+        outputs.append(scores)
+        truth.append(labels)
+        flat = inputs.flatten(1)
+        if partition is not None and not refusal:
+            try:
+                partition.require_independent(flat)
+                cells.append(partition.assign(flat))
+            except InputError as error:
+                refusal = str(error)
+        kept.add(inputs)
+        square += float(flat.double().square().sum())
+        largest = max(largest, float(flat.abs().max()))
+        seen += len(labels)
+        say(f"scores of {what}: {seen} samples")
+    if not outputs:
+        raise InputError(f"The {what} data is empty.")
+    index = torch.cat(cells) if cells and not refusal else torch.zeros(seen, dtype=torch.long)
+    return Scores(torch.cat(outputs), torch.cat(truth), index, square, largest, kept.inputs, kept.places, refusal)
+
+
+def class_scores(captured: Captured, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
+    """Return the scores of a network, with other tensors perhaps.
+
+    Raises:
+        InputError: if it has no row of class scores per sample.
+    """
+    with torch.no_grad():
+        found = run(captured.graph, tensors, [inputs.to(captured.example[0].dtype)])
+    scores = found[0]
+    if len(found) != 1 or scores.ndim != 2 or len(scores) != len(inputs) or scores.shape[1] < 2:
+        raise InputError(
+            f"Expected one row of class scores per sample, got outputs of shape {tuple(scores.shape)}. Bounds are for "
+            "classifiers."
+        )
+    return scores
+
+
+class _Kept:
+    """A uniformly random part of a stream: those with the smallest random keys."""
+
+    def __init__(self, seed: int) -> None:
+        self.source = torch.Generator().manual_seed(seed)
+        self.keys, self.places, self.inputs, self.seen = torch.zeros(0), torch.zeros(0).long(), torch.zeros(0), 0
+
+    def add(self, batch: Tensor) -> None:
+        """Look at a batch."""
+        keys = torch.cat([self.keys, torch.rand(len(batch), generator=self.source, dtype=torch.float64)])
+        places = torch.cat([self.places, torch.arange(self.seen, self.seen + len(batch))])
+        order = keys.argsort()[:KEPT]
+        inputs = torch.cat([self.inputs, batch]) if self.seen else batch
+        self.keys, self.places, self.inputs = keys[order], places[order], inputs[order]
+        self.seen += len(batch)
+
+
+def stored(folder: Path | None, key: str, make: Callable[[], Scores]) -> Scores:
+    """Return scores kept in a folder under a key, or make and keep them: a table can go on where it stopped."""
+    if folder is None:
+        return make()
+    file = folder / f"{key}.pt"
+    if file.exists():
+        return Scores(**torch.load(file, weights_only=True))
+    found = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    part = file.with_suffix(".part")
+    torch.save(vars(found), part)
+    part.replace(file)
+    return found
+
+
+def fingerprint(captured: Captured, *more: object) -> str:
+    """Return a name for a network and how it is looked at, from all of its numbers."""
+    digest = hashlib.sha256(repr(more).encode())
+    for name, tensor in sorted(captured.tensors.items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,100 @@
+"""``normscope bounds``: every generalization bound of a classifier beside its true gap."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from normscope.cli.console import Stages, guarded, show
+from normscope.cli.loading import Named, load
+from normscope.cli.options import MODEL, DataRoot, Json, Limit, Mode, Normalize, Quiet, Seed, WeightsFile
+from normscope.cli.specification import checked_folder, split_commas, writing
+from normscope.cli.streams import aside
+from normscope.core.errors import InputError
+
+_DATA = "digits, mnist, fashion-mnist, cifar10 (its {0} split), or a tensor file with labels."
+FILE, PAGE = "bounds.json", "bounds.html"
+
+
+@guarded
+def bounds(
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    train: Annotated[str, typer.Option(help="Training data: " + _DATA.format("train"), show_default=False)],
+    test: Annotated[str, typer.Option(help="Test data: " + _DATA.format("test"), show_default=False)],
+    weights: WeightsFile = None,
+    data_root: DataRoot = None,
+    normalize: Normalize = None,
+    limit: Limit = None,
+    delta: Annotated[float, typer.Option(help="Probability with which each certificate may fail.")] = 0.05,
+    loss: Annotated[str, typer.Option(help="For Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
+    clip: Annotated[float | None, typer.Option(help="Least probability in cross-entropy.")] = None,
+    box: Annotated[str | None, typer.Option(help="LOW,HIGH of inputs, known before the data; pixels have one.")] = None,
+    tuned_on_test: Annotated[bool, typer.Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
+    mode: Mode = "running",
+    only: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command goes on where it stopped.")
+    ] = None,
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Compute every generalization bound of a classifier: value, vacuous or not, certificate or not, beside the truth.
+
+    Bounds that do not apply are refused with the reason. The first row, from test samples alone, is the one to beat.
+    """
+    folder = None if out is None else checked_folder(out)
+    region = None if box is None else _ends(box)
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+        stages("loading torch")
+        from normscope.analysis.bounds.run import bounds as computed
+        from normscope.zoo.data.load import load_data
+
+        loaded = load(Named(model, weights, train, data_root, "train", limit, normalize, None), seed, stages)
+        other = load_data(test, data_root, "test", limit, normalize=normalize)
+        with loaded.home.open():
+            found = computed(
+                loaded.model,
+                train=loaded.data,
+                test=other,
+                delta=delta,
+                loss=loss,
+                clip=clip,
+                box=region,
+                tuned_on_test=tuned_on_test,
+                mode=mode,
+                only=None if only is None else [name.strip() for name in only.split(";")],
+                folder=None if folder is None else folder / "kept",
+                name=model,
+                seed=seed,
+                progress=stages,
+            )
+    from normscope.report.bounds import bounds_page, bounds_sections
+
+    if folder is not None:
+        from normscope.core.files import write_text
+
+        with writing(folder):
+            found.save(folder / FILE)
+            write_text(folder / PAGE, bounds_page(found))
+    if json:
+        print(found.to_json())
+    elif not quiet:
+        show(bounds_sections(found))
+        if folder is not None:
+            print(f"\nopen: {folder / PAGE}")
+
+
+def _ends(text: str) -> tuple[float, float]:
+    """Return the ends of a box.
+
+    Raises:
+        InputError: if these are not two numbers.
+    """
+    try:
+        low, high = map(float, split_commas(text))
+    except ValueError:
+        raise InputError(f"Expected --box LOW,HIGH, two numbers, got {text!r}.") from None
+    return low, high

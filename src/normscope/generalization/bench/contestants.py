@@ -1,0 +1,135 @@
+"""Bounds that the bench knows by name: ours, as they are printed, and two that are false."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from normscope.generalization.bartlett import bartlett_bound
+from normscope.generalization.bench.draw import Cells, Draw
+from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
+from normscope.generalization.chain_layer import ChainLayer
+from normscope.generalization.compression import occam
+from normscope.generalization.held_out import clopper_pearson
+from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
+from normscope.generalization.rademacher import golowich_bound, row_norm_bound
+from normscope.generalization.than_phan import than_phan_bound
+from normscope.generalization.vc import vc_gap
+
+#: A bound on the risk of the model of a draw; NaN where it says nothing about such a model.
+Bound = Callable[[Draw, float], float]
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A bound with its name.
+
+    Attributes:
+        name: how it is called.
+        bound: what it computes.
+        randomized: whether it speaks about the randomized model of a draw.
+    """
+
+    name: str
+    bound: Bound
+    randomized: bool = False
+
+
+def _held_out(draw: Draw, delta: float) -> float:
+    if not np.isin(draw.fresh, (0.0, 1.0)).all():
+        return math.nan
+    return clopper_pearson(int(draw.fresh.sum()), len(draw.fresh), delta).value
+
+
+def _local(cells: Cells) -> float:
+    """Return ``sum_i (m_i/m) min(1, L_i D_i)`` over occupied cells: no loss in [0, 1] moves by more than one."""
+    counts = cells.counts
+    terms = np.minimum(1.0, cells.constants * np.where(cells.constants > 0, cells.diameters, 1.0))
+    return float((counts * terms).sum() / counts.sum())
+
+
+def _theorem_20(draw: Draw, delta: float) -> float:
+    counts = draw.cells.counts
+    tight = g_tight(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta / 2).value
+    variation = g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
+    return draw.train_error + _local(draw.cells) + min(tight, variation)
+
+
+def _printed(cells: Cells, draw: Draw, delta: float) -> float:
+    counts = cells.counts
+    return (
+        draw.train_error + _local(cells) + g_paper(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta).value
+    )
+
+
+def _than_phan(draw: Draw, delta: float) -> float:
+    counts = np.bincount(draw.cells.index, minlength=len(draw.cells.constants)).tolist()
+    return draw.train_error + than_phan_bound(counts, delta / 5, 100.0, 4 * delta / 5).value
+
+
+def _occam(draw: Draw, delta: float) -> float:
+    if draw.bits == math.inf or not np.isin(draw.losses, (0.0, 1.0)).all():
+        return math.nan
+    return occam(int(draw.losses.sum()), draw.samples, draw.bits, delta).value
+
+
+def _vc(draw: Draw, delta: float) -> float:
+    if draw.dimension == math.inf:
+        return math.nan
+    return draw.train_error + vc_gap(draw.dimension, draw.samples, delta).value
+
+
+def _margin(bound: Callable[..., object]) -> Bound:
+    def of_draw(draw: Draw, delta: float) -> float:
+        if draw.weights is None:
+            return math.nan
+        layers = [ChainLayer.of(torch.tensor(np.stack([0 * draw.weights, draw.weights])))]
+        size = float(np.linalg.norm(draw.inputs))
+        gammas = np.quantile(draw.margins[draw.margins > 0], (0.5, 0.9))
+        found = [
+            float((draw.margins <= g).mean()) + bound(layers, size, float(g), draw.samples, delta).value  # type: ignore[attr-defined]
+            for g in gammas
+        ]
+        return min(found)
+
+    return of_draw
+
+
+def _pac_bayes(form: Callable[[float, float, int, float], float]) -> Bound:
+    def of_draw(draw: Draw, delta: float) -> float:
+        if draw.posterior is None:
+            return math.nan
+        loss, divergence, _ = draw.posterior
+        return form(loss, divergence, draw.samples, delta)
+
+    return of_draw
+
+
+_ALL = (
+    Contestant("held-out", _held_out),
+    Contestant("theorem-20", _theorem_20),
+    Contestant("theorem-20-printed", lambda draw, delta: _printed(draw.cells, draw, delta)),
+    Contestant("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
+    Contestant("than-phan", _than_phan),
+    Contestant("occam", _occam),
+    Contestant("vc", _vc),
+    Contestant("golowich", _margin(golowich_bound)),
+    Contestant("row-norms", _margin(row_norm_bound)),
+    Contestant("bartlett", _margin(bartlett_bound)),
+    Contestant(
+        "pac-bayes-mcallester", _pac_bayes(lambda q, k, m, d: q + pac_bayes_bound(k, m, d).value), randomized=True
+    ),
+    Contestant("pac-bayes-kl", _pac_bayes(lambda q, k, m, d: pac_bayes_kl(q, k, m, d).value), randomized=True),
+    Contestant(
+        "pac-bayes-quadratic", _pac_bayes(lambda q, k, m, d: pac_bayes_quadratic(q, k, m, d).value), randomized=True
+    ),
+    Contestant("pac-bayes-lambda", _pac_bayes(lambda q, k, m, d: pac_bayes_lambda(q, k, m, d).value), randomized=True),
+)
+#: Bounds by name.
+CONTESTANTS = {c.name: c for c in _ALL}
+#: Those that are known to be false.
+FALSE = ("theorem-20-data-partition", "than-phan")

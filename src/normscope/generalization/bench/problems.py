@@ -1,0 +1,168 @@
+"""Problems whose risk is known exactly, each with a model that is chosen after the sample is seen.
+
+Inputs are uniform on [0, 1] except for the Gaussian mixture. The fixed partition is a grid of ten intervals, for each
+label apart where labels matter. One problem has a partition drawn after the data: a union of tiny intervals around the
+samples, and the rest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.special import ndtr
+
+from normscope.generalization.bench.draw import Array, Cells, Draw, Indices
+
+#: Samples of a draw, fresh samples beside them, and cells of the grid.
+SAMPLES, FRESH, GRID = 20_000, 1_000, 10
+_TINY = 1e-9
+_STEEP = 1e12
+
+Problem = Callable[[np.random.Generator], Draw]
+
+
+def memorizer(rng: np.random.Generator) -> Draw:
+    """A model that is right exactly at its samples: no training error, risk one."""
+    x = rng.random(SAMPLES)
+    zero, y = np.zeros(SAMPLES), np.zeros(SAMPLES, dtype=np.int64)
+    return _draw(x, y, zero, 1.0, np.ones(FRESH), constant=_STEEP)
+
+
+def partition_after(rng: np.random.Generator) -> Draw:
+    """Loss zero near samples and one elsewhere: constant on each of two cells that were drawn after the data."""
+    x = rng.random(SAMPLES)
+    ends = np.sort(x)
+    near = np.minimum(np.diff(ends), 2 * _TINY).sum() + min(ends[0], _TINY) + min(1 - ends[-1], _TINY)
+    zero, y = np.zeros(SAMPLES), np.zeros(SAMPLES, dtype=np.int64)
+    after = Cells(y, np.zeros(2), np.ones(2))
+    fresh = rng.random(FRESH)
+    at = np.searchsorted(ends, fresh)
+    gaps = np.minimum(np.abs(fresh - ends[np.clip(at, 0, SAMPLES - 1)]), np.abs(fresh - ends[np.clip(at - 1, 0, None)]))
+    return _draw(x, y, zero, 1.0 - float(near), (gaps > _TINY).astype(float), constant=1 / _TINY, after=after)
+
+
+def random_labels(rng: np.random.Generator) -> Draw:
+    """Coins for labels, and the best of 2^10 tables over the grid: every model has risk one half."""
+    x, y = rng.random(SAMPLES), rng.integers(0, 2, SAMPLES)
+    place = _place(x)
+    ones = np.bincount(place, weights=y, minlength=GRID)
+    table = (2 * ones > np.bincount(place, minlength=GRID)).astype(np.int64)
+    losses = (table[place] != y).astype(float)
+    return _draw(
+        x, y, losses, 0.5, rng.integers(0, 2, FRESH).astype(float), constant=0.0, pure=True, bits=GRID, dimension=GRID
+    )
+
+
+def constant(rng: np.random.Generator) -> Draw:
+    """A model that always says zero; labels are one with a probability that is known."""
+    risk = 0.02
+    x, y = rng.random(SAMPLES), (rng.random(SAMPLES) < risk).astype(np.int64)
+    fresh = (rng.random(FRESH) < risk).astype(float)
+    return _draw(x, y, y.astype(float), risk, fresh, constant=0.0, pure=True, bits=0, dimension=1)
+
+
+def nearest_neighbour(rng: np.random.Generator) -> Draw:
+    """The label of the nearest sample; a tenth of all labels is turned, so the model learns them by heart."""
+    noise = 0.1
+    x = np.sort(rng.random(SAMPLES))
+    true = (x > 0.5).astype(np.int64)
+    y = np.where(rng.random(SAMPLES) < noise, 1 - true, true)
+    ends = np.concatenate([[0.0], (x[1:] + x[:-1]) / 2, [1.0]])
+    left = np.clip(0.5 - ends[:-1], 0, np.diff(ends))  # of each sample's interval the part below one half
+    wrong = np.where(y == 1, left, np.diff(ends) - left)
+    risk = float(noise + (1 - 2 * noise) * wrong.sum())
+    u = rng.random(FRESH)
+    told = y[np.clip(np.searchsorted(ends, u) - 1, 0, SAMPLES - 1)]
+    labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
+    return _draw(x, y, np.zeros(SAMPLES), risk, (told != labels).astype(float), constant=_STEEP, pure=True)
+
+
+def gaussian_mixture(rng: np.random.Generator) -> Draw:
+    """Two Gaussians in ten dimensions and the line through their sample means: the risk is a normal tail."""
+    d = 10
+    mean = np.full(d, 1.0 / math.sqrt(d))
+    y = rng.integers(0, 2, SAMPLES)
+    x = rng.standard_normal((SAMPLES, d)) + np.outer(2 * y - 1, mean)
+    w = (x * (2 * y - 1)[:, None]).mean(0)
+    margins = (2 * y - 1) * (x @ w)
+    risk = float(ndtr(-(w @ mean) / np.linalg.norm(w)))
+    z = rng.standard_normal((FRESH, d)) + mean
+    cells = Cells(y.astype(np.int64), np.full(2, _STEEP), np.full(2, np.inf))
+    fresh = (z @ w <= 0).astype(float)
+    return Draw(x, y, (margins <= 0).astype(float), risk, fresh, cells, cells, dimension=d, weights=w, margins=margins)
+
+
+def oscillation(rng: np.random.Generator) -> Draw:
+    """Waves ``(1 + sin(2 pi k x + p))/2`` as losses, the best of 64 phases: Lipschitz, risk exactly one half."""
+    waves = 3
+    x = rng.random(SAMPLES)
+    phases = np.arange(64) * (2 * math.pi / 64)
+    angle = 2 * math.pi * waves * x
+    means = 0.5 + 0.5 * (np.sin(angle).mean() * np.cos(phases) + np.cos(angle).mean() * np.sin(phases))
+    phase = phases[int(np.argmin(means))]
+    losses = 0.5 + 0.5 * np.sin(angle + phase)
+    fresh = 0.5 + 0.5 * np.sin(2 * math.pi * waves * rng.random(FRESH) + phase)
+    zero = np.zeros(SAMPLES, dtype=np.int64)
+    return _draw(x, zero, losses, 0.5, fresh, constant=math.pi * waves, bits=6)
+
+
+def thresholds(rng: np.random.Generator) -> Draw:
+    """64 thresholds, labels with noise: the best one, and a randomized one whose risk and divergence are sums."""
+    noise, places = 0.1, (np.arange(64) + 0.5) / 64
+    x = rng.random(SAMPLES)
+    y = np.where(rng.random(SAMPLES) < noise, x <= 0.5, x > 0.5).astype(np.int64)
+    order = np.argsort(x)
+    ones = np.concatenate([[0], np.cumsum(y[order])])
+    below = np.searchsorted(x[order], places)
+    errors = (ones[below] + (SAMPLES - below) - (ones[-1] - ones[below])) / SAMPLES
+    risks = noise + (1 - 2 * noise) * np.abs(places - 0.5)
+    weights = np.exp(-200.0 * (errors - errors.min()))
+    q = weights / weights.sum()
+    divergence = float(np.sum(np.where(q > 0, q * np.log(np.maximum(q * 64, 1e-300)), 0.0)))
+    best = int(np.argmin(errors))
+    losses = ((x > places[best]) != y).astype(float)
+    u = rng.random(FRESH)
+    labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
+    fresh = ((u > places[best]) != labels).astype(float)
+    posterior = (float(q @ errors), max(0.0, divergence), float(q @ risks))
+    draw = _draw(x, y, losses, float(risks[best]), fresh, constant=_STEEP, pure=True, bits=6, dimension=1)
+    return Draw(**{**vars(draw), "posterior": posterior})
+
+
+#: Problems by name.
+PROBLEMS: dict[str, Problem] = {
+    "memorizer": memorizer,
+    "partition after the data": partition_after,
+    "random labels": random_labels,
+    "constant": constant,
+    "nearest neighbour": nearest_neighbour,
+    "Gaussian mixture": gaussian_mixture,
+    "oscillation": oscillation,
+    "thresholds": thresholds,
+}
+
+
+def _place(x: Array) -> Indices:
+    """Return the cell of the grid of each number in [0, 1]."""
+    return np.minimum((x * GRID).astype(np.int64), GRID - 1)
+
+
+def _draw(
+    x: Array,
+    y: Indices,
+    losses: Array,
+    risk: float,
+    fresh: Array,
+    *,
+    constant: float,
+    pure: bool = False,
+    after: Cells | None = None,
+    bits: float = math.inf,
+    dimension: float = math.inf,
+) -> Draw:
+    """Put a draw on [0, 1] together; with ``pure`` the cells of the grid are taken for each label apart."""
+    index = _place(x) * 2 + y if pure else _place(x)
+    cells = Cells(index, np.full(GRID * (1 + pure), constant), np.full(GRID * (1 + pure), 1 / GRID))
+    return Draw(x[:, None], y, losses, risk, fresh, cells, after or cells, dimension, bits)

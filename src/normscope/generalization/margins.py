@@ -1,0 +1,43 @@
+"""Margins of a classifier: raw, and over what makes them a distance."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.statement import statement
+
+
+def margins(scores: Tensor, classes: Tensor) -> Tensor:
+    r"""Return ``f_y - max_{j != y} f_j`` of every sample; positive where the class is right.
+
+    Args:
+        scores: of shape (samples, classes), at least two classes.
+        classes: the right ones, of shape (samples,).
+
+    >>> margins(torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([0, 0])).tolist()
+    [1.5, -3.0]
+    """
+    index = classes.unsqueeze(1)
+    right = scores.gather(1, index).squeeze(1)
+    others = scores.scatter(1, index, float("-inf"))
+    return right - others.amax(1)
+
+
+@statement("normscope", "Proposition GEN-9", holds="the share that margin bounds add to")
+def margin_loss(margin: Tensor, gamma: float) -> float:
+    """Return the share of samples whose margin is at most gamma.
+
+    >>> margin_loss(torch.tensor([0.5, 1.5, -1.0, 3.0]), 1.0)
+    0.5
+    """
+    return float((margin <= gamma).double().mean())
+
+
+@statement("normscope", "Proposition GEN-9", holds="between the error and the margin loss; sqrt(2)/gamma-Lipschitz")
+def ramp_loss(margin: Tensor, gamma: float) -> Tensor:
+    """Return ``min(1, max(0, 1 - margin/gamma))`` of every sample: at least the error, and Lipschitz in the scores.
+
+    >>> ramp_loss(torch.tensor([0.5, 1.5, -1.0]), 1.0).tolist()
+    [0.5, 0.0, 1.0]
+    """
+    return (1 - margin / gamma).clamp(0.0, 1.0)

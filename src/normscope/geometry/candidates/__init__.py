@@ -1,1 +1,0 @@
-"""Candidates for symmetries, found from the graph; each is verified before it is reported."""

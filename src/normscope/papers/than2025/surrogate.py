@@ -1,0 +1,204 @@
+"""A certificate for a trained network without held-out labels: a small surrogate, and where the two disagree."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.core.errors import InputError
+from normscope.core.value import Value
+from normscope.generalization.compression import by_surrogate, occam
+from normscope.generalization.held_out import clopper_pearson
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.zoo.data.load import load_data
+
+DELTA = 0.05
+#: Bits of each floating number in a code, and levels of a bias on each side of zero.
+FLOAT_BITS, BIAS_LEVELS = 32, 7
+
+
+@dataclass(frozen=True)
+class _Setting:
+    data: str
+    width: int
+    epochs: int
+    surrogate_epochs: int
+    #: Components of the inputs, hidden units and levels on each side of zero that are tried.
+    candidates: tuple[tuple[int, int, int], ...]
+
+
+_SETTINGS = {
+    "smoke": _Setting("digits", 32, 10, 20, ((12, 8, 1),)),
+    "laptop": _Setting("mnist", 128, 4, 30, ((30, 20, 3), (30, 30, 2), (30, 30, 3), (40, 30, 2))),
+}
+
+
+class QuantizedNetwork(nn.Module):
+    """``relu(W_1 z + b) W_2`` with weights on few levels: rounded forward, as if not rounded backward.
+
+    Args:
+        components: entries of ``z``.
+        width: hidden units.
+        classes: scores.
+        levels: of a weight on each side of zero.
+        source: of the first weights.
+    """
+
+    def __init__(self, components: int, width: int, classes: int, levels: int, source: torch.Generator) -> None:
+        super().__init__()
+        self.levels = levels
+        self.first = nn.Parameter(torch.randn(width, components, generator=source) / math.sqrt(components))
+        self.second = nn.Parameter(torch.randn(classes, width, generator=source) / math.sqrt(width))
+        self.bias = nn.Parameter(0.1 * torch.ones(width))
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Return scores."""
+        hidden = F.relu(z @ _rounded(self.first, self.levels)[0].T + _rounded(self.bias, BIAS_LEVELS)[0])
+        return 3 * hidden @ _rounded(self.second, self.levels)[0].T
+
+    def bits(self) -> float:
+        """Return the length of a code of the network, by the counts of its levels."""
+        parts = ((self.first, self.levels), (self.second, self.levels), (self.bias, BIAS_LEVELS))
+        return math.fsum(code_bits(_rounded(t, n)[1], n) + FLOAT_BITS for t, n in parts)
+
+
+def _rounded(weight: Tensor, levels: int) -> tuple[Tensor, Tensor]:
+    """Return a weight on its levels, with the gradient of the weight itself, and the levels as integers."""
+    scale = 2 * weight.detach().abs().mean() + 1e-12
+    codes = (weight.detach() / scale * levels).clamp(-levels, levels).round()
+    return weight + (codes / levels * scale - weight).detach(), codes.long()
+
+
+def code_bits(codes: Tensor, levels: int) -> float:
+    """Return the bits of integers from ``-levels`` to ``levels``: a table of their counts, then an arithmetic code.
+
+    >>> round(code_bits(torch.tensor([0, 0, 1, 1]), 1), 6)
+    12.0
+    """
+    counts = torch.bincount(codes.flatten() + levels, minlength=2 * levels + 1).double()
+    share = counts[counts > 0] / counts.sum()
+    entropy = float(-(share * share.log2()).sum()) * codes.numel()
+    return entropy + 2 + 2 * levels * math.ceil(math.log2(codes.numel() + 1))
+
+
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Train a network, a small surrogate beside it, and bound the error of the first without held-out labels.
+
+    Of the test images, without labels, one half gives the principal components that surrogates see, before the training
+    data is looked at; the other half shows how often the network and its surrogate disagree.
+
+    Args:
+        scale: ``smoke`` (digits) or ``laptop`` (MNIST).
+        seed: of weights and order.
+        data_root: folder of MNIST.
+        progress: called with a line of text at each step.
+    """
+    setting = _SETTINGS[scale]
+    (x, y), (u, v) = (_data(setting.data, split, data_root) for split in ("train", "test"))
+    source = torch.Generator().manual_seed(seed)
+    progress("training the network")
+    network = _network(x, y, setting, source, seed)
+    with torch.no_grad():
+        decisions = network(u).argmax(1)
+    half = len(u) // 2
+    rows: list[tuple[tuple[int, int, int], float, int, Value, QuantizedNetwork, Callable[[Tensor], Tensor]]] = []
+    for candidate in setting.candidates:
+        components, width, levels = candidate
+        progress(f"training a surrogate: {components} components, {width} units, {2 * levels + 1} levels")
+        project = components_of(u[:half], components)
+        small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
+        _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
+        with torch.no_grad():
+            errors = int((small(project(x)).argmax(1) != y).sum())
+        bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
+        rows.append((candidate, small.bits(), errors, bound, small, project))
+    best = min(rows, key=lambda r: r[3].log)
+    with torch.no_grad():
+        apart = int((best[4](best[5](u[half:])).argmax(1) != decisions[half:]).sum())
+    whole = by_surrogate(best[3], apart, len(u) - half, DELTA / 2)
+    with torch.no_grad():
+        wrong = [int((network(a).argmax(1) != b).sum()) for a, b in ((x, y), (u, v))]
+    places = tuple(float(i + 1) for i in range(len(rows)))
+    lines = (
+        Line("bound on the surrogate's error", places, tuple(r[3].value for r in rows)),
+        Line("its training error", places, tuple(r[2] / len(x) for r in rows)),
+        Line("bound on the network's error", places, (whole.value,) * len(rows), dashed=True),
+        Line("the network's test error", places, (wrong[1] / len(u),) * len(rows), dashed=True),
+    )
+    panels = (
+        Panel("Surrogates", "candidate", "error", lines),
+        Panel("Length of their codes", "candidate", "bits", (Line("bits", places, tuple(r[1] for r in rows)),)),
+    )
+    numbers = {
+        "bound on the network's error": whole.value,
+        "bound on the surrogate's error": best[3].value,
+        "disagreement": apart / (len(u) - half),
+        "bits": best[1],
+        "surrogate's training error": best[2] / len(x),
+        "network's test error": wrong[1] / len(u),
+        "network's training error": wrong[0] / len(x),
+        "held-out limit, with labels": clopper_pearson(wrong[1], len(u), DELTA).value,
+    }
+    guess = 1 - 1 / (int(y.max()) + 1)
+    evidence = (
+        Evidence("the bound without held-out labels is below guessing", setting.data, numbers, whole.value < guess),
+        Evidence(
+            "the test error is below it",
+            setting.data,
+            {"test error": wrong[1] / len(u)},
+            wrong[1] / len(u) <= whole.value,
+        ),
+    )
+    facts = {**asdict(setting), "seed": seed, "delta": DELTA, "samples": len(x), "unlabelled": len(u)}
+    return Study("surrogate", "A network certified by a surrogate", scale, facts, panels, evidence)
+
+
+def components_of(inputs: Tensor, count: int) -> Callable[[Tensor], Tensor]:
+    """Return the map to the first principal components of some inputs, each of variance one there."""
+    mean = inputs.mean(0)
+    centred = (inputs - mean).double()
+    values, vectors = torch.linalg.eigh(centred.T @ centred / len(inputs))
+    basis = (vectors[:, -count:] / values[-count:].clamp_min(1e-12).sqrt()).to(inputs.dtype)
+    return lambda x: (x - mean) @ basis
+
+
+def _data(name: str, split: str, root: Path | None) -> tuple[Tensor, Tensor]:
+    """Return flat images and labels."""
+    images, labels = load_data(name, root, split).tensors()
+    if labels is None:
+        raise InputError(f"Expected labelled data, but {name} has no labels.")
+    return images.flatten(1), labels.long()
+
+
+def _network(x: Tensor, y: Tensor, setting: _Setting, source: torch.Generator, seed: int) -> nn.Module:
+    """Train the network that is to be certified: one hidden layer with BatchNorm, nothing about it is special."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(seed)
+        net = nn.Sequential(
+            nn.Linear(x.shape[1], setting.width),
+            nn.BatchNorm1d(setting.width),
+            nn.ReLU(),
+            nn.Linear(setting.width, int(y.max()) + 1),
+        )
+    _fit(net, x, y, setting.epochs, 2e-3, 256, source)
+    return net.eval()
+
+
+def _fit(net: nn.Module, x: Tensor, y: Tensor, epochs: int, rate: float, batch: int, source: torch.Generator) -> None:
+    """Train in place with Adam and a rate that falls to zero."""
+    optimizer = torch.optim.Adam(net.parameters(), rate)
+    steps = epochs * math.ceil(len(x) / batch)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    for _ in range(epochs):
+        for chosen in torch.randperm(len(x), generator=source).split(batch):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x[chosen]), y[chosen]).backward()
+            optimizer.step()
+            schedule.step()

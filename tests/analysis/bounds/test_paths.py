@@ -1,0 +1,56 @@
+"""The path norm: by multiplying matrices of absolute values, BatchNorm folded, refused where nothing is summed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
+from normscope.graph.interpreter import run
+
+from .conftest import captured_of
+
+
+def test_product_of_absolute_values() -> None:
+    """Of an MLP, biases as paths from a constant."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    a, b, c, d = (p.detach().double().abs() for p in net.parameters())
+    expected = (c @ (a @ torch.ones(3, dtype=torch.float64) + b) + d).sum()
+    assert math.exp(log_path_norm(captured_of(net, 2, 3))) == pytest.approx(float(expected))
+
+
+def test_folding_is_the_same_network(residual: Any) -> None:
+    """And the path norm does not move when the weight before BatchNorm is rescaled with its statistics."""
+    captured = captured_of(residual, 2, 1, 8, 8)
+    tensors, statistics = folded_tensors(captured)
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with torch.no_grad():
+        found = run(captured.graph, tensors, [x], dtype=torch.float64)[0]
+        assert torch.allclose(found, residual.double()(x), atol=1e-9)
+    assert len(statistics) == 2
+    before = log_path_norm(captured_of(residual.float(), 2, 1, 8, 8))
+    with torch.no_grad():
+        residual.first.weight *= 1000
+        residual.norm.running_mean *= 1000
+        residual.norm.running_var.copy_((residual.norm.running_var + residual.norm.eps) * 1e6 - residual.norm.eps)
+    assert log_path_norm(captured_of(residual, 2, 1, 8, 8)) == pytest.approx(before, abs=1e-5)
+
+
+@pytest.mark.parametrize("layer", [nn.Tanh(), nn.LayerNorm(4), nn.Softmax(1)])
+def test_refused(layer: nn.Module) -> None:
+    """No sums over paths."""
+    with pytest.raises(RefusedError, match="sum over paths"):
+        log_path_norm(captured_of(nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), 2, 3))
+
+
+def test_batch_norm_without_scale_is_refused() -> None:
+    """There is nothing to fold into."""
+    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU(), nn.Linear(4, 2))
+    with pytest.raises(RefusedError, match="BatchNorm"):
+        folded_tensors(captured_of(net, 2, 3))

@@ -1,0 +1,89 @@
+"""The rows: each against a second evaluation from its parts, none of the certificates below the truth."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from normscope.analysis.bounds.rows import ROWS
+from normscope.analysis.bounds.run import bounds
+from normscope.generalization import clopper_pearson, grid, margin_loss
+from normscope.generalization.margins import margins
+
+
+@pytest.fixture(scope="module")
+def table(trained: Any) -> Any:
+    """Return the whole table."""
+    model, train, test = trained
+    return bounds(model, train=train, test=test, box=(0.0, 1.0))
+
+
+def test_every_bound_has_its_row(table: Any) -> None:
+    """None is missing, none appears twice."""
+    names = [row.name for row in table.rows]
+    assert len(names) == len(set(names)) == 23
+    assert {name for name, _ in ROWS} - {"PAC-Bayes"} <= set(names)
+
+
+def test_certificates_are_above_the_truth(table: Any) -> None:
+    """For this network, its test error is below each, and a printed or sampled number is no certificate."""
+    own = [r for r in table.rows if r.status == "certificate" and r.of == "this network"]
+    assert len(own) >= 7
+    for row in own:
+        assert row.bound is not None
+        assert row.bound.value >= table.truth["test_error"]
+        assert row.bound.delta == pytest.approx(0.05)
+    for row in table.rows:
+        assert (row.status == "certificate") == (row.bound is not None and row.bound.kind.value == "probabilistic")
+    assert table.rows["Theorem 20, sampled gradients"].status == "estimate"
+    assert table.rows["Corollary 22, BatchNorm printed"].status == "scale only"
+
+
+def test_held_out_and_margins(table: Any, trained: Any) -> None:
+    """By hand from the model."""
+    model, (x, y), (u, v) = trained
+    with torch.no_grad():
+        wrong = int((model(u).argmax(1) != v).sum())
+        margin = margins(model(x).double(), y)
+    assert table.rows["held-out"].bound.value == pytest.approx(clopper_pearson(wrong, 300, 0.05).value)
+    row = table.rows["Golowich et al."]
+    gamma = row.details["gamma"]
+    assert row.details["margin_loss"] == pytest.approx(margin_loss(margin, gamma), abs=2e-3)
+    assert row.bound.value > row.details["margin_loss"]
+
+
+def test_theorem_20_from_its_parts(trained: Any) -> None:
+    """Training loss, constant times diameter, and the least of three terms; finer cells of a smaller diameter help."""
+    model, train, test = trained
+    tables = [
+        bounds(model, train=train, test=test, partition=grid([0, 0], [1, 1], [n, n]), only=["Theorem 20, repaired"])
+        for n in (1, 3)
+    ]
+    coarse, fine = (t.rows["Theorem 20, repaired"] for t in tables)
+    assert fine.details["diameter"] == pytest.approx(math.sqrt(2) / 3)
+    terms = [fine.details[name] for name in ("g tight", "g total variation", "g multinomial")]
+    assert min(terms) < fine.details["g printed"]
+    assert fine.bound.value < coarse.bound.value
+    assert fine.bound.value > min(terms)
+
+
+def test_rescaling_before_batch_norm_changes_nothing(table: Any, trained: Any) -> None:
+    """The same network with other numbers: all but what is printed stays."""
+    model, train, test = trained
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin[0].weight *= 50
+        twin[0].bias *= 50
+        twin[1].running_mean *= 50
+        twin[1].running_var.copy_((twin[1].running_var + twin[1].eps) * 2500 - twin[1].eps)
+    names = ["Theorem 20, repaired", "Corollary 22, folded", "Golowich et al.", "Bartlett et al.", "path norm"]
+    again = bounds(twin, train=train, test=test, box=(0.0, 1.0), only=[*names, "Corollary 22, BatchNorm printed"])
+    for name in names:
+        assert again.rows[name].bound.log == pytest.approx(table.rows[name].bound.log, abs=0.05)
+    printed = "Corollary 22, BatchNorm printed"
+    moved = again.rows[printed].details["log10_network"] - table.rows[printed].details["log10_network"]
+    assert moved == pytest.approx(0.0, abs=0.05)  # printed for one BatchNorm: 50 times the weight over 50 times sigma

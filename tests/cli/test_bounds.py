@@ -1,0 +1,44 @@
+"""``normscope bounds``: the table on the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+Run = Callable[..., Any]
+MODEL = "zoo:relu10[norm=bn,width=16,in_features=64]"
+DATA = ("--train", "digits", "--test", "digits", "--limit", 60)
+
+
+def test_table_and_files(run: Run) -> None:
+    """Text, a page and JSON that hold the same rows; the second run reads what was kept."""
+    result = run("bounds", MODEL, *DATA, "--out", "here", "--only", "held-out;Bartlett et al.")
+    assert result.exit_code == 0, result.stderr
+    assert "held-out" in result.stdout
+    assert "open: " in result.stdout
+    found = json.loads(Path("here/bounds.json").read_text())
+    assert [row["name"] for row in found["rows"]] == ["held-out", "Bartlett et al."]
+    assert "Bartlett" in Path("here/bounds.html").read_text()
+    again = run("bounds", MODEL, *DATA, "--out", "here", "--only", "held-out;Bartlett et al.", "--json")
+    assert json.loads(again.stdout) == found
+
+
+def test_wrong_use(run: Run) -> None:
+    """One line and exit code 2."""
+    for more, words in (
+        (("--mode", "batch"), "refused"),
+        (("--box", "1"), "--box LOW,HIGH"),
+        (("--delta", "2"), "delta"),
+        (("--only", "nothing"), "Unknown bound"),
+    ):
+        result = run("bounds", MODEL, *DATA, *more)
+        assert result.exit_code == 2, more
+        assert words in result.stderr
+
+
+def test_declared_tuning(run: Run) -> None:
+    """The held-out row is refused."""
+    result = run("bounds", MODEL, *DATA, "--tuned-on-test", "--only", "held-out", "--json")
+    assert json.loads(result.stdout)["rows"][0]["status"] == "refused"

@@ -1,0 +1,31 @@
+"""Contestants: what each says on a draw that is known by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from normscope.generalization import clopper_pearson, g_paper, occam, than_phan_bound
+from normscope.generalization.bench.contestants import CONTESTANTS, FALSE
+from normscope.generalization.bench.problems import PROBLEMS
+
+
+def test_bounds_of_a_draw() -> None:
+    """From their formulas; what says nothing about a model says so."""
+    draw = PROBLEMS["random labels"](np.random.default_rng(0))
+    found = {name: c.bound(draw, 0.05) for name, c in CONTESTANTS.items()}
+    assert found["held-out"] == clopper_pearson(int(draw.fresh.sum()), 1000, 0.05).value
+    assert found["occam"] == occam(int(draw.losses.sum()), 20_000, 10, 0.05).value
+    assert found["theorem-20-printed"] == pytest.approx(draw.train_error + g_paper(1.0, 20, 20, 20_000, 0.05).value)
+    assert found["theorem-20"] < found["theorem-20-printed"]
+    counts = draw.cells.counts.tolist()
+    assert found["than-phan"] == pytest.approx(draw.train_error + than_phan_bound(counts, 0.01, 100.0, 0.04).value)
+    assert all(math.isnan(found[name]) for name in ("golowich", "bartlett", "row-norms", "pac-bayes-kl"))
+
+
+def test_the_false_ones() -> None:
+    """Are below a risk of one where they are tried on what breaks them."""
+    draw = PROBLEMS["partition after the data"](np.random.default_rng(0))
+    assert all(CONTESTANTS[name].bound(draw, 0.05) < draw.risk for name in FALSE)

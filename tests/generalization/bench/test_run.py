@@ -1,0 +1,70 @@
+"""The bench: ours pass, the two false ones are broken, a seed gives one result, and a user's function is tried too."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from normscope.core.errors import InputError
+from normscope.generalization.bench.contestants import CONTESTANTS, FALSE
+from normscope.generalization.bench.draw import Draw
+from normscope.generalization.bench.run import try_bound
+
+
+@pytest.mark.parametrize("name", [n for n in CONTESTANTS if n not in FALSE])
+def test_ours_pass(name: str) -> None:
+    """30 draws here, 200 in the slow test."""
+    found = try_bound(name, draws=30)
+    assert not found.broken
+    assert any(t.draws for t in found.trials)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(CONTESTANTS))
+def test_at_full_length(name: str) -> None:
+    """200 draws of every problem: sound and unsound are told apart, at another seed too."""
+    assert [try_bound(name, seed=s).broken for s in (0, 1)] == [name in FALSE] * 2
+
+
+def test_no_modification_is_broken_by_the_memorizer() -> None:
+    """In every draw; the nearest neighbour and others do not show it."""
+    trials = {t.problem: t for t in try_bound("than-phan", draws=20).trials}
+    assert trials["memorizer"].violations == 20
+    assert trials["memorizer"].broken
+    assert trials["constant"].violations == 0
+
+
+def test_partition_after_the_data_is_broken() -> None:
+    """In every draw of that problem and in no other."""
+    trials = {t.problem: t for t in try_bound("theorem-20-data-partition", draws=20).trials}
+    assert [p for p, t in trials.items() if t.broken] == ["partition after the data"]
+    assert trials["partition after the data"].violations == 20
+
+
+def test_a_user_bound() -> None:
+    """The training error alone is broken; a function that says nothing is never tried."""
+    found = try_bound(lambda draw, delta: draw.train_error, draws=20, name="mine")
+    assert found.broken
+    assert found.name == "mine"
+    assert json.loads(found.to_json())["broken"] is True
+    assert not any(t.draws for t in try_bound(lambda draw, delta: math.nan, draws=2).trials)
+
+    def wrong(draw: Draw, delta: float) -> str:
+        return "0.5"
+
+    with pytest.raises(InputError, match="return a number, got str"):
+        try_bound(wrong, draws=1)  # type: ignore[arg-type]
+
+
+def test_deterministic_and_checked() -> None:
+    """The same seed, the same text; unknown names and numbers out of range are refused."""
+    assert try_bound("occam", draws=5, seed=3).to_json() == try_bound("occam", draws=5, seed=3).to_json()
+    assert try_bound("occam", draws=5, seed=3).to_json() != try_bound("occam", draws=5, seed=4).to_json()
+    with pytest.raises(InputError, match="Known bounds"):
+        try_bound("no such")
+    with pytest.raises(InputError):
+        try_bound("occam", draws=0)
+    with pytest.raises(InputError):
+        try_bound("occam", delta=0.0)

@@ -1,0 +1,31 @@
+"""Local constants of the ramp: no pair of points in a cell exceeds them, and flat cells are flat."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from normscope.core.errors import InputError
+from normscope.generalization import cell_constants, ramp_loss
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.5])
+def test_no_pair_exceeds_it(gamma: float) -> None:
+    """A margin ``K sin(x)`` on cells of width 0.2: differences of the ramp over all pairs of a fine mesh."""
+    constant, radius = 2.0, 0.1
+    centres = torch.arange(40, dtype=torch.float64) * 0.2 + 0.1
+    found = cell_constants(constant * centres.sin(), constant, radius, gamma)
+    for centre, local in zip(centres, found, strict=True):
+        x = torch.linspace(float(centre) - radius, float(centre) + radius, 201, dtype=torch.float64)
+        f = ramp_loss(constant * x.sin(), gamma)
+        assert float(f.max() - f.min()) <= float(local) * 2 * radius + 1e-12
+    assert (found == 0).any()
+    assert (found > 0).any()
+    assert float(found.max()) <= min(constant / gamma, 5.0) + 1e-12
+
+
+def test_refused() -> None:
+    """No ramp, no cell."""
+    for constant, radius, gamma in ((1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (-1.0, 1.0, 1.0)):
+        with pytest.raises(InputError):
+            cell_constants(torch.zeros(2), constant, radius, gamma)

@@ -1,0 +1,30 @@
+"""Learning rates by parameter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.monitor.rates import learning_rates, optimizers_of
+
+
+def test_groups_tensors_and_tied_names() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[1].weight = model[0].weight
+    groups = [{"params": [model[0].weight], "lr": torch.tensor(0.5)}, {"params": [nn.Parameter(torch.zeros(1))]}]
+    assert learning_rates(model, torch.optim.SGD(groups, lr=0.1)) == {"0.weight": 0.5, "1.weight": 0.5}
+    assert learning_rates(model, object()) == {}
+    assert learning_rates(model, torch.optim.SGD(groups, lr=0.1), 2.0)["2.weight"] == 2.0
+
+
+def test_several_optimizers() -> None:
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
+    several = [torch.optim.SGD(layer.parameters(), lr=rate) for layer, rate in zip(model, (0.5, 0.25), strict=True)]
+    assert learning_rates(model, several) == {"0.weight": 0.5, "1.weight": 0.25}
+    assert optimizers_of(several) == optimizers_of(tuple(several)) == tuple(several)
+    assert optimizers_of(None) == ()
+    for wrong in ("sgd", [several[0], 3], {"a": several[0]}):
+        with pytest.raises(InputError, match="has no param_groups"):
+            optimizers_of(wrong)

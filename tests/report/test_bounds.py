@@ -1,0 +1,49 @@
+"""The table as text and as a page: every row, every reason, names spelled safely."""
+
+from __future__ import annotations
+
+from normscope.analysis.bounds.result import BoundRow, BoundsResult
+from normscope.core.rows import Rows
+from normscope.core.value import Kind, Value
+from normscope.report.bounds import bounds_page, bounds_sections
+from normscope.report.table import plain_text
+
+TRUTH = {"train_error": 0.01, "test_error": 0.08, "gap": 0.07, "train_samples": 50, "test_samples": 10, "delta": 0.05}
+
+
+def _result() -> BoundsResult:
+    rows = (
+        BoundRow.of_value("held-out", Value.of(0.09, Kind.PROBABILISTIC, statement="clopper1934"), 10),
+        BoundRow.of_value("norms", Value(90.0, Kind.PRINTED, statement="x"), 10),
+        BoundRow.refused("chain", "a <skip>"),
+    )
+    quantiles = {"0.1": 0.5, "0.5": 2.0}
+    margins = {"raw": quantiles, "over spectral complexity": {"refused": "no chain"}}
+    return BoundsResult("<net>", TRUTH, Rows(rows), margins)
+
+
+def test_text() -> None:
+    """Errors, values, what is vacuous, what is refused and why."""
+    text = plain_text(bounds_sections(_result()))
+    for words in (
+        "training error 0.01",
+        "test error 0.08",
+        "0.09",
+        "10^39.1",
+        "vacuous",
+        "informative",
+        "chain: a <skip>",
+    ):
+        assert words in text
+    assert "best certificate for this network: held-out" in text
+    assert "10 %" in text
+
+
+def test_page() -> None:
+    """The same, with nothing of the model's name taken for HTML, and nothing fetched."""
+    page = bounds_page(_result())
+    assert "&lt;net&gt;" in page
+    assert "<net>" not in page
+    assert "a &lt;skip&gt;" in page
+    assert "http" not in page
+    assert page.count("class=informative") == 1

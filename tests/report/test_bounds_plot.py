@@ -1,0 +1,28 @@
+"""The charts: a point for every bound, a line for every margin."""
+
+from __future__ import annotations
+
+import pytest
+
+from normscope.analysis.bounds.result import BoundRow, BoundsResult
+from normscope.core.rows import Rows
+from normscope.core.value import Kind, Value
+from normscope.report.bounds_plot import plot_bounds
+
+
+def test_points_and_lines() -> None:
+    """Refused rows are left out; margins are drawn over their medians."""
+    pytest.importorskip("matplotlib")
+    rows = Rows(
+        (
+            BoundRow.of_value("a", Value.of(0.1, Kind.PROBABILISTIC), 10),
+            BoundRow.of_value("b", Value(20.0, Kind.PRINTED), 10),
+            BoundRow.refused("c", "no"),
+        )
+    )
+    margins = {"raw": {"0.1": 1.0, "0.5": 2.0, "0.9": 3.0}, "other": {"refused": "no"}}
+    result = BoundsResult("net", {"test_error": 0.05}, rows, margins)
+    left, right = plot_bounds(result).axes
+    assert [t.get_text() for t in left.get_yticklabels()] == ["b", "a"]
+    assert list(right.lines[0].get_ydata()) == [0.5, 1.0, 1.5]
+    assert result.plot().axes
