@@ -1,4 +1,4 @@
-"""``python -m benchmarks [convolutions analyze growth certificates monitor] [--quick]``."""
+"""``python -m benchmarks [convolutions certificates bounds normalization analyze growth monitor] [--quick]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.machine import use_one_thread
 
-CHOICES = ("convolutions", "certificates", "analyze", "growth", "monitor")
+CHOICES = ("convolutions", "certificates", "bounds", "normalization", "analyze", "growth", "monitor")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -21,7 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="tiny shapes: does everything run?")
     parser.add_argument("--out", type=Path, help="where to write; by default this folder, with --quick nowhere")
     parser.add_argument("--render", action="store_true", help="measure nothing, write RESULTS.md again")
-    parser.add_argument("--only", default="", help="networks to measure (convolutions, analyze), split by commas")
+    parser.add_argument(
+        "--only", default="", help="networks to measure (convolutions, analyze, bounds), split by commas"
+    )
     parser.add_argument("--missing", action="store_true", help="measure only what results.json does not have yet")
     given = parser.parse_args(arguments)
     unknown = sorted(set(given.names) - set(CHOICES))
@@ -36,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         module = importlib.import_module(f"benchmarks.{name}")
         settings = module.QUICK if given.quick else module.Settings()
         earlier = results.get(name, {})
-        if name in ("convolutions", "analyze"):
+        if name in ("convolutions", "analyze", "bounds"):
             known = [row["name"] for row in earlier.get("rows", ())] if given.missing else ()
             settings = replace(settings, only=tuple(filter(None, given.only.split(","))), known=tuple(known))
         print(f"== {name}", flush=True)

@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from benchmarks.machine import environment
 from normscope.graph.guard import same_bits
-from normscope.monitor.budget import Budget
+from normscope.monitor.budget import PRESETS, Budget
 from normscope.monitor.monitor import Monitor
-from normscope.monitor.presets import PRESETS
 from normscope.zoo.networks.mlp import relu10
 from normscope.zoo.networks.resnet import resnet18
 from normscope.zoo.randomness import seeded

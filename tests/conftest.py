@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from normscope.core import attempt
+from normscope.core import errors
 from normscope.core.errors import NormscopeError
 from normscope.lipschitz.chains import join
 
@@ -33,14 +33,14 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
     """A part that fails is left out and told; in a test that is a mistake, unless it is marked ``parts_may_fail``."""
     if "parts_may_fail" in request.keywords:
         return
-    told = attempt.failure
+    told = errors.failure
 
     def raised(what: str, error: Exception) -> str:
         if not isinstance(error, NormscopeError):
             raise error
         return told(what, error)
 
-    monkeypatch.setattr(attempt, "failure", raised)
+    monkeypatch.setattr(errors, "failure", raised)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

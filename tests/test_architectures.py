@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import normscope
 from architectures import ARCHITECTURES, Architecture, Inputs
-from normscope.testing.state import fingerprint
+from fingerprints import fingerprint
 from rotation import todays
 
 #: Quick settings: two points, a few steps of search.

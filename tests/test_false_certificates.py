@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
 import normscope
+from fuzzing.draw import Draw, Function, randomized
 from normscope.core.errors import CaptureError
 from normscope.graph.capture import capture
 from normscope.graph.inputs import ModelInputs
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import build_program
-from normscope.testing.draw import Draw, Function, randomized
 from normscope.testing.upper_bound import check_upper_bound
 
 Form = Callable[[Any, Tensor], Tensor]

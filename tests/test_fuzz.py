@@ -17,9 +17,9 @@ import torch
 from torch import Tensor, nn
 
 import normscope
+from fuzzing.draw import Function
+from fuzzing.random_networks import random_network
 from normscope.operators import registry
-from normscope.testing.draw import Function
-from normscope.testing.random_networks import random_network
 from normscope.testing.upper_bound import check_upper_bound
 from rotation import todays
 

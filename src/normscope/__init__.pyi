@@ -16,6 +16,9 @@ from normscope.doctor import assert_healthy as assert_healthy
 from normscope.doctor import check as check
 from normscope.doctor.fixes import fix as fix
 from normscope.generalization.synthetic import decompose_synthetic as decompose_synthetic
+from normscope.geometry import optim as optim
+from normscope.geometry.discover import Symmetries as Symmetries
+from normscope.geometry.discover import symmetry as symmetry
 from normscope.monitor import Monitor as Monitor
 from normscope.monitor import Run as Run
 from normscope.monitor.live.server import watch as watch

@@ -71,12 +71,17 @@ def test_without_data_there_is_nothing_around_it() -> None:
     assert analyze(_model(), input_shape=(4,), **FAST).around is None
 
 
-def test_expensive_networks_are_left_out_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_expensive_networks_only_jacobians_at_the_points_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(around, "CHEAP", 1.0)
     result = _result(3)
-    assert result.around is None
-    assert any("--radius" in message for message in result.messages)
-    assert _result(3, radius=0.1).around is not None
+    assert result.around is not None
+    assert [n.radius for n in result.around.neighbourhoods] == [0.0]
+    assert any("--radius" in note for note in result.around.notes)
+    assert any("not enclosed" in note for note in result.around.notes)
+    asked = _result(3, radius=0.1).around
+    assert asked is not None
+    assert [n.radius for n in asked.neighbourhoods] == [0.0, 0.1]
+    assert result.around.neighbourhoods[0].constants == pytest.approx(asked.neighbourhoods[0].constants, rel=1e-6)
 
 
 def test_the_time_limits_the_points_and_ctrl_c_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 import normscope
+from fuzzing.draw import Draw
 from networks import Lambda, LambdaOfTwo, points, seeded
 from normscope.core.errors import InputError
-from normscope.testing.draw import Draw
 
 
 def _summed() -> nn.Module:

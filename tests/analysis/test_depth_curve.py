@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from normscope.analysis import analyze
 from normscope.core.result import Result
-from normscope.testing.state import fingerprint
 from normscope.zoo.catalogue import build, example_input
 
 

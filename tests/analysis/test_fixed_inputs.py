@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from transformers import BertConfig, BertModel
 
 import normscope
+from fuzzing.draw import Draw
 from networks import captured_of, seeded
 from normscope.analysis.fixed_inputs import fixed_inputs, same_values, values_of
 from normscope.operators.program import build_program
-from normscope.testing.draw import Draw
 
 
 class Masked(nn.Module):

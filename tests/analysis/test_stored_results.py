@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from typer.testing import CliRunner
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.analysis.stored_results import read_result
+from normscope.analysis.stored_results import nonconforming, read_result
 from normscope.cli.main import app
 from normscope.core.errors import InputError
-from report.samples import result
+from normscope.core.result import Result
+from report.samples import deep, opaque, result
 
 
 def test_a_model_and_a_checkpoint_come_back_equal(tmp_path: Path) -> None:
@@ -93,3 +95,24 @@ def test_a_result_nested_without_end(tmp_path: Path) -> None:
     file.write_text("[" * 200_000 + "]" * 200_000, encoding="utf-8")
     with pytest.raises(InputError, match=r"r\.json"):
         read_result(file)
+
+
+@pytest.mark.parametrize("whole", [result(), deep(5), result(coverage=opaque())])
+def test_whole_results_conform(whole: Result) -> None:
+    """Every field of every row."""
+    assert nonconforming(whole, Result) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"end_to_end": {"global": {"log10": 1.0}}}, ".end_to_end['global'] is dict, not Value"),
+        ({"messages": ("a", 3)}, ".messages[1] is int, not str"),
+        ({"effect": []}, ".effect is list, not dict"),
+        ({"layers": (replace(result().layers[0], shape=("a",)),)}, ".layers[0].shape[0] is str, not int"),
+        ({"coverage": replace(result().coverage, ops=True)}, ".coverage.ops is bool, not int"),
+    ],
+)
+def test_the_first_fault_is_named(changes: dict[str, Any], said: str) -> None:
+    """With its place, what it is and what it should be."""
+    assert nonconforming(replace(result(), **changes), Result).endswith(said)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations
 
+from fingerprints import fingerprint
 from networks import Lambda, points
 from normscope import analyze, check, weight_lipschitz
 from normscope.core.errors import NormscopeError
-from normscope.testing.state import fingerprint
 
 DATA = points(8, 4).float()
 

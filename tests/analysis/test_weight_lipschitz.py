@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import normscope
 from architectures import ARCHITECTURES
+from fingerprints import fingerprint
 from networks import Lambda, seeded
 from normscope.analysis.weight_lipschitz import weight_lipschitz
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.testing.state import fingerprint
 
 NAMES = (
     "relu10", "mlp", "cnn", "wn_cnn", "resnet20", "autoencoder", "regnet", "nfnet", "mixer", "transformer_encoder",

@@ -84,13 +84,12 @@ def test_a_report_is_written_to_a_file(net: Run) -> None:
 
 @pytest.mark.parametrize("option", ["--out", "--write-baseline"])
 def test_places_are_checked_before_the_model_is_built(net: Run, option: str) -> None:
-    """A folder, and the home of nobody."""
+    """A folder is no file to write."""
     Path("folder").mkdir()
-    for place, said in (("folder", "is a folder"), ("~no such user/a.json", "home folder")):
-        done = net("check", "nothing.py:build", option, place)
-        assert done.exit_code == 2
-        assert option in done.stderr
-        assert said in done.stderr
+    done = net("check", "nothing.py:build", option, "folder")
+    assert done.exit_code == 2
+    assert option in done.stderr
+    assert "is a folder" in done.stderr
 
 
 def test_selection_on_the_command_line_and_in_the_project(net: Run) -> None:

@@ -66,7 +66,6 @@ def test_text(run: Run) -> None:
         ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),
         (("weights.pt",), "Expected a model, got a checkpoint"),
-        (("~no such user/result.json",), "home folder"),
     ],
 )
 def test_wrong_use(run: Run, arguments: tuple[str, ...], text: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,7 +14,7 @@ from typing import Any
 import pytest
 
 from normscope.cli import console
-from normscope.cli.console import Stages, guarded, is_terminal, show
+from normscope.cli.console import Stages, aside, guarded, is_terminal, show, visible
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
 
@@ -175,15 +178,95 @@ def test_progress_gives_no_orders_either(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().err == "normscope: tensor \\x1b[2J ...\n"
 
 
-def test_a_working_directory_that_was_deleted_is_told_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Whatever is asked: what torch is built on cannot be loaded from there."""
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    with pytest.raises(SystemExit) as stopped:
-        guarded(pytest.fail)()
-    assert stopped.value.code == 2
-    assert capsys.readouterr().err == "normscope: the working directory must exist; it was deleted; change to another\n"
+COMMAND = [sys.executable, "-m", "normscope"]
+#: Streams hold text back, as they do unless told otherwise.
+BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
+LOUD = """
+import atexit, os, subprocess, sys
+from torch import nn
+
+class Loud(nn.Linear):
+    def forward(self, x):
+        os.write(1, b"number one\\n")
+        return super().forward(x)
+
+def build():
+    os.system("echo a shell")
+    subprocess.run(["echo", "a child"])
+    print("the first stdout", file=sys.__stdout__)
+    print("a plain print")
+    atexit.register(print, "at the exit")
+    return Loud(4, 2)
+"""
+
+
+def _output(code: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
+    """Run a program with the package."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, **{"env": BUFFERED, **settings}
+    )  # type: ignore[call-overload]
+
+
+def test_json_is_alone_on_stdout_whatever_the_users_code_does(tmp_path: Path) -> None:
+    """It prints by descriptor, by children, to the first stdout and at the exit: all of that is on stderr."""
+    (tmp_path / "loud.py").write_text(LOUD)
+    arguments = ["analyze", "loud.py:build", "--input", "4", "--no-report", "--json"]
+    done = subprocess.run(
+        [*COMMAND, *arguments], cwd=tmp_path, env=BUFFERED, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == json.loads((tmp_path / "result.json").read_text())
+    for said in ("number one", "a shell", "a child", "the first stdout", "a plain print", "at the exit"):
+        assert said in done.stderr
+
+
+def test_what_is_printed_aside_is_on_stderr_in_its_order() -> None:
+    """Before and after the block stdout is itself again, also where the block fails."""
+    done = _output(
+        "import os, sys\n"
+        "from normscope.cli.console import aside\n"
+        "print('before')\n"
+        "try:\n"
+        "    with aside():\n"
+        "        print('inside'); os.write(1, b'below\\n'); sys.__stdout__.write('held back\\n'); raise KeyError\n"
+        "except KeyError:\n"
+        "    print('after'); sys.stdout.flush(); os.write(1, b'at last\\n')\n"
+    )
+    assert done.stdout == b"before\nafter\nat last\n"
+    assert set(done.stderr.split(b"\n")) == {b"inside", b"below", b"held back", b""}
+
+
+def test_what_is_printed_aside_leaves_no_open_files(capfd: pytest.CaptureFixture[str]) -> None:
+    """There are as many after the block as before."""
+    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    with aside():
+        os.write(1, b"captured")
+    assert capfd.readouterr() == ("", "captured")
+    if before:
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--help"]])
+def test_a_reader_who_went_away_is_no_error(arguments: list[str]) -> None:
+    """However small the output is, and whenever it is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run([*COMMAND, *arguments], env=BUFFERED, stdout=writing, stderr=subprocess.PIPE)
+    finally:
+        os.close(writing)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain [text] \u03c3", "plain [text] \u03c3"),
+        ("a\x1b[2J\x1b]0;owned\x07", r"a\x1b[2J\x1b]0;owned\x07"),
+        ("b\nfake  row\r\t", r"b\nfake  row\r\t"),
+        ("\x9b31m \u202e \udcff", r"\x9b31m \u202e \udcff"),
+    ],
+)
+def test_control_characters_are_spelled_out(text: str, shown: str) -> None:
+    """None reaches the terminal: neither C0, C1, changes of direction nor bytes that are no text."""
+    assert visible(text) == shown
+    assert visible(f"{text}\n", keep="\n").endswith("\n")

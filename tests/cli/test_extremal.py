@@ -68,7 +68,6 @@ def test_text_and_picture(run: Run) -> None:
         (("theorem-6", "--scale", "0"), "Expected a scale"),
         (("theorem-6", "--plot", "x.png"), ".svg"),
         (("theorem-6", "--plot", "folder.svg"), "is a folder"),
-        (("theorem-6", "--plot", "~no such user/x.svg"), "home folder"),
         (("theorem-13", "--layer", "99"), "from 1 to 20"),
         (("theorem-15", "--layer", "99"), "from 1 to 20"),
         (("theorem-13", "--input", "1,x"), "numbers separated by commas"),

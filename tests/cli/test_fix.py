@@ -72,7 +72,6 @@ def test_wrong_use(net: Run) -> None:
         ("pipe.pt", "a device, a pipe or a socket"),
         ("folder.pt", "is a folder"),
         ("file/new.pt", "is a file"),
-        ("~no such user/new.pt", "home folder"),
     ],
 )
 def test_places_are_checked_before_the_model_is_built(net: Run, place: str, said: str) -> None:

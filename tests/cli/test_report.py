@@ -69,9 +69,6 @@ def test_no_result_of_a_page_is_written_over_another(run: Run, results: list[str
     [
         ([], "at least one"),
         (["nothing.json"], "there is no nothing.json"),
-        (["~no such user/result.json"], "home folder"),
-        (["a" * 400], "a" * 400),
-        (["--from-html", "~no such user/report.html"], "home folder"),
         (["bad.json"], "bad.json is not"),
         (["other.json"], "other.json is not"),
         (["bn/result.json", "--from-html", "x.html"], "cannot be used together"),

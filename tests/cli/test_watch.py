@@ -93,8 +93,6 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
     ("arguments", "said"),
     [
         (["nothing"], "there is not found"),
-        (["~no such user/run"], "home folder"),
-        (["a" * 400], "a" * 400),
         (["."], "no config.json in it"),
         (["bad"], "is not JSON"),
         (["other"], "does not describe a run"),

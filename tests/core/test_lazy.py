@@ -12,7 +12,7 @@ import pytest
 
 import normscope
 from normscope.cli.main import app
-from normscope.core.lazy import lazy_names
+from normscope.core.lazy import lazy_names, modules_in
 
 PACKAGES = ["normscope", "normscope.zoo", "normscope.zoo.data"]
 
@@ -83,3 +83,16 @@ def test_every_verb_has_its_function() -> None:
     """On the command line and in Python, by the same name; the rest only shows, writes or sets up."""
     shown = {"demo", "report", "version"}
     assert set(VERBS) - shown <= set(normscope.__all__)
+
+
+def test_every_module_of_a_package_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "a_folder_of_rules"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__", "second", "first", "inner/__init__"):
+        (package / f"{name}.py").write_text(f"NAME = {name!r}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        assert [module.NAME for module in modules_in(package.name)] == ["first", "second"]
+    finally:
+        for name in [name for name in sys.modules if name.startswith(package.name)]:
+            del sys.modules[name]

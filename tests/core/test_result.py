@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from normscope.core.result import SCHEMA_VERSION, Result, from_plain, to_plain
+from normscope.core.result import SCHEMA_VERSION, Result, Rows, from_plain, to_plain
 from normscope.core.value import Kind, Value
 from report.samples import deep, opaque, result
 
@@ -115,3 +115,25 @@ def test_plain_data() -> None:
         "opaque": [],
     }
     assert from_plain({"a": two.to_dict(), "b": 3, "c": {"d": 1}}) == {"a": two, "b": 3, "c": {"d": 1}}
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    value: int
+
+
+ROWS = Rows((_Row("stem.conv1", 1), _Row("fc", 2)))
+
+
+def test_a_row_has_a_position_and_a_name() -> None:
+    assert ROWS["fc"] is ROWS[1] is ROWS[-1]
+    assert ROWS[:1] == (ROWS["stem.conv1"],)
+    assert [row.value for row in ROWS] == [1, 2]
+
+
+def test_a_wrong_name_suggests_the_right_one() -> None:
+    with pytest.raises(KeyError, match=r"No row named 'stem.conv2'. Did you mean stem.conv1?"):
+        ROWS["stem.conv2"]
+    with pytest.raises(KeyError, match="No row named 'zzz'"):
+        ROWS["zzz"]

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from fingerprints import fingerprint
+from fuzzing.random_networks import random_network
 from normscope.doctor import check
 from normscope.doctor.rules.cancelled_bias import cancelling_sites
 from normscope.doctor.subject import examine
-from normscope.testing.random_networks import random_network
-from normscope.testing.state import fingerprint
 
 
 def _gradients(model: torch.nn.Module, inputs: tuple[Tensor, ...]) -> dict[str, Tensor | None]:

@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from checking import initialized, noise
+from fingerprints import fingerprint
 from normscope import check
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.doctor import run as run_module
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.settings import Settings, baseline_text
-from normscope.testing.state import fingerprint
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "findings.schema.json").read_text())
 

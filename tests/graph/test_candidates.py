@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape, layer_shapes
-from normscope.testing.state import fingerprint
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "linear": (nn.Linear(6, 2), (6,)),

@@ -7,8 +7,8 @@ import json
 import torch
 from torch import Tensor, nn
 
-from normscope.graph.dispatch import record_graph
 from normscope.graph.fold import Block, fold
+from normscope.graph.recorder import record_graph
 
 
 def _fold(model: nn.Module, *shape: int) -> list[Block]:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from fingerprints import fingerprint
 from normscope.core.errors import InputError, NonFiniteError, StateChangedError
 from normscope.graph.inputs import ModelInputs, as_inputs, check_runs, guess_inputs, iterate, parse_shape
-from normscope.testing.state import fingerprint
 
 
 class Two(nn.Module):

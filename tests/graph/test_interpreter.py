@@ -12,9 +12,9 @@ from torch import nn
 
 from networks import points
 from normscope.core.errors import CaptureError
-from normscope.graph.dispatch import record_graph
 from normscope.graph.interpreter import as_floating, call, last_uses, literal, literals, resolve, run
 from normscope.graph.ir import Graph, Named, Node, Ref
+from normscope.graph.recorder import record_graph
 
 X = torch.arange(6.0).view(2, 3)
 
@@ -33,7 +33,7 @@ def test_operations_are_resolved_by_name() -> None:
     assert resolve("python.ceil")(1.5) == 2
     assert resolve("python.sym_max")(3, 4) == 4
     assert resolve("python.sym_ite")(False, 1, 2) == 2
-    assert resolve("normscope.alias.unknown")("value", "a", "b") == "value"
+    assert resolve("normscope.scalar.unknown")("value", "a", "b") == "value"
 
 
 @pytest.mark.parametrize("op", ["aten.no_such_operation.default", "aten.relu.nothing", "python.no_such_function"])

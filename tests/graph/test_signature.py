@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
-from normscope.testing.state import fingerprint
 
 
 class Many(nn.Module):

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import normscope
+from fingerprints import fingerprint
 from networks import Lambda, captured_of, points, seeded
 from normscope.core.errors import CaptureError, WeightsError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import guess_inputs
 from normscope.graph.statefulness import Fresh, evaluating, refuse_quantized
-from normscope.testing.state import fingerprint
 
 
 def _keeps(make: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:

@@ -18,7 +18,7 @@ from normscope.linalg.banded import (
     slab_shape,
     slow_axis,
 )
-from normscope.linalg.convolution_block import Block
+from normscope.linalg.convolution_block import ConvolutionBlock
 from normscope.linalg.convolution_geometry import Axis, convolution_axes
 
 #: Input size, kernel, stride, padding, dilation, one number per axis; inputs and outputs.
@@ -104,7 +104,7 @@ def test_certificates_are_above_the_norm_and_close(case: tuple, of_outputs: bool
     """From an attained value a little too low, with the error of the Gram matrix that the caller gives."""
     weight, axes = kernel_of(case, seed=2)
     truth = float(torch.linalg.matrix_norm(dense_matrix(weight, case), 2))
-    block = Block(weight, axes, "zeros")
+    block = ConvolutionBlock(weight, axes, "zeros")
     error = 2 * block.apply_error * block.absolute_norm + block.apply_error**2
     for lower in (truth, truth * (1 - 1e-7)):
         upper = banded_certificate(weight, axes, lower, of_outputs=of_outputs, gram_error=error, widest=1e-3)

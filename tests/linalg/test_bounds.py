@@ -61,9 +61,9 @@ def test_a_certificate_replaces_only_what_is_weaker() -> None:
 
 def test_contradictions_are_refused() -> None:
     """An attained value above a certificate means one of them is wrong; nothing hides it."""
-    with pytest.raises(ValueError, match="one of the two is wrong"):
+    with pytest.raises(ValueError, match="one of them is wrong"):
         NormBounds.certified(0.0, 1.0, "x").with_upper(-0.1, "y")
-    with pytest.raises(ValueError, match="one of the two is wrong"):
+    with pytest.raises(ValueError, match="one of them is wrong"):
         NormBounds.certified(0.0, 1.0, "x").with_lower(1.1)
 
 
@@ -99,9 +99,9 @@ def test_the_tightest_of_two_bounds() -> None:
 
 
 def test_a_certificate_below_an_attained_value_is_refused() -> None:
-    """By rounding it may lie a hair below; by more, one of the two is wrong."""
+    """By rounding it may lie a hair below; by more, one of them is wrong."""
     three = NormBounds(math.log(3.0), math.inf, math.inf, 0.0, "lanczos")
-    with pytest.raises(ValueError, match="one of the two is wrong"):
+    with pytest.raises(ValueError, match="one of them is wrong"):
         three.meet(NormBounds(-math.inf, math.log(2.9), math.log(2.9), 0.0, "given"))
     nearly = three.meet(NormBounds(-math.inf, math.log(3.0) - 1e-12, math.log(3.0) - 1e-12, 0.0, "given"))
     assert nearly.log_lower == nearly.log_upper == math.log(3.0)

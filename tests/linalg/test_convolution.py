@@ -220,7 +220,7 @@ def test_wrong_use_is_refused() -> None:
     weight = torch.ones(4, 2, 3)
     with pytest.raises(InputError, match="two channel axes"):
         convolution_norm(weight, (5, 5))
-    with pytest.raises(InputError, match="groups divides"):
+    with pytest.raises(InputError, match="groups to divide"):
         convolution_norm(weight, (5,), groups=3)
     with pytest.raises(InputError, match="padding_mode"):
         convolution_norm(weight, (5,), padding_mode="mirror")

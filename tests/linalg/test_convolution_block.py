@@ -8,16 +8,23 @@ import pytest
 import torch
 
 from normscope.linalg import convolution_block
-from normscope.linalg.convolution_block import Block, block_norm, dense_bounds, least_norm, relaxation, with_noise
+from normscope.linalg.convolution_block import (
+    ConvolutionBlock,
+    block_norm,
+    dense_bounds,
+    least_norm,
+    relaxation,
+    with_noise,
+)
 from normscope.linalg.convolution_geometry import convolution_axes
 from normscope.linalg.torus import torus_bound
 from normscope.operators.linear_map import LinearMap
 
 
-def block(channels: int, size: int, mode: str = "zeros", stride: int = 1, seed: int = 0) -> Block:
+def block(channels: int, size: int, mode: str = "zeros", stride: int = 1, seed: int = 0) -> ConvolutionBlock:
     """Return a random square group with 3 x 3 taps and padding one."""
     weight = torch.randn(channels, channels, 3, 3, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return Block(weight, convolution_axes([size] * 2, [3, 3], [stride] * 2, [1, 1], [1, 1]), mode)
+    return ConvolutionBlock(weight, convolution_axes([size] * 2, [3, 3], [stride] * 2, [1, 1], [1, 1]), mode)
 
 
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect", "replicate"])
@@ -38,7 +45,7 @@ def test_absolute_norm_and_apply_error() -> None:
     """The absolute norm bounds the map of absolute weights; the error of float32 rounding stays in proportion."""
     for mode in ("zeros", "reflect"):
         part = block(3, 6, mode)
-        absolute = Block(part.weight.abs(), part.axes, mode)
+        absolute = ConvolutionBlock(part.weight.abs(), part.axes, mode)
         assert part.absolute_norm >= float(torch.linalg.matrix_norm(absolute.map().matrix(), 2))
         x = torch.randn(3, 6, 6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         x /= torch.linalg.vector_norm(x)
@@ -126,10 +133,12 @@ def test_entry_errors_widen_both_sides() -> None:
     """Weights known to a relative 1e-6 only cannot have a norm known to 1e-9."""
     weight = block(3, 6).weight
     axes = block(3, 6).axes
-    sharp = block_norm(Block(weight, axes, "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
-    blurred = block_norm(Block(weight, axes, "zeros", entry_error=1e-6), tolerance=1e-3, delta=1e-9, seed=0)
+    sharp = block_norm(ConvolutionBlock(weight, axes, "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+    blurred = block_norm(ConvolutionBlock(weight, axes, "zeros", entry_error=1e-6), tolerance=1e-3, delta=1e-9, seed=0)
     for sign in (-1.0, 1.0):
-        moved = block_norm(Block(weight * (1 + sign * 1e-6), axes, "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+        moved = block_norm(
+            ConvolutionBlock(weight * (1 + sign * 1e-6), axes, "zeros"), tolerance=1e-3, delta=1e-9, seed=0
+        )
         assert blurred.log_lower <= moved.log_upper
         assert blurred.log_upper >= moved.log_lower
     assert blurred.width > sharp.width + 1e-6

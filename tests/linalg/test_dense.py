@@ -96,7 +96,7 @@ def test_gram_matrix_of_a_map_in_chunks() -> None:
 
 def test_wrong_input_is_refused() -> None:
     """More than two axes, NaN and infinity are errors."""
-    with pytest.raises(InputError, match="two axes"):
+    with pytest.raises(InputError, match="Expected a matrix"):
         matrix_norm(torch.ones(2, 2, 2))
     for bad in (math.nan, math.inf):
         with pytest.raises(NonFiniteError):
@@ -128,7 +128,7 @@ def test_stacks_without_entries_and_with_bad_ones() -> None:
     """Zero is zero; another number of axes and NaN are refused."""
     assert largest_matrix_norm(torch.zeros(6, 3, 4)).upper == 0.0
     assert largest_matrix_norm(torch.zeros(0, 3, 4)).upper == 0.0
-    with pytest.raises(InputError, match="three axes"):
+    with pytest.raises(InputError, match="stack of matrices"):
         largest_matrix_norm(torch.ones(2, 2))
     with pytest.raises(NonFiniteError):
         largest_matrix_norm(torch.full((6, 2, 2), math.nan))
@@ -237,3 +237,11 @@ def test_the_generator_of_the_user_is_left_alone() -> None:
     before = torch.get_rng_state()
     certified_eigenpair(torch.eye(4, dtype=torch.float64))
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_the_error_of_the_gram_matrix_is_part_of_the_certificate() -> None:
+    """A Gram matrix known up to 0.21 proves no less than the root of its eigenvalue and that."""
+    one = LinearMap.from_function(lambda x: 1.0 * x, (3,), dtype=torch.float64)
+    lower, upper = dense._by_eigenpair(one, torch.eye(3, dtype=torch.float64), 0.21, 0.0)
+    assert lower <= 1.0
+    assert 1.1 <= upper < 1.1001

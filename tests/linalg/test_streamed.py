@@ -73,5 +73,5 @@ def test_refuses_what_is_not_finite(bad: float) -> None:
 
 def test_refuses_other_shapes() -> None:
     """Refuses other shapes."""
-    with pytest.raises(InputError, match="two axes"):
+    with pytest.raises(InputError, match="Expected a matrix"):
         streamed_norm(torch.ones(2, 2, 2))

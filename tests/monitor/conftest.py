@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from normscope.monitor.failures import LOG
+from normscope.monitor.outlets import LOG
 
 
 @pytest.fixture(autouse=True)

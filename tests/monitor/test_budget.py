@@ -8,7 +8,8 @@ import random
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.monitor.budget import Budget
+from normscope.monitor.budget import PRESETS, Budget, preset_of
+from normscope.monitor.quantities import QUANTITIES
 
 
 class Clock:
@@ -98,3 +99,17 @@ def test_what_is_being_spent_counts() -> None:
         clock.time += 1
         assert not budget.allows()
     assert not budget.allows()
+
+
+def test_budgets_and_quantities() -> None:
+    assert preset_of("economy").budget == 0.02
+    assert preset_of("standard").budget == 0.05
+    assert not any(QUANTITIES[name].gradient for name in PRESETS["economy"].quantities)
+    assert set(PRESETS["economy"].quantities) < set(PRESETS["standard"].quantities) < set(PRESETS["full"].quantities)
+    assert set(PRESETS["full"].quantities) <= set(QUANTITIES)
+    assert [p.certify > 0 for p in PRESETS.values()] == [False, False, True]
+
+
+def test_others_are_refused() -> None:
+    with pytest.raises(InputError, match="economy, standard, full"):
+        preset_of("cheap")

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from fingerprints import fingerprint
 from normscope.monitor import Run
-from normscope.monitor.failures import MonitorWarning
 from normscope.monitor.monitor import Monitor
-from normscope.testing.state import fingerprint
+from normscope.monitor.outlets import MonitorWarning
 
 
 def _net(*, weight_norm: bool = False) -> nn.Sequential:

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fingerprints import fingerprint
 from monitor.moments import Small, batch, dense, small
 from normscope import analyze
 from normscope.core.errors import CaptureError, InputError
 from normscope.graph.guard import same_bits
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.probing import probe_inputs, view_of
-from normscope.testing.state import fingerprint
 
 
 def _view(model: nn.Module, probe: object, mode: str = "batch") -> GraphView:

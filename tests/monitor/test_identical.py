@@ -15,12 +15,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fingerprints import fingerprint
 from normscope.core.errors import CaptureError
 from normscope.graph.guard import same_bits
 from normscope.monitor import probing
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.quantities import QUANTITIES
-from normscope.testing.state import fingerprint
 from normscope.zoo.networks.mlp import relu10
 
 Loop = Callable[[nn.Module, Monitor | None], list[float]]

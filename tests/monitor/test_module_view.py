@@ -10,11 +10,11 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.nn.utils.parametrizations import spectral_norm
 
+from fingerprints import fingerprint
 from monitor.moments import batch, dense, small
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.module_view import ModuleView, weight_of
 from normscope.monitor.probing import probe_inputs
-from normscope.testing.state import fingerprint
 
 
 def _views(model: nn.Module, mode: str = "batch") -> tuple[GraphView, ModuleView]:

@@ -19,8 +19,8 @@ from monitor.moments import batch, small
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.monitor import Run
-from normscope.monitor.failures import MonitorWarning
 from normscope.monitor.monitor import Monitor
+from normscope.monitor.outlets import MonitorWarning
 from normscope.monitor.quantities import descriptions
 from normscope.monitor.quantities.loss import ProbeLoss
 from normscope.monitor.sinks.tensorboard import TensorBoard

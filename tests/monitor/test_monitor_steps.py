@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.monitor import Run
-from normscope.monitor.failures import MonitorWarning
 from normscope.monitor.monitor import Monitor
+from normscope.monitor.outlets import MonitorWarning
 
 
 def _net() -> nn.Sequential:

@@ -7,7 +7,15 @@ import torch
 from torch.nn import functional as F
 
 from normscope.core.errors import InputError
-from normscope.monitor.objective import class_scores, on_accelerator, one_number, prediction, probe_loss, waiting
+from normscope.monitor.objective import (
+    OwnNumbers,
+    class_scores,
+    on_accelerator,
+    one_number,
+    prediction,
+    probe_loss,
+    waiting,
+)
 
 X = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
 
@@ -96,3 +104,22 @@ def test_complex_numbers_are_refused() -> None:
                 read(value)
     with pytest.raises(InputError, match="complex"):
         probe_loss({"output": X}, None, lambda out: out.sum() * 1j)
+
+
+def test_the_last_of_each_name_waits_with_its_step() -> None:
+    own = OwnNumbers()
+    own.keep(3, {"accuracy": 0.5, "loss": torch.tensor(2.0)})
+    own.keep(4, {"loss": torch.tensor([1.0])})
+    assert bool(own)
+    assert own.at_hand()
+    assert own.taken() == {3: {"train/accuracy": 0.5}, 4: {"train/loss": 1.0}}
+    assert not own
+    assert own.taken() == {}
+
+
+@pytest.mark.parametrize("bad", [torch.zeros(2), 1j, torch.tensor(1 + 2j), torch.tensor(1 + 0j), "much"])
+def test_what_is_no_real_number_is_refused_and_nothing_kept(bad: object) -> None:
+    own = OwnNumbers()
+    with pytest.raises(InputError, match=r"scalar metric|real metric"):
+        own.keep(1, {"loss": 1.0, "other": bad})
+    assert not own

@@ -88,5 +88,5 @@ def test_wrong_functions_are_refused() -> None:
         LinearMap.from_function(lambda x: x + 1, (2,))
     with pytest.raises(InputError, match="range_shape"):
         LinearMap.from_function(lambda x: x, (2,), (3,))
-    with pytest.raises(InputError, match="two axes"):
+    with pytest.raises(InputError, match="Expected a matrix"):
         LinearMap.from_matrix(torch.ones(3))

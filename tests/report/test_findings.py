@@ -5,8 +5,11 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.fixes.change import Change, Refusal
+from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult
-from normscope.report.findings import WIDTH, findings_html, findings_text
+from normscope.report.findings import LISTED, WIDTH, findings_html, findings_text, fix_text, github_text
+from normscope.report.sarif import Source
 
 LONG = Finding(
     "NS101", Severity.WARNING, "a.b", "word " * 60 + "end", {"n": 1}, Certainty.PROVED, fix="do <this> & that " * 10
@@ -48,3 +51,30 @@ def test_the_page_holds_every_finding_escaped() -> None:
     assert parser.tags.count("tr") == 3
     assert "do <this> & that" in parser.text
     assert not {"script", "link", "img", "this"} & set(parser.tags)
+
+
+def test_changes_code_and_refusals_are_told() -> None:
+    """And how far the outputs moved; long lists are cut unless everything is asked for."""
+    changes = tuple(Change("fold", f"bn{i}", "folded", {}, f"replace bn{i}", "changed") for i in range(LISTED + 3))
+    result = FixResult("net", changes, (Refusal("balance", "", "used twice"),), 1e-7, 32, {})
+    text = fix_text(result)
+    assert text.splitlines()[0] == f"fold ({LISTED + 3}); training on: changed"
+    assert text.count("and 3 more (--all)") == 2
+    assert "  balance model: used twice" in text
+    assert text.splitlines()[-1] == f"net: {LISTED + 3} changes; outputs moved by 1e-07 (relative) on 32 samples"
+    assert f"bn{LISTED + 2}: folded" in fix_text(result, everything=True)
+
+
+def test_one_command_for_each_finding() -> None:
+    """Severities become commands; commas, colons and percent signs are escaped."""
+    findings = (
+        Finding("NS204", Severity.ERROR, "bn", "half of it: 50 %, gone"),
+        Finding("NS003", Severity.INFO, "", "a remark"),
+    )
+    result = CheckResult("m", findings)
+    assert github_text(result, Source("a,b.py", 2)).splitlines() == [
+        "::error file=a%2Cb.py,line=2,title=NS204 bn::half of it: 50 %25, gone (likely)",
+        "::notice file=a%2Cb.py,line=2,title=NS003 model::a remark (likely)",
+    ]
+    assert github_text(result).startswith("::error title=NS204 bn::")
+    assert github_text(CheckResult("m", ())) == ""

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from normscope.core.errors import InputError
 from normscope.graph.inputs import ModelInputs
 from normscope.testing.hooked_model import NARROW_NOISE, WIDE_NOISE, HookedModel
-from normscope.testing.state import fingerprint
 
 
 def _hooked(model: nn.Module, x: Tensor, kind: str = "input", shape: tuple[int, ...] | None = None) -> HookedModel:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
+from fingerprints import fingerprint
 from normscope.testing.normalizer_states import with_random_normalizers, with_zero_normalizers
-from normscope.testing.state import fingerprint
 
 
 def test_only_the_normalizers_of_a_copy_change() -> None:

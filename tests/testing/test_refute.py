@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from normscope.core.errors import InputError
 from normscope.testing import refute
-from normscope.testing.state import fingerprint
 from refuting import small
 
 

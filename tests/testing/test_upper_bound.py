@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
+from fuzzing.draw import Draw, Function
 from networks import spectral_norm
 from normscope.operators import normalization, registry
 from normscope.operators.registry import Call
-from normscope.testing.draw import Draw, Function
-from normscope.testing.state import fingerprint
 from normscope.testing.upper_bound import Checked, check_upper_bound
 
 X = Draw(0).tensor(4, 6)

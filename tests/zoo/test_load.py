@@ -13,7 +13,6 @@ from torch import nn
 
 from normscope.core.errors import (
     FactoryError,
-    InputError,
     ModelNotFoundError,
     NonFiniteError,
     NormscopeError,
@@ -162,12 +161,6 @@ def test_zoo_networks_take_arguments_and_checkpoints(tmp_path: Path) -> None:
     ("spec", "error", "message"),
     [
         ("{dir}/none.py:build", ModelNotFoundError, r"File not found: .*none\.py"),
-        ("{dir}/{long}.py:build", ModelNotFoundError, "File not found: "),
-        ("{dir}/{long}", ModelNotFoundError, "check the spelling"),
-        ("hf:{dir}/{long}", ModelNotFoundError, "no directory"),
-        ("~no such user/net.py:build", InputError, "No home folder for '~no such user'"),
-        ("~no such user/net.py", InputError, "home folder"),
-        ("hf:~no such user/x", InputError, "home folder"),
         ("{dir}/folder.py:build", ModelNotFoundError, "is a directory"),
         ("{dir}/net.py", ModelNotFoundError, r"functions and classes there: Net, build, unused, broken, on_meta"),
         ("{dir}/net.py:", ModelNotFoundError, r"functions and classes there: Net, build"),
@@ -197,7 +190,7 @@ def test_mistakes(net: Path, spec: str, error: type[NormscopeError], message: st
     (folder / "w.pt").write_bytes(b"x")
     before = list(sys.path), Path.cwd()
     with pytest.raises(error, match=message):
-        load_model(spec.format(dir=folder, long="a" * 400))
+        load_model(spec.format(dir=folder))
     assert (list(sys.path), Path.cwd()) == before
     assert os.fspath(folder) not in sys.path
 
@@ -261,5 +254,3 @@ def test_weights_are_found_at_home(net: Path, tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("HOME", str(tmp_path))
     torch.save(load_model(f"{net}:Net", seed=5).state_dict(), tmp_path / "w.pt")
     assert _with_origin("~/net.py:Net", "~/w.pt")[1].weights == "~/w.pt"
-    with pytest.raises(InputError, match="home folder"):
-        load_model(f"{net}:Net", "~no such user/w.pt")

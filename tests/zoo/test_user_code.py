@@ -18,7 +18,6 @@ from normscope.zoo.user_code import (
     call_factory,
     callables_in_source,
     find_factory,
-    home_of,
     import_file,
     import_module,
     undisturbed,
@@ -217,23 +216,6 @@ def test_a_neighbour_does_not_replace_a_module_of_its_name(tmp_path: Path, monke
     with homes[0].open():
         assert sys.modules["same_of_test"].WHERE == "a"
     assert sys.modules["same_of_test"] is other
-
-
-def test_a_deleted_working_directory_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are found by their absolute paths, modules on the path; and code may delete it itself."""
-    file = written(tmp_path, "net.py", "import os\ndef build():\n    os.rmdir(os.getcwd())\n")
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    with undisturbed(home_of("file", str(file)), 0):
-        home_of("file", str(file)).module().build()
-    assert not gone.exists()
-    with undisturbed(home_of("file", str(file)), 0):
-        assert home_of("module", "torch.nn").module() is nn
-    with pytest.raises(ModelNotFoundError, match="in a directory that was deleted"):
-        home_of("file", "net.py")
-    with pytest.raises(ModelNotFoundError, match="or in the working directory"):
-        import_module("no_such_package_at_all")
 
 
 def test_names_that_are_no_text(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from normscope.core.around import ASSUMPTIONS, Around, Neighbourhood
 from normscope.core.value import Kind, Value, log_of
 from normscope.graph.interpreter import run
 from normscope.lipschitz.chains.join import SECONDS
+from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
@@ -29,6 +31,10 @@ RELATIVE = (0.001, 0.003)
 CHEAP, USUAL_SECONDS = 2e9, 30.0
 #: Multiplications in a second, and seconds for each nonlinear operation on a ball, for an estimate of the time.
 RATE, OVERHEAD = 5e9, 0.02
+#: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
+EXACT_POINTS = 300
+#: What is said of these Jacobians.
+UNENCLOSED = "Jacobians computed in float64, rounding not enclosed"
 
 
 def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
@@ -49,15 +55,11 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     timed = options.time != SECONDS
     asked = options.radius is not None or timed
     cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
-    if cost > CHEAP and not asked:
-        work.messages.append(
-            f"constants around the data were left out: they take about {max(1.0, 2 * cost / RATE):.0f} s a point; "
-            "ask for them with radius (--radius) or time (--time)"
-        )
-        return None
     points = _drawn(work, model, data, limit)
     if not points:
         return None
+    if cost > CHEAP and (not asked or (options.radii and not any(options.radii))):
+        return _at_points(work, points, ceiling, None if asked else max(1.0, 2 * cost / RATE))
     radii = _radii(options.radii or None, points)
     if not asked:
         points = points[: _planned(work, cost, len(radii))]
@@ -71,6 +73,39 @@ def _planned(work: Work, cost: float, radii: int) -> int:
     affordable = int(USUAL_SECONDS / each)
     needed = points_needed(work.options.share, work.options.confidence)
     return max(1, needed if affordable < needed <= 2 * affordable else affordable)
+
+
+def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, seconds: float | None) -> Around | None:
+    """Return what holds at the points of a large network: their Jacobians in float64, rounding not enclosed.
+
+    Args:
+        work: the analysis.
+        points: in random order.
+        ceiling: a certified constant on all inputs.
+        seconds: what a ball around a point would take, if none was asked for.
+    """
+    notes = []
+    if seconds is not None:
+        left_out = f"constants within a radius were left out: they take about {seconds:.0f} s a point"
+        notes.append(f"{left_out}; ask for them with radius (--radius) or time (--time)")
+    norms = batched_norms(work.captured, work.program, torch.float64)
+    each = forward_cost(work.program) * (1 + 2 * sum(e.numel for _, e in work.program.outputs))
+    needed = points_needed(work.options.share, work.options.confidence)
+    if norms is None or (seconds is not None and needed * each > USUAL_SECONDS * RATE):
+        work.messages += notes
+        return None
+    points = points[: EXACT_POINTS if seconds is None else needed]
+    start, balls = time.process_time(), []
+    try:
+        for first in range(0, len(points), 8):
+            work.say(f"Jacobians around the data: point {first + 1} of {len(points)}")
+            group = torch.cat([point[0] for point in points[first : first + 8]])
+            balls += [[Ball(0.0, value * (1 + 1e-9))] for value in norms(group).tolist()]
+    except KeyboardInterrupt:
+        notes.append(f"stopped after {len(balls)} of {len(points)} points")
+    spent = (time.process_time() - start) / max(1, len(balls))
+    timed = [[replace(ball, seconds=spent) for ball in point] for point in balls]
+    return _stated(work, timed, (0.0,), notes, ceiling, (UNENCLOSED,))
 
 
 def _drawn(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
@@ -130,7 +165,12 @@ def _blocks(work: Work, program: Program, point: list[Tensor]) -> list[Tensor]:
 
 
 def _stated(
-    work: Work, balls: list[list[Ball]], radii: tuple[float, ...], notes: list[str], ceiling: Value | None
+    work: Work,
+    balls: list[list[Ball]],
+    radii: tuple[float, ...],
+    notes: list[str],
+    ceiling: Value | None,
+    also: tuple[str, ...] = (),
 ) -> Around | None:
     """Return the statements that the balls of all points allow."""
     options, count = work.options, len(balls)
@@ -144,20 +184,24 @@ def _stated(
             f"{count} points allow no statement about {100 * options.share:g} % of inputs with confidence "
             f"{100 * options.confidence:g} %, only about {100 * covered:.3g} %: {needed} are needed"
         )
+    delta = max(b.delta for point in balls for b in point)
+    if delta > 0:
+        notes.append(f"rounding was verified by random probes: each constant fails with probability below {delta:.0e}")
     why = {b.why: b for point in balls for b in point if b.why}
+    notes += [f"{reason[0].lower()}{reason[1:]}" for reason in also]
     notes += [f"no constant within {b.radius:g} of some points: {reason}" for reason, b in why.items()]
     rows = []
     for i, radius in enumerate(radii):
         constants = tuple(min(point[i].constant, most) for point in balls)
         value = covering_value(constants, options.share, options.confidence)
         spent = sum(point[i].seconds for point in balls) / count
-        rows.append(Neighbourhood(radius, constants, _value(work, value, radius), round(spent, 4)))
+        rows.append(Neighbourhood(radius, constants, _value(work, value, radius, also), round(spent, 4)))
     decisions = [max(b.certified_radius for b in point) for point in balls if point[0].margin is not None]
     proved = tuple(decisions) if len(decisions) == count else ()
     return Around(options.share, options.confidence, count, needed, tuple(rows), proved, tuple(notes))
 
 
-def _value(work: Work, number: float | None, radius: float) -> Value | None:
+def _value(work: Work, number: float | None, radius: float, also: tuple[str, ...]) -> Value | None:
     """Return a bound for most inputs as a value."""
     if number is None:
         return None
@@ -169,6 +213,6 @@ def _value(work: Work, number: float | None, radius: float) -> Value | None:
         domain=f"{where} {100 * options.share:g} % of inputs like the data",
         mode=options.mode if any(s.kind == "batch_norm" for s in work.program.sites) else None,
         statement="normscope LOCAL-4",
-        assumptions=ASSUMPTIONS,
+        assumptions=(*ASSUMPTIONS, *also),
         delta=1.0 - options.confidence,
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from normscope.analysis.around import around_data
 from normscope.analysis.context import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
@@ -14,23 +15,24 @@ from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
-from normscope.analysis.memory import announced
 from normscope.analysis.options import Options
-from normscope.core.attempt import attempt
 from normscope.core.depth_curve import Depth
-from normscope.core.errors import InputError
-from normscope.core.result import Result
-from normscope.core.rows import Rows
+from normscope.core.errors import InputError, attempt
+from normscope.core.memory import held, readable, require
+from normscope.core.result import Result, Rows
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.fold import fold
-from normscope.graph.guard import untouched
+from normscope.graph.guard import COPY_LIMIT, state_tensors, untouched
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
+from normscope.linalg.streamed import BLOCK_NUMBERS
 from normscope.lipschitz.cost import is_large
-from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.lipschitz.segments import LARGEST_COPIED, Effort, SegmentNorms
+from normscope.lipschitz.tokens import KEPT_BYTES
 
 #: Relative widths aimed at for the norms of large networks, and of all others.
 COARSE, FINE = 1e-2, 1e-4
@@ -130,11 +132,12 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
         options = replace(options, tolerance=tolerance)
     effort = Effort(tolerance, options.delta, options.seed)
     work = Work(captured, program, options, SegmentNorms(effort, say), say, coupled=coupled)
-    work.candidates = candidates(work, model, data, limit)
-    if data is not None:
-        say("statistics of the data")
-        work.seen = look(work, model, data, limit)
-    return work
+    work = replace(work, candidates=candidates(work, model, data, limit))
+    if data is None:
+        return work
+    say("statistics of the data")
+    seen, left_out = look(work, model, data, limit)
+    return replace(work, seen=seen, left_out=left_out)
 
 
 def _analyze(
@@ -145,18 +148,20 @@ def _analyze(
     captured, program, options = work.captured, work.program, work.options
     rows = layers(work)
     sites = normalizers(work, rows)
-    constants = uncontradicted(work, end_to_end(work, rows, sites, model, data, limit))
-    rows = [uncontradicted_row(work, row) for row in rows]
     told = work.messages
+    whole = uncontradicted(end_to_end(work, rows, sites, model, data, limit), told)
+    constants = whole.constants
+    rows = [uncontradicted_row(row, told) for row in rows]
     around = attempt(
         "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
     )
     tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
-        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, constants), Depth(), told),
+        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
         "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
         "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
         "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
     }
+    parts = attempt("the shares of the gap", lambda: gap(work, rows, sites, constants, tables["depth"]), None, told)
     said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
     return Result(
         model=model_facts(captured, model, name, options),
@@ -167,5 +172,56 @@ def _analyze(
         end_to_end=constants,
         messages=said,
         around=around,
+        gap=parts,
         **tables,
     )
+
+
+#: What the libraries that capture a graph take when they are first used.
+LIBRARIES = 120e6
+#: Bytes of a number in the precision norms are certified in.
+_DOUBLE = 8.0
+
+
+def announced(model: nn.Module, what: str) -> str:
+    """Return how much memory an analysis of a model will take at its peak, after seeing that it fits.
+
+    Args:
+        model: the model to be analyzed.
+        what: what is done, the subject of a sentence.
+
+    Raises:
+        NotEnoughMemoryError: if it does not fit.
+
+    >>> announced(nn.Linear(2, 2), "This").startswith("peak memory about")
+    True
+    """
+    more = additional_peak([tensor for _, tensor in state_tensors(model)])
+    require(more, what, "Use a machine with more memory, or analyze parts of the model.")
+    return f"peak memory about {readable(held() + more)}"
+
+
+def additional_peak(tensors: Iterable[Tensor]) -> float:
+    r"""Return about how many bytes an analysis takes at most besides the model itself.
+
+    Copies of small models that guard their state and the matrices kept of composed maps stay all the time. Beside
+    them stands the largest of: all weights in float64 (to differentiate the network), and the largest matrix with its
+    Gram matrix while it is certified.
+
+    >>> additional_peak([]) == LIBRARIES
+    True
+    """
+    floating = [t for t in tensors if t.is_floating_point()]
+    size = float(sum(t.numel() * t.element_size() for t in floating))
+    numbers = float(sum(t.numel() for t in floating))
+    copies = 2.0 * size if size <= COPY_LIMIT else 0.0
+    kept = min(float(KEPT_BYTES), 4.0 * _DOUBLE * numbers)
+    matrices = [(float(t.numel()), float(min(t.shape))) for t in floating if t.ndim == 2]
+    largest = max((_matrix(*matrix) for matrix in matrices), default=0.0)
+    return LIBRARIES + copies + kept + max(_DOUBLE * numbers, largest)
+
+
+def _matrix(entries: float, side: float) -> float:
+    """Return what certifying the norm of a matrix takes: itself in float64, and its Gram matrix four times."""
+    copied = entries if entries <= LARGEST_COPIED else 3.0 * BLOCK_NUMBERS
+    return _DOUBLE * max(3.0 * copied, 2.0 * copied + 4.0 * side**2)

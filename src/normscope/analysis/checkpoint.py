@@ -16,7 +16,6 @@ from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
 from normscope.core.files import write_text
-from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
@@ -160,7 +159,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
         },
         tensors=tuple(results),
         products=_products(results),
-        messages=tuple(_messages(results, expanded(path))),
+        messages=tuple(_messages(results, Path(path).expanduser())),
     )
 
 
@@ -170,7 +169,7 @@ def is_checkpoint(text: str) -> bool:
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
     """
-    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or is_folder(expanded(text))
+    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or Path(text).expanduser().is_dir()
 
 
 def _headers(files: list[Path]) -> list[TensorEntry]:
@@ -370,7 +369,7 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
 def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     """Return what a reader must know before the numbers."""
     yield "weights only: nothing is said about the network; roles are guessed from names and shapes"
-    if is_file(path / "config.json"):
+    if (path / "config.json").is_file():
         yield f"the directory has a config.json: name it as hf:{path} to analyze the network itself"
     if not any(r.upper is not None for r in results):
         yield "no tensor looks like the weight of a linear layer"

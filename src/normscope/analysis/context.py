@@ -1,4 +1,4 @@
-"""What the steps of one analysis share: the captured model, its program, the data."""
+"""What an analysis starts from: the captured model, its program, the data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
-from normscope.lipschitz.chains.join import Chains
-from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
-from normscope.lipschitz.search import Best, number_of_points
+from normscope.lipschitz.search import number_of_points
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import Survey, activation_inputs, survey
@@ -33,9 +31,22 @@ CANDIDATES = 64
 _STATISTICS = "the statistics of the batch"
 
 
-@dataclass(eq=False)
+@dataclass
+class LeftOut:
+    """Samples of the data that an analysis cannot use.
+
+    Attributes:
+        other_shapes: how many have other shapes than the example, by their shapes.
+        uneven: how many are left over because their batch is smaller than the stacked one.
+    """
+
+    other_shapes: Counter[str] = field(default_factory=Counter)
+    uneven: int = 0
+
+
+@dataclass(frozen=True, eq=False)
 class Work:
-    """What the steps of one analysis share.
+    """What an analysis starts from, and hands to each of its steps.
 
     Attributes:
         captured: the model.
@@ -43,15 +54,11 @@ class Work:
         options: how to work.
         norms: cache of segment norms.
         say: progress.
-        seen: what the data showed.
-        candidates: inputs at which the network may be differentiated.
-        messages: what a reader must know.
-        compositions: of the bounds in the result, by their names there.
-        chains: certificates of whole parts of the network.
-        best: the input with the largest Jacobian.
         coupled: where samples meet, so that the stacked batch is the input; empty if they never do.
-        other_shapes: samples of the data by their shapes, if these are not the example's.
-        uneven: samples left out because their batch is smaller than the stacked one.
+        candidates: inputs at which the network may be differentiated.
+        seen: what the data showed.
+        left_out: what of the data is not used.
+        messages: what a reader must know; steps add to it.
     """
 
     captured: Captured
@@ -59,15 +66,11 @@ class Work:
     options: Options
     norms: SegmentNorms
     say: Progress
-    seen: Survey | None = None
-    candidates: list[list[Tensor]] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
-    compositions: dict[str, Composition] = field(default_factory=dict)
-    chains: Chains | None = None
-    best: Best | None = None
     coupled: str = ""
-    other_shapes: Counter[str] = field(default_factory=Counter)
-    uneven: int = 0
+    candidates: list[list[Tensor]] = field(default_factory=list)
+    seen: Survey | None = None
+    left_out: LeftOut = field(default_factory=LeftOut)
+    messages: list[str] = field(default_factory=list)
 
     @property
     def stacked(self) -> int | None:
@@ -142,13 +145,14 @@ def frozen(captured: Captured) -> Captured:
     return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
-def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
-    """Run over the data once."""
+def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> tuple[Survey, LeftOut]:
+    """Run over the data once, and return what it shows and what of it is not used."""
+    left_out = LeftOut()
     activations = activation_inputs(work.captured, work.program)
     found = survey(
         work.captured,
         work.program,
-        batches(work, model, data, limit, count=True),
+        batches(work, model, data, limit, left_out),
         activations=activations,
         progress=lambda n: work.say(f"statistics of the data: {n} samples"),
     )
@@ -158,7 +162,7 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> Survey:
     heavy = is_large(work.program)
     some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates
     found.include(survey(work.captured, work.program, some, activations={}, dtype=torch.float64))
-    return found
+    return found, left_out
 
 
 def candidates(work: Work, model: nn.Module, data: Any, limit: int | None) -> list[list[Tensor]]:
@@ -188,7 +192,7 @@ def one_at_a_time(work: Work, model: nn.Module, data: Any, limit: int) -> list[l
 
 
 def batches(
-    work: Work, model: nn.Module, data: Any, limit: int | None, *, count: bool = False
+    work: Work, model: nn.Module, data: Any, limit: int | None, left_out: LeftOut | None = None
 ) -> Iterator[list[Tensor]]:
     """Yield the tensor inputs of each batch: those of the example's shape, in its size where that is part of the input.
 
@@ -197,9 +201,10 @@ def batches(
         model: that takes the data.
         data: as given.
         limit: of samples.
-        count: note in ``work`` what is left out.
+        left_out: counts what is not used.
     """
     captured = work.captured
+    left_out = left_out or LeftOut()
     left = math.inf if limit is None else limit
     reference = next(iter(captured.tensors.values()), torch.zeros(0))
     dynamic = captured.graph.batch == "dynamic"
@@ -209,7 +214,7 @@ def batches(
         tensors = [v.to(reference.device) for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         size = tensors[0].shape[0] if tensors and tensors[0].ndim else 1
         if not _fits(tensors, captured.example):
-            work.other_shapes[shapes_of(tensors)] += size if count else 0
+            left_out.other_shapes[shapes_of(tensors)] += size
             left -= size  # what is read counts, so that an endless stream ends
             if left <= 0:
                 return
@@ -219,7 +224,7 @@ def batches(
         else:
             step = min(step, size) if first and dynamic else step or size
             pieces = [step] * (size // step)
-            work.uneven += size % step if count else 0
+            left_out.uneven += size % step
             left -= size % step
         first = False
         start = 0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from normscope.analysis.context import Work
+from normscope.analysis.end_to_end import Whole
 from normscope.core.result import LayerResult
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightRow
@@ -33,54 +33,54 @@ def contradicts(upper: Value | None, lower: Value | None) -> bool:
     return upper is not None and lower is not None and lower.log > upper.log + ROUNDING
 
 
-def uncontradicted(work: Work, constants: Mapping[str, Value | None]) -> dict[str, Value | None]:
+def uncontradicted(whole: Whole, told: list[str]) -> Whole:
     """Return the constants of a network; if one bound lies below what is attained, none of them is given, and told.
 
     They all come from the same rules: where one is wrong, none can be trusted.
     """
+    constants = whole.constants
     wrong = {}
     for name, partners in PAIRS.items():
         upper = constants.get(name)
         found = [v for p in partners if (v := constants.get(p)) is not None and contradicts(upper, v)]
         if upper is not None and found:
             wrong[name] = _told(f"end to end, {name}", upper, found)
-    work.messages.extend(wrong.values())
-    out = dict(constants)
-    for name in PAIRS if wrong else ():
-        work.compositions.pop(name, None)  # its curve along depth is no bound either
-        upper = constants.get(name)
-        out[name] = upper and replace(upper, log=math.inf)
-    return out
+    if not wrong:
+        return whole
+    told.extend(wrong.values())
+    no_bound = {name: (v := constants.get(name)) and replace(v, log=math.inf) for name in PAIRS}
+    kept = {name: c for name, c in whole.compositions.items() if name not in PAIRS}  # curves along depth end there
+    return replace(whole, constants=constants | no_bound, compositions=kept)
 
 
-def uncontradicted_row(work: Work, row: LayerResult) -> LayerResult:
+def uncontradicted_row(row: LayerResult, told: list[str]) -> LayerResult:
     """Return a layer, its upper bound replaced by "no bound" if it lies below what is attained."""
     if not contradicts(row.upper, row.lower):
         return row
-    work.messages.append(_told(row.name, row.upper, [row.lower]))
+    told.append(_told(row.name, row.upper, [row.lower]))
     return replace(row, upper=replace(row.upper, log=math.inf), folded=None, probable=None)
 
 
-def uncontradicted_weight(work: Work, row: WeightRow) -> WeightRow:
+def uncontradicted_weight(row: WeightRow, told: list[str]) -> WeightRow:
     """Return a weight, every constant of it that lies below what is attained replaced by "no bound"."""
     stacked = dict(row.stacked)
     if contradicts(stacked.get("certified"), stacked.get("attained")):
-        work.messages.append(_told(f"{row.name}, stacked", stacked["certified"], [stacked["attained"]]))
+        told.append(_told(f"{row.name}, stacked", stacked["certified"], [stacked["attained"]]))
         stacked["certified"] = replace(stacked["certified"], log=math.inf)
     return replace(
         row,
-        constants=_above(work, row.name, row.constants, row.attained),
-        outputs=_above(work, f"the result of {row.name}", row.outputs, row.attained_output),
+        constants=_above(told, row.name, row.constants, row.attained),
+        outputs=_above(told, f"the result of {row.name}", row.outputs, row.attained_output),
         stacked=stacked,
     )
 
 
-def _above(work: Work, name: str, values: Mapping[str, Value], lower: Value | None) -> dict[str, Value]:
+def _above(told: list[str], name: str, values: Mapping[str, Value], lower: Value | None) -> dict[str, Value]:
     """Return values, those below what is attained replaced."""
     out = dict(values)
     for key, value in values.items():
         if lower is not None and contradicts(value, lower):
-            work.messages.append(_told(f"{name}, {key}", value, [lower]))
+            told.append(_told(f"{name}, {key}", value, [lower]))
             out[key] = replace(value, log=math.inf)
     return out
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from normscope.analysis.context import Work
-from normscope.analysis.end_to_end import rounded_up
+from normscope.analysis.end_to_end import Whole, rounded_up
 from normscope.analysis.layers import layer_names
 from normscope.core.depth_curve import Curve, Depth
 from normscope.core.result import LayerResult, NormalizerResult
@@ -27,6 +27,7 @@ from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.lipschitz.lower import EndToEnd, attained_in_parts, jacobian_norm
+from normscope.lipschitz.search import Best
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program
@@ -62,15 +63,15 @@ def depth(
     work: Work,
     layers: Sequence[LayerResult],
     normalizers: Sequence[NormalizerResult],
-    constants: Mapping[str, Value | None],
+    whole: Whole,
 ) -> Depth:
     """Return the curves of the bounds along depth, from the input to the output.
 
     Args:
-        work: the analysis, its end-to-end constants composed.
+        work: the analysis.
         layers: the rows of its layers.
         normalizers: the rows of its normalizers.
-        constants: its end-to-end constants, at which the curves end.
+        whole: its end-to-end constants, at which the curves end.
 
     Returns:
         One number per place and curve; curves whose constant was not computed are left out.
@@ -80,17 +81,18 @@ def depth(
     work.say("the bounds along depth")
     found = places(work.program, layers, normalizers)
     curves: dict[str, Curve] = {}
+    constants, best = whole.constants, whole.best
     for name in UPPER:
-        value, composition = constants.get(name), work.compositions.get(name)
+        value, composition = constants.get(name), whole.compositions.get(name)
         if value is not None and composition is not None:
             curves[name] = _curve([0.0, *_upper_logs(composition, found, work.program), value.log], value)
     printed = constants.get("printed")
     if printed is not None:
         curves["printed"] = _curve([0.0, *_printed_logs(found), printed.log], printed)
-    inside = work.best is None or work.best.inside  # otherwise the curve says nothing about the variance floor
+    inside = best is None or best.inside  # otherwise the curve says nothing about the variance floor
     lower = (constants.get("lower") if inside else None) or constants.get("lower_everywhere")
     if lower is not None:
-        curves["lower"] = _curve([0.0, *attained(work, [p.expr for p in found]), lower.log], lower)
+        curves["lower"] = _curve([0.0, *attained(work, best, [p.expr for p in found]), lower.log], lower)
     names = ("input", *(p.name for p in found), "output")
     return Depth(names, ("input", *(p.kind for p in found), "output"), curves)
 
@@ -153,14 +155,15 @@ def _curve(logs: Sequence[float | None], like: Value) -> Curve:
     return Curve.of(logs, like.kind, **rest)
 
 
-def attained(work: Work, exprs: Sequence[Expr]) -> list[float | None]:
+def attained(work: Work, best: Best | None, exprs: Sequence[Expr]) -> list[float | None]:
     """Return the logarithm of a value attained by ``||J_k||`` at every place, at the best input of the search.
 
     Directions: the one the whole network stretches most there, and the worst of some places on the way. A network too
     large for that gets none.
 
     Args:
-        work: the analysis, its search for inputs done.
+        work: the analysis.
+        best: the best input of its search.
         exprs: the tensors at the places.
 
     Returns:
@@ -169,19 +172,18 @@ def attained(work: Work, exprs: Sequence[Expr]) -> list[float | None]:
     nothing: list[float | None] = [None] * len(exprs)
     nodes = [work.program.nodes.get(e.id) for e in exprs]
     cost = forward_cost(work.program)
-    if work.best is None or is_large(work.program) or not any(nodes):
+    if best is None or is_large(work.program) or not any(nodes):
         return nothing
     try:
-        return _attained(work, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
+        return _attained(work, best, nodes, [e.numel for e in exprs], int(min(ANCHORS, BUDGET // (PASSES * cost))))
     except (RuntimeError, NotImplementedError):  # an operation without a derivative, or too little memory
         return nothing
 
 
-def _attained(work: Work, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int) -> list[float | None]:
+def _attained(
+    work: Work, best: Best, nodes: Sequence[str | None], sizes: Sequence[int], anchors: int
+) -> list[float | None]:
     """Measure along the best direction of the whole network, and along those of some places."""
-    best = work.best
-    if best is None:
-        return [None] * len(nodes)
     known = [(i, node) for i, node in enumerate(nodes) if node is not None]
     whole = Along(work, best.inputs, [node for _, node in known])
     directions = [best.direction]

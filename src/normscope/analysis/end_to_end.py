@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -12,18 +12,17 @@ from torch import Tensor, nn
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
-from normscope.core.attempt import attempt
-from normscope.core.errors import InputError
+from normscope.core.errors import InputError, attempt
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
-from normscope.graph.dispatch import BRANCH_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
+from normscope.graph.recorder import BRANCH_NOTE
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
-from normscope.lipschitz.search import Search, search
+from normscope.lipschitz.search import Best, Search, search
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.normalizer import acts_on_weights, couples_samples
 from normscope.operators.program import Program, build_program
@@ -41,6 +40,30 @@ BATCH = 64
 LOG_ROUNDING = 1e-12
 
 
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """The constants of a whole network, and where they come from.
+
+    Attributes:
+        constants: by their names in the result.
+        compositions: those of the upper bounds, by the same names.
+        best: the input with the largest Jacobian that was found.
+    """
+
+    constants: dict[str, Value | None]
+    compositions: dict[str, Composition] = field(default_factory=dict)
+    best: Best | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """One upper bound: certified, with probability where that is smaller, and how it is composed."""
+
+    value: Value
+    probable: Value | None
+    composition: Composition
+
+
 def end_to_end(
     work: Work,
     layers: list[LayerResult],
@@ -48,31 +71,44 @@ def end_to_end(
     model: nn.Module,
     data: Any,
     limit: int | None = None,
-) -> dict[str, Value | None]:
+) -> Whole:
     """Return the end-to-end constants, printed and proved, on every domain."""
     mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
     told, whole = work.messages, everywhere_of(work)
     nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
+    bounds: dict[str, Bound | None] = {}
     out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
     work.say("composing the bound on all inputs")
-    found = attempt("the bound on all inputs", lambda: _everywhere(work, whole, mode), (nothing, None, None), told)
-    out["global"], out["global_probabilistic"], out["global_composition"] = found
-    out["global_floor"] = attempt("the floor of free patterns", lambda: _floor(work, mode), None, told)
-    domain: Domain | None = None
-    out |= dict.fromkeys(("variance_floor", "variance_floor_probabilistic", "without_normalizers"))
+    chains = attempt("the multiplier chains", lambda: _chains(work, work.program), None, told)
+    first = bounds["global"] = attempt(
+        "the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), None, told
+    )
+    out["global"] = nothing if first is None else first.value
+    out["global_probabilistic"] = None if first is None else first.probable
+    out["global_composition"] = attempt(
+        "the bound by composition alone", lambda: _without_chains(work, whole, mode, chains), None, told
+    )
+    told += [] if first is None else _why_infinite(first.composition)
+    out["global_floor"] = attempt("the floor of free patterns", lambda: _floor(work, mode, chains), None, told)
+    on_floor: Bound | None = None
     if work.seen is not None:
         work.say("composing the bound on the variance-floor domain")
-        on_floor: tuple[Domain, Value, Value | None] | None
-        on_floor = attempt("the bound on the variance-floor domain", lambda: _on_floor(work, mode), None, told)
-        if on_floor is not None:
-            domain, out["variance_floor"], out["variance_floor_probabilistic"] = on_floor
+        on_floor = bounds["variance_floor"] = attempt(
+            "the bound on the variance-floor domain", lambda: _on_floor(work, mode, chains), None, told
+        )
+    out["variance_floor"] = None if on_floor is None else on_floor.value
+    out["variance_floor_probabilistic"] = None if on_floor is None else on_floor.probable
+    bare: Bound | None = None
     if work.options.without_normalizers:
-        out["without_normalizers"] = attempt("the bound without normalizers", lambda: _without(work), None, told)
+        bare = bounds["without_normalizers"] = attempt(
+            "the bound without normalizers", lambda: _without(work), None, told
+        )
+    out["without_normalizers"] = None if bare is None else bare.value
+    domain = None if on_floor is None else on_floor.composition.domain
     work.say("lower bounds")
     attained = attempt(
         "the lower bound", lambda: _search(work, domain, model, data, limit), Search(None, None, None), told
     )
-    work.best = attained.best
     if attained.failure:
         told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
     floor = out["variance_floor"]
@@ -83,7 +119,8 @@ def end_to_end(
     out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
     stacked = attempt("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None), told)
     out["stacked_batch"], out["stacked_batch_lower"] = stacked
-    return out
+    compositions = {name: bound.composition for name, bound in bounds.items() if bound is not None}
+    return Whole(out, compositions, attained.best)
 
 
 def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> dict[str, Value | None]:
@@ -100,16 +137,17 @@ def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> 
     }
 
 
-def _everywhere(work: Work, whole: str, mode: str | None) -> tuple[Value, Value | None, Value | None]:
-    """Return the bound on all inputs, with probability, and by composition alone; say where it becomes infinite."""
-    work.chains = _chains(work, work.program)
-    composition = Composition(work.program, Domain(whole), work.norms, work.chains)
-    found = _values(composition, whole, mode)
-    work.compositions["global"] = composition
-    work.messages += _why_infinite(composition)
-    if work.chains is None or not work.chains.used:
-        return *found, None
-    return *found, _values(Composition(work.program, Domain(whole), work.norms), whole, mode)[0]
+def _bound(
+    work: Work, domain: Domain, mode: str | None, chains: Chains | None, program: Program | None = None
+) -> Bound:
+    """Return the bound of a program on a domain."""
+    composition = Composition(program or work.program, domain, work.norms, chains)
+    return Bound(*_values(composition, domain.name, mode), composition)
+
+
+def _without_chains(work: Work, whole: str, mode: str | None, chains: Chains | None) -> Value | None:
+    """Return the bound on all inputs by composition alone, where chains give a better one."""
+    return _bound(work, Domain(whole), mode, None).value if chains is not None and chains.used else None
 
 
 def everywhere_of(work: Work) -> str:
@@ -124,7 +162,7 @@ def everywhere_of(work: Work) -> str:
         name = _restricted(name, f"in stacked batches of {work.stacked}")
     elif work.captured.graph.batch not in ("dynamic", "1", "0"):
         name = _restricted(name, f"in batches of {work.captured.graph.batch}")
-    if work.other_shapes:
+    if work.left_out.other_shapes:
         name = _restricted(name, f"of shape {shapes_of(example)}")
     condition = work.fixed_inputs.condition(where_fixed(work))
     return _restricted(name, condition) if condition else name
@@ -151,11 +189,11 @@ def _values(composition: Composition, domain: str, mode: str | None) -> tuple[Va
     return value, Value(rounded_up(probable), Kind.PROBABILISTIC, delta=delta, **rest)  # type: ignore[arg-type]
 
 
-def _floor(work: Work, mode: str | None) -> Value | None:
+def _floor(work: Work, mode: str | None, chains: Chains | None) -> Value | None:
     """Return what no bound can go below that lets every activation choose its slope by itself."""
-    if work.chains is None or not work.chains.used or len(work.program.outputs) != 1:
+    if chains is None or not chains.used or len(work.program.outputs) != 1:
         return None
-    log = work.chains.floor(work.program.outputs[0][1])
+    log = chains.floor(work.program.outputs[0][1])
     if log is None:
         return None
     return Value(log, Kind.LOWER, "activation patterns chosen freely", mode, "normscope Pattern floor")
@@ -173,7 +211,7 @@ def rounded_up(log: float) -> float:
     return log if math.isinf(log) else log + LOG_ROUNDING * max(1.0, abs(log))
 
 
-def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None]:
+def _on_floor(work: Work, mode: str | None, chains: Chains | None) -> Bound:
     """Return the bound where every normalizer's spread stays above what the data showed.
 
     Where that is infinite (gates, attention without a normalizer) the inputs are also kept in the range of the data.
@@ -184,19 +222,14 @@ def _on_floor(work: Work, mode: str | None) -> tuple[Domain, Value, Value | None
     floors = seen.floors()
     whole = everywhere_of(work)
     name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
-    domain = Domain(name, floors)
-    composition = Composition(work.program, domain, work.norms, work.chains)
-    value, probable = _values(composition, name, mode)
-    if math.isinf(value.log) and value.log > 0:
+    found = _bound(work, Domain(name, floors), mode, chains)
+    if found.value.log == math.inf:
         name = _restricted(name, "within the data's range and norms, also at the factors of products")
-        domain = Domain(name, floors, tuple(seen.inputs), seen.factors)
-        composition = Composition(work.program, domain, work.norms, work.chains)
-        value, probable = _values(composition, name, mode)
-    work.compositions["variance_floor"] = composition
-    return domain, value, probable
+        found = _bound(work, Domain(name, floors, tuple(seen.inputs), seen.factors), mode, chains)
+    return found
 
 
-def _without(work: Work) -> Value | None:
+def _without(work: Work) -> Bound | None:
     """Return the bound of the same network with its normalizers of activations removed."""
     if not any(not acts_on_weights(s) for s in work.program.sites):
         return None
@@ -204,14 +237,11 @@ def _without(work: Work) -> Value | None:
     program, _ = walk_coupled(work.captured, work.options, without=True, coupled=work.coupled)
     whole = everywhere_of(work)
     chains = _chains(work, program, share=0.25)  # for comparison only
-    composition = Composition(program, Domain(whole), work.norms, chains)
-    value, _ = _values(composition, whole, None)
-    if math.isinf(value.log) and value.log > 0 and work.seen is not None:
+    found = _bound(work, Domain(whole), None, chains, program)
+    if found.value.log == math.inf and work.seen is not None:
         name = _restricted(whole, "within the data's range and norms")
-        composition = Composition(program, Domain(name, {}, tuple(work.seen.inputs)), work.norms, chains)
-        value, _ = _values(composition, name, None)
-    work.compositions["without_normalizers"] = composition
-    return value
+        found = _bound(work, Domain(name, {}, tuple(work.seen.inputs)), None, chains, program)
+    return found
 
 
 def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any, limit: int | None) -> Search:

@@ -156,14 +156,15 @@ def messages(work: Work) -> Iterable[str]:
         yield f"held fixed: bounds and attained values are of inputs {condition}"
     if work.stacked is not None:
         yield f"the samples of a batch meet in {work.coupled}: the input is a stacked batch of {work.stacked}"
-    if work.uneven:
+    if work.left_out.uneven:
         size = work.stacked or work.captured.graph.batch
-        yield f"samples left out because they do not fill a batch of {size}: {work.uneven}"
-    if work.other_shapes:
-        others = ", ".join(itertools.islice(work.other_shapes, 4)) + (", ..." if len(work.other_shapes) > 4 else "")
+        yield f"samples left out because they do not fill a batch of {size}: {work.left_out.uneven}"
+    shapes = work.left_out.other_shapes
+    if shapes:
+        others = ", ".join(itertools.islice(shapes, 4)) + (", ..." if len(shapes) > 4 else "")
         yield (
             f"the data has samples of several shapes: everything here is of shape {shapes_of(work.captured.example)}, "
-            f"that of the first; samples left out, of other shapes ({others}): {sum(work.other_shapes.values())}"
+            f"that of the first; samples left out, of other shapes ({others}): {sum(shapes.values())}"
         )
     if not work.program.outputs:
         yield "no output depends on a floating input: every constant is zero"

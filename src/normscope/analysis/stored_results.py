@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import types
+import typing
 from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
 from typing import Any
 
 from normscope.analysis.checkpoint import CheckpointResult
-from normscope.core.conform import nonconforming
 from normscope.core.errors import InputError
-from normscope.core.paths import expanded, is_file, is_folder
 from normscope.core.result import Result
 
 _READERS: dict[str, Callable[[dict[str, Any]], Result | CheckpointResult]] = {
@@ -39,9 +42,9 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: a result must be a file; there is no nowhere.json; check the path
     """
-    path = expanded(file)
-    if not is_file(path):
-        what = f"{path} is a directory; name the result.json in it" if is_folder(path) else f"there is no {path}"
+    path = Path(file).expanduser()
+    if not path.is_file():
+        what = f"{path} is a directory; name the result.json in it" if path.is_dir() else f"there is no {path}"
         raise InputError(f"a result must be a file; {what}; check the path")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -56,3 +59,37 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
             f"a result must be the JSON that analyze writes, of kind {known}; {path} is not "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); write it again"
         ) from error
+
+
+def nonconforming(value: Any, hint: Any, place: str = "") -> str:
+    """Return what of a value is not of its declared type, or an empty text.
+
+    Args:
+        value: any object; the fields of data classes, and what is in tuples, lists and dictionaries, are looked at.
+        hint: its type.
+        place: where it stands.
+
+    >>> nonconforming((1, "a"), tuple[int, ...], "shape"), nonconforming({"a": 1.0}, dict[str, float])
+    ('shape[1] is str, not int', '')
+    """
+    if hint is Any:
+        return ""
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        found = [nonconforming(value, part, place) for part in parts]
+        return "" if "" in found else found[0]
+    kind: Any = origin or hint
+    kind = tuple if issubclass(kind, tuple) else kind  # named rows are one
+    wanted: Any = (int, float) if kind is float else kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        return f"{place} is {type(value).__name__}, not {kind.__name__}"
+    if dataclasses.is_dataclass(kind) and not isinstance(value, Enum):
+        hints = typing.get_type_hints(kind)
+        items = [(f"{place}.{f.name}", getattr(value, f.name), hints[f.name]) for f in dataclasses.fields(kind)]
+    elif kind in (tuple, list) and parts:
+        items = [(f"{place}[{i}]", item, parts[0]) for i, item in enumerate(value)]
+    elif kind is dict and parts:
+        items = [(f"{place}[{key!r}]", item, parts[1]) for key, item in value.items()]
+    else:
+        items = []
+    return next((text for where, item, of in items if (text := nonconforming(item, of, where))), "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
     captured = work.captured
     coupled = work.stacked is not None
     weights = find_weights(captured.graph, captured.tensors, work.reference)
-    work.program = weights.program
+    work = replace(work, program=weights.program)
     if work.seen is not None and samples:  # floors that hold in exact arithmetic too
         work.seen.include(survey(captured, work.program, samples, activations={}, dtype=torch.float64))
     found = Found(weights, work)
@@ -111,7 +112,7 @@ def _measured(work: Work, model: nn.Module, samples: list[list[Tensor]], name: s
         work.say(f"Jacobians in the weights: point {i + 1} of {len(chosen)}")
         found.norms.append(norms_at(captured, weights, inputs, seed=work.options.seed))
     batch = stacked(found, samples, coupled=coupled)
-    table = [uncontradicted_weight(work, row) for row in rows(found, batch)]
+    table = [uncontradicted_weight(row, work.messages) for row in rows(found, batch)]
     return WeightResult(
         model=model_facts(captured, model, name, work.options),
         input=input_facts(work, bool(samples)),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -31,11 +31,8 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
-from normscope.cli.streams import aside
-from normscope.core.attempt import attempt, failure
-from normscope.core.errors import InputError, NormscopeError
+from normscope.core.errors import InputError, NormscopeError, attempt, failure
 from normscope.core.numbers import check_fraction
-from normscope.core.paths import expanded, resolved
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
@@ -181,8 +178,8 @@ def run(
     if is_checkpoint(request.model):
         from normscope.report.checkpoint import checkpoint_sections
 
-        place = expanded(request.model)
-        weights = analyze_checkpoint(place if place.name else resolved(place), stages)  # "." has no name
+        place = Path(request.model).expanduser()
+        weights = analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
         return weights, checkpoint_sections(weights, everything=everything)
     from normscope.analysis import analyze as capacity
     from normscope.report.text import result_sections

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.console import Stages, guarded
+from normscope.cli.console import Stages, aside, guarded, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -27,8 +27,6 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, parse_shape, split_arguments, split_commas, writing
-from normscope.cli.streams import aside, visible
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -188,8 +186,7 @@ def run(
 def rendered(result: CheckResult, format: str, source: Source | None, capacity: Callable[[], Result]) -> str:
     """Return a result in one of :data:`FORMATS`; a page also holds the analysis, if there can be one."""
     from normscope.core.errors import NormscopeError
-    from normscope.report.findings import findings_text
-    from normscope.report.github import github_text
+    from normscope.report.findings import findings_text, github_text
     from normscope.report.sarif import sarif_text
 
     if format == "json":
@@ -251,7 +248,7 @@ def source_of(spec: str) -> Source | None:
         return None
     line = 1
     with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.parse(expanded(location).read_bytes()).body:
+        for node in ast.parse(Path(location).expanduser().read_bytes()).body:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
     return Source(Path(location).as_posix(), line)

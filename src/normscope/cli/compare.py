@@ -11,7 +11,7 @@ import typer
 
 from normscope.cli.analyze import REPORT, Request, checked_places, findings_of, write_page
 from normscope.cli.analyze import run as analyzed
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.options import (
     DataName,
     DataRoot,
@@ -27,9 +27,7 @@ from normscope.cli.options import (
     Split,
 )
 from normscope.cli.specification import parse_shape, writing
-from normscope.cli.streams import aside
 from normscope.core.names import numbered
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.analysis.compare import Comparable, Comparison
@@ -127,7 +125,7 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     findings: dict[str, Sequence[Finding]] = {}
     for name, item in zip(names_of(given.items), given.items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
-            results[name] = read_result(expanded(item))
+            results[name] = read_result(Path(item).expanduser())
             continue
         weights = Path(item) if given.model is not None and is_checkpoint(item) else None
         request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normscope.cli.analyze import Request, measured
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
-from normscope.cli.streams import aside
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.core.result import Result
@@ -51,7 +49,7 @@ def complexity(
     loss_constant(loss, 1)  # a name that is none is said before any work
     found: WeightResult | None = None
     if Path(model).suffix == ".json":
-        result = _read(expanded(model))
+        result = _read(Path(model).expanduser())
     else:
         result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
     iterations = iterations_of(result, found, loss, setting)

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from normscope.cli.streams import WRONG_USE, visible
-from normscope.core.errors import InputError, NormscopeError
-from normscope.core.paths import working_folder
+from normscope.core.errors import NormscopeError
 
 if TYPE_CHECKING:
     from normscope.report.table import Section
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Exit code of work stopped by the user (128 + SIGINT).
-STOPPED = 130
+#: Exit codes of wrong use, and of work stopped by the user (128 + SIGINT).
+WRONG_USE, STOPPED = 2, 130
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
 _TICK = 0.2
@@ -31,12 +30,61 @@ _TICK = 0.2
 _UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 #: What a message of several lines may hold.
 _BREAKS = "\n\t"
+_STDOUT, _STDERR = 1, 2
 
 
 def is_terminal(stream: TextIO) -> bool:
     """Tell whether a stream is a terminal that may get colour and boxes (NO_COLOR and TERM=dumb say it may not)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and getattr(stream, "isatty", lambda: False)()
+
+
+def visible(text: str, keep: str = "") -> str:
+    r"""Return a text with its control characters spelled out: names in a file may hold orders to a terminal.
+
+    Args:
+        text: anything.
+        keep: characters to leave as they are.
+
+    >>> visible("a\x1b[2J\n"), visible("two\nlines", keep="\n"), visible("\u03c3")
+    ('a\\x1b[2J\\n', 'two\nlines', 'σ')
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+
+
+@contextlib.contextmanager
+def aside() -> Iterator[None]:
+    """Send what is printed inside the block to stderr, whichever way: the user's code may print, or its children."""
+    own = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
+        _flush(own)
+        kept = os.dup(_STDOUT)
+        stack.callback(os.close, kept)
+        stack.callback(os.dup2, kept, _STDOUT)
+        stack.callback(_flush, own)
+        stack.callback(_flush, sys.__stdout__)
+        divert()
+        yield
+
+
+def divert() -> None:
+    """Send to stderr what is written to stdout from now on: the result has been printed, others may still be at it."""
+    whole = [_flush(stream) for stream in (sys.stdout, sys.__stdout__)]  # the library may have wrapped the first
+    with contextlib.suppress(OSError):
+        # What could not be written for want of a reader would come out there.
+        os.dup2(_STDERR if all(whole) else os.open(os.devnull, os.O_WRONLY), _STDOUT)
+
+
+def _flush(stream: TextIO | None) -> bool:
+    """Write out what a stream holds back, and tell whether that was possible."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def guarded(function: F) -> F:
@@ -52,8 +100,6 @@ def guarded(function: F) -> F:
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         try:
-            if working_folder() is None:  # libraries below torch end the process there
-                raise InputError("The working directory no longer exists; change to another one.")
             return function(*args, **kwargs)
         except NormscopeError as error:
             _say(str(error))

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normscope.cli.analyze import FILE, REPORT, write, write_page
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Inputs
 from normscope.cli.options import Quiet, Seed
 from normscope.cli.specification import checked_file, checked_folder, writing
-from normscope.cli.streams import aside
 
 if TYPE_CHECKING:
     from torch import nn

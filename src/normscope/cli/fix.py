@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded
+from normscope.cli.console import Stages, aside, guarded, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -22,8 +22,6 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, parse_shape, split_commas, writing
-from normscope.cli.streams import aside, visible
-from normscope.core.paths import exists
 
 if TYPE_CHECKING:
     from normscope.doctor.fixes import FixResult
@@ -67,7 +65,7 @@ def fix(
     if json:
         print(result.to_json())
         return
-    from normscope.report.fixes import fix_text
+    from normscope.report.findings import fix_text
 
     print(visible(fix_text(result, everything=everything), keep="\n"))
     if write_to is not None:
@@ -104,7 +102,7 @@ def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
             f"Expected a file ending in .safetensors or .pt, got {target.name}.", param_hint="--write-to"
         )
     place = checked_file(target, "--write-to")
-    if exists(place) and not force:
+    if place.exists() and not force:
         raise typer.BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
     return place
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
+import io
+import sys
 from typing import Annotated
 
 import typer
@@ -14,6 +17,7 @@ from normscope.cli.bounds import bounds
 from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
+from normscope.cli.console import divert
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
@@ -22,7 +26,7 @@ from normscope.cli.fix import fix
 from normscope.cli.report import report
 from normscope.cli.reproduce import reproduce
 from normscope.cli.statements import statements
-from normscope.cli.streams import delivered, divert, open_streams
+from normscope.cli.symmetry import symmetry
 from normscope.cli.watch import watch
 from normscope.cli.weights import weights
 
@@ -38,6 +42,7 @@ app.command("analyze")(analyze)
 app.command("check")(check)
 app.command("fix")(fix)
 app.command("compare")(compare)
+app.command("symmetry")(symmetry)
 app.command("bounds")(bounds)
 app.command("demo")(demo)
 app.command("audit")(audit)
@@ -74,12 +79,15 @@ def common(
 
 
 def main() -> None:
-    """Run the command line."""
-    open_streams()
+    """Run the command line; a character that the terminal's encoding lacks is spelled out."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
-        with delivered():
-            app(prog_name="normscope")
+        app(prog_name="normscope")
     finally:
+        with contextlib.suppress(BrokenPipeError):  # a reader who went away has seen enough
+            sys.stdout.flush()
         atexit.register(divert)  # the last to be registered is the first to run: before what the user's code left there
 
 

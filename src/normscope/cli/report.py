@@ -16,7 +16,6 @@ from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_file, writing
 from normscope.core.errors import InputError
 from normscope.core.names import numbered
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
@@ -38,11 +37,11 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the HTML report on kept results, side by side if there are several; or take them out of a report again."""
-    given = [expanded(path) for path in results or []]
+    given = [Path(path).expanduser() for path in results or []]
     if from_html is not None:
         if given:
             raise typer.BadParameter("Results and --from-html cannot be used together.")
-        written = take_out(expanded(from_html), out)
+        written = take_out(Path(from_html).expanduser(), out)
     elif given:
         target = checked_file(out or Path(REPORT))
         written = [write_page(read_results(given), target, "--out", title=title)]

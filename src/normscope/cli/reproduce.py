@@ -11,10 +11,9 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.options import LARGEST_SEED, Quiet
 from normscope.cli.specification import checked_folder, writing
-from normscope.cli.streams import aside
 
 
 @guarded

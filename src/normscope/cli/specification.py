@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import errno
 import math
 import os
 from collections.abc import Iterator
@@ -13,8 +12,7 @@ from typing import Any
 
 import typer
 
-from normscope.core.errors import InputError, ModelNotFoundError
-from normscope.core.paths import exists, expanded, is_file, is_folder
+from normscope.core.errors import ModelNotFoundError
 
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
 MOST_NUMBERS = 2**28
@@ -129,28 +127,14 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a file, or cannot be made or written to.
     """
-    try:
-        place = nearest = expanded(folder)
-        while not exists(nearest) and nearest != nearest.parent:
-            nearest = nearest.parent
-        if not is_folder(nearest):
-            raise InputError(f"Expected a folder, but {nearest} is a file.")
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
+    place = nearest = Path(folder).expanduser()
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    if not nearest.is_dir():
+        raise typer.BadParameter(f"Expected a folder, but {nearest} is a file.", param_hint=option)
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise typer.BadParameter(f"Folder is not writable: {nearest}.", param_hint=option)
-    for name in place.parts[len(nearest.parts) :]:
-        _check_name(nearest / name, option)
     return place
-
-
-def _check_name(path: Path, option: str) -> None:
-    """Raise if a folder can hold no entry of this name."""
-    try:
-        os.lstat(path)
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise typer.BadParameter(f"File name is too long: {path.name}.", param_hint=option) from None
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
@@ -163,16 +147,11 @@ def checked_file(file: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a folder or a device, or cannot be made or written to.
     """
-    try:
-        place = expanded(file)
-        what = "a folder" if is_folder(place) else "a device, a pipe or a socket"
-        if exists(place) and not is_file(place):
-            raise InputError(f"Expected a file, but {place} is {what}.")
-    except InputError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from None
-    target = checked_folder(place.parent, option) / place.name
-    _check_name(target, option)
-    return target
+    place = Path(file).expanduser()
+    if place.exists() and not place.is_file():
+        what = "a folder" if place.is_dir() else "a device, a pipe or a socket"
+        raise typer.BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)
+    return checked_folder(place.parent, option) / place.name
 
 
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:

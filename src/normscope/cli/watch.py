@@ -11,7 +11,6 @@ import typer
 
 from normscope.cli.console import Stages, guarded
 from normscope.cli.specification import checked_file, writing
-from normscope.core.paths import expanded
 
 if TYPE_CHECKING:
     from normscope.monitor.live.feed import Feed
@@ -72,7 +71,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     """
     from normscope.monitor.live.feed import Feed, run_folders
 
-    places = [expanded(path) for path in paths]
+    places = [Path(path).expanduser() for path in paths]
     feed = Feed(run_folders(places, wait=wait))
     if wait:
         feed.poll()

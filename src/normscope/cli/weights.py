@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.analyze import Request, checked_numbers, measured, write
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.options import (
     MODEL,
     DataName,
@@ -26,7 +26,6 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, checked_folder, parse_shape
-from normscope.cli.streams import aside
 
 FILE = "weights.json"
 

@@ -6,9 +6,11 @@ import ast
 import contextlib
 import importlib
 import os
+import pkgutil
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 
@@ -48,7 +50,8 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = where[name]
         with same_process():  # libraries change it as they are imported
-            return getattr(importlib.import_module(module), attribute)
+            found = importlib.import_module(module)
+            return getattr(found, attribute, None) or importlib.import_module(f"{module}.{attribute}")
 
     return load, lambda: sorted(public), public
 
@@ -82,3 +85,14 @@ def late(module: str, name: str) -> Any:
     2.0
     """
     return getattr(importlib.import_module(module), name)
+
+
+def modules_in(package: str) -> tuple[ModuleType, ...]:
+    """Import every module of a package, by name, and return them; packages inside it are left out.
+
+    >>> [module.__name__ for module in modules_in("xml.dom")][:2]
+    ['xml.dom.NodeFilter', 'xml.dom.domreg']
+    """
+    found = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    names = sorted(module.name for module in found if not module.ispkg)
+    return tuple(importlib.import_module(f"{package}.{name}") for name in names)

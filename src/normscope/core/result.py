@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
+from normscope.core.gap import Gap
 from normscope.core.lazy import late
-from normscope.core.rows import Rows
 from normscope.core.value import Value, json_number
+
+
+class Row(Protocol):
+    """Anything with a name."""
+
+    @property
+    def name(self) -> str:
+        """Return the name."""
+
+
+R = TypeVar("R", bound=Row)
+
+
+class Rows(tuple[R, ...]):
+    """A tuple of named rows: ``rows[0]``, ``rows[1:3]`` and ``rows["conv1"]``.
+
+    >>> from pathlib import Path
+    >>> Rows((Path("a/conv1"), Path("fc")))["conv1"]
+    PosixPath('a/conv1')
+    """
+
+    @overload
+    def __getitem__(self, key: SupportsIndex) -> R: ...
+    @overload
+    def __getitem__(self, key: slice) -> tuple[R, ...]: ...
+    @overload
+    def __getitem__(self, key: str) -> R: ...
+    def __getitem__(self, key: Any) -> Any:
+        """Return a row by position or by name.
+
+        Raises:
+            KeyError: if no row has the name, with the nearest ones.
+        """
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        for row in self:
+            if row.name == key:
+                return row
+        near = difflib.get_close_matches(key, [row.name for row in self], n=3)
+        raise KeyError(f"No row named {key!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+
 
 SCHEMA_VERSION = 1
 
@@ -116,6 +158,7 @@ class Result:
         blocks: the module tree with equal blocks folded.
         depth: how the end-to-end constants build up from the input to the output.
         around: what holds around the data, or nothing without data.
+        gap: where the distance between bound and attained comes from, or nothing where it was not measured.
     """
 
     model: dict[str, Any]
@@ -130,6 +173,7 @@ class Result:
     blocks: tuple[dict[str, Any], ...] = ()
     depth: Depth = field(default_factory=Depth)
     around: Around | None = None
+    gap: Gap | None = None
 
     @property
     def upper(self) -> Value | None:
@@ -185,6 +229,7 @@ class Result:
             blocks=tuple(data["blocks"]),
             depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
             around=Around.from_dict(data["around"]) if data.get("around") else None,
+            gap=Gap.from_dict(data["gap"]) if data.get("gap") else None,
         )
 
 
@@ -199,7 +244,7 @@ def to_plain(value: Any) -> Any:
     >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
     [1.0, {'a': 'inf', 'b': None}]
     """
-    if isinstance(value, Value | Depth | Around):
+    if isinstance(value, Value | Depth | Around | Gap):
         return value.to_dict()
     if isinstance(value, float):
         return None if math.isnan(value) else json_number(value)

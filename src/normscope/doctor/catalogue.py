@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from normscope.core.discovery import modules_in
+from normscope.core.lazy import modules_in
 from normscope.doctor.rule import Rule
 
 _FILES = modules_in("normscope.doctor.rules")

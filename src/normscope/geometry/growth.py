@@ -79,3 +79,23 @@ def equilibrium_norm(step: float, decay: float, spherical_gradient: float) -> fl
     if not 0.0 < step * decay < 2.0:
         raise InputError(f"growth and decay balance only for 0 < step * decay < 2, got {step * decay}")
     return math.sqrt(math.sqrt(step * spherical_gradient**2 / (2.0 * decay - step * decay**2)))
+
+
+@statement(
+    "normscope", "Equilibrium angle", holds="decoupled weight decay at equilibrium, to first order in eta lambda"
+)
+def equilibrium_angle(step: float, decay: float, momentum: float = 0.0) -> float:
+    r"""Return the angle by which a scale-invariant weight turns at equilibrium: ``sqrt(2 eta lambda/(1 + mu))``.
+
+    At equilibrium the growth ``eta^2 ||grad||^2`` makes up for the decay ``2 eta lambda ||w||^2``, and the angle of one
+    step is ``eta ||grad||/||w||``.
+
+    Args:
+        step: the learning rate ``eta``.
+        decay: the weight decay ``lambda``.
+        momentum: ``mu`` of the heavy ball.
+
+    >>> round(equilibrium_angle(0.1, 0.05), 6)
+    0.1
+    """
+    return math.sqrt(2.0 * step * require_nonnegative(decay, "decay") / (1.0 + momentum))

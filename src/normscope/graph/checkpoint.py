@@ -19,7 +19,6 @@ from typing import Any
 import torch
 
 from normscope.core.errors import WeightsError, listed
-from normscope.core.paths import entries, expanded, is_file, is_folder
 from normscope.graph.safe_load import (
     CHECKPOINT,
     PICKLED,
@@ -177,7 +176,7 @@ def _shards(index: Path) -> dict[Path, list[str]]:
         if Path(file).name != file:
             raise WeightsError(f"{index} must name files beside it; got {file!r}; save the checkpoint again")
         shards.setdefault(index.parent / file, []).append(name)
-    absent = [path.name for path in shards if not is_file(path)]
+    absent = [path.name for path in shards if not path.is_file()]
     if absent or not shards:
         what = f"lacks {listed(absent)}" if absent else "names no file"
         raise WeightsError(f"a sharded checkpoint needs all its files; {index} {what}; copy them beside it")
@@ -208,10 +207,10 @@ def checkpoint_files(path: str | Path) -> list[Path]:
     >>> checkpoint_files("model.safetensors")
     [PosixPath('model.safetensors')]
     """
-    place = expanded(path)
-    if not is_folder(place):
+    place = Path(path).expanduser()
+    if not place.is_dir():
         return [place]
-    found = [file for file in entries(place) if not BESIDE.match(file.name) and is_file(file)]
+    found = [file for file in sorted(place.iterdir()) if not BESIDE.match(file.name) and file.is_file()]
     for endings in ((INDEX,), (SAFETENSORS,), INDICES, PICKLED):
         files = [file for file in found if file.name.lower().endswith(endings)]
         if files:
@@ -243,7 +242,7 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     [('fc.weight', (3, 2), 'float32', 24, 'matrix')]
     """
     entries: list[TensorEntry] = []
-    for file, expected in _files(expanded(path)).items():
+    for file, expected in _files(Path(path).expanduser()).items():
         with _opened(file) as (names, get):
             absent = sorted(set(expected or ()) - set(names))
             if absent:

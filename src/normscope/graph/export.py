@@ -14,8 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.graph.ir import Graph, Node, Ref
-from normscope.graph.tape import argument
+from normscope.graph.ir import Graph, Named, Node, Ref
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Sizes of a batch from which on torch means any.
@@ -37,7 +36,7 @@ def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) ->
         The graph, and its parameters, buffers and constants by name.
     """
     shapes = tuple({0: torch.export.Dim.AUTO} if t.ndim else None for t in inputs) if dynamic else None
-    with _quiet(), torch.no_grad(), _without_stack_traces():
+    with without_torch_output(), torch.no_grad(), _without_stack_traces():
         # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.
         program = torch.export.export(model, inputs, strict=False, dynamic_shapes=None if shapes is None else (shapes,))
         if _needs_functionalization(program.graph):
@@ -61,7 +60,7 @@ def _without_stack_traces() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def without_torch_output() -> Iterator[None]:
     """Keep torch quiet about a failure: the caller has another front end, and says so itself."""
     loggers = [
         logging.getLogger(name) for name in ("torch.fx.experimental.symbolic_shapes", "torch._export", "torch.export")
@@ -114,13 +113,13 @@ def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Gr
             target = spec.target or ""
             if kind != "input":
                 tensors[target] = _lookup(program, target)
-            nodes.append(Node(fx_node.name, kind, target=target, **_describe(fx_node)))
+            nodes.append(Node(fx_node.name, kind, target=target, **describe(fx_node.meta.get("val"))))
         elif fx_node.op == "output":
             outputs = [a for a in fx_node.args[0] if isinstance(a, torch.fx.Node)]
             nodes.append(Node("output", "output", tuple(Ref(a.name) for a in outputs)))
         elif not str(getattr(fx_node.target, "__name__", "")).startswith(_CHECKS):
-            nodes.append(_translate_call(fx_node))
-    keep = _live(nodes)
+            nodes.append(translate_call(fx_node))
+    keep = live_nodes(nodes)
     batch = "dynamic" if dynamic else str(inputs[0].shape[0] if inputs and inputs[0].ndim else 0)
     notes = _limits(program) if dynamic else ()
     return Graph(tuple(n for n in nodes if n.name in keep), "export", batch, notes=notes), tensors
@@ -139,7 +138,7 @@ def _lookup(program: Any, target: str) -> Tensor:
     return program.constants[target] if tensor is None else tensor
 
 
-def _translate_call(fx_node: Any) -> Node:
+def translate_call(fx_node: Any) -> Node:
     """Translate one call."""
     target = fx_node.target
     python = _python_name(target)
@@ -162,7 +161,7 @@ def _translate_call(fx_node: Any) -> Node:
         kwargs,
         owner=owner,
         owner_type=owner_name.rsplit(".", 1)[-1],
-        **_describe(fx_node),
+        **describe(fx_node.meta.get("val")),
     )
 
 
@@ -172,19 +171,22 @@ def _argument(value: Any) -> Any:
         return Ref(value.name)
     if isinstance(value, list | tuple):
         return tuple(_argument(item) for item in value)
-    return argument(value)
+    if isinstance(value, torch.dtype | torch.memory_format | torch.layout):
+        return Named(type(value).__name__, str(value).removeprefix("torch."))
+    if isinstance(value, torch.device):
+        return Named("device", str(value))
+    return None if isinstance(value, torch.Generator) else value
 
 
-def _describe(fx_node: Any) -> dict[str, Any]:
-    """Return shape and dtype of a node's value; a symbolic size shows as -1."""
-    value = fx_node.meta.get("val")
+def describe(value: Any) -> dict[str, Any]:
+    """Return shape and dtype of a value; a symbolic size shows as -1."""
     if not isinstance(value, Tensor):
         return {}
     shape = tuple(s if isinstance(s, int) else -1 for s in value.shape)
     return {"shape": shape, "dtype": str(value.dtype).removeprefix("torch.")}
 
 
-def _live(nodes: list[Node]) -> set[str]:
+def live_nodes(nodes: list[Node]) -> set[str]:
     """Return the names of the nodes an output depends on, and of all inputs."""
     live = {"output"} | {n.name for n in nodes if n.op == "input"}
     for node in reversed(nodes):

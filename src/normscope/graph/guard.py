@@ -17,8 +17,7 @@ from torch.nn.parameter import is_lazy
 from normscope.core.environment import flags, restore_flags, restore_rng, rng_state, same_rng
 from normscope.core.errors import StateChangedError
 from normscope.core.lazy import same_process
-from normscope.graph.generators import GeneratorState
-from normscope.graph.model_state import Held, Slots
+from normscope.graph.model_state import GeneratorState, ModelState
 
 #: Parameters up to this many bytes in all are copied, so that even a forward that overwrites them is undone.
 COPY_LIMIT = 128 * 2**20
@@ -68,7 +67,7 @@ class StateGuard:
 
     Kept: parameters, buffers and tensor attributes, ``.grad`` and ``requires_grad``, ``training`` and every other
     attribute of every submodule, what lies in its containers and plain objects (see
-    :class:`normscope.graph.model_state.Held` for how deep), hooks, the random states of Python, numpy and torch,
+    :class:`normscope.graph.model_state.ModelState` for how deep), hooks, the random states of Python, numpy and torch,
     generators that the model holds, torch's global settings, environment variables and the filters of warnings.
     Inside the block every ``.grad`` is ``None``: a backward pass there fills a fresh one, never the user's; and what
     the caller set for autograd and for new tensors is left, see :func:`ordinary`.
@@ -95,7 +94,7 @@ class StateGuard:
         self.drew = False
 
     def __enter__(self) -> StateGuard:
-        held = Held(self.model)
+        held = ModelState(self.model)
         lazy = [name for name, tensor in held.tensors if is_lazy(tensor)]
         if lazy:
             raise StateChangedError(
@@ -127,7 +126,7 @@ class StateGuard:
             raise StateChangedError(message)
         error.add_note(message)
 
-    def _save(self, held: Held) -> None:
+    def _save(self, held: ModelState) -> None:
         """Remember everything."""
         self._rng = rng_state()
         self._flags = flags()
@@ -172,12 +171,12 @@ class StateGuard:
 def state_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield every tensor a model holds, each once: parameters, buffers, tensor attributes and those in containers.
 
-    Large ones deep in containers are left out: they are data; see :class:`normscope.graph.model_state.Held`.
+    Large ones deep in containers are left out: they are data; see :class:`normscope.graph.model_state.ModelState`.
 
     >>> [name for name, _ in state_tensors(nn.Linear(1, 1))]
     ['weight', 'bias']
     """
-    yield from Held(model).tensors
+    yield from ModelState(model).tensors
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
@@ -287,11 +286,11 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 
 
 class _ContainerState:
-    """The content of a dict, list, set, deque or of slots, by identity."""
+    """The content of a dict, list, set or deque, by identity."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
-        self.by_key = isinstance(container, dict | Slots)
+        self.by_key = isinstance(container, dict)
         self.keys, self.values = self._read()
 
     def _read(self) -> tuple[list[Any], list[Any]]:

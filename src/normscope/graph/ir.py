@@ -10,6 +10,8 @@ from typing import Any
 
 #: Operations that carry data into a graph or out of it, rather than compute.
 SOURCES = ("input", "parameter", "buffer", "constant")
+#: What no rule understands: the first argument's value, which depends on the other arguments in a way not followed.
+UNKNOWN = "normscope.scalar.unknown"
 FORMAT = 1
 
 
@@ -165,12 +167,12 @@ def references(tree: Any) -> Iterator[Ref]:
             yield from references(item)
 
 
-def map_refs(tree: Any, function: Callable[[Ref], Any]) -> Any:
+def map_refs(tree: Any, function: Callable[[Ref], Any], *, into: type = list) -> Any:
     """Return the nested argument with every :class:`Ref` replaced by ``function(ref)``; tuples become lists."""
     if isinstance(tree, Ref):
         return function(tree)
     if isinstance(tree, tuple | list):
-        return [map_refs(item, function) for item in tree]
+        return into(map_refs(item, function, into=into) for item in tree)
     return tree
 
 

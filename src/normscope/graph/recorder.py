@@ -1,385 +1,441 @@
-"""Record operations on real tensors in functional form: no node of the tape changes the value of another.
+"""The fallback front end: run the model once, write down the operations, and make them functional.
 
-A tensor is a handle on a memory. The memory knows the node of its base, the tensor it was first seen as; the handle
-knows the chain of views that leads from the base to it. Writing to a tensor computes its new value, writes that back
-through the chain into the base, and outdates every other handle, which is derived again from the base when next read.
+It sees operations as ``torch.export`` does (``aten.linear``, ``aten.layer_norm``), with real tensors, and so survives
+control flow that depends on data and side effects in Python. The record is a program without branches; torch itself
+turns its in-place writes and views into functional operations (``FunctionalTensorMode``), as ``torch.export`` does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
+from torch._subclasses.functional_tensor import FunctionalTensorMode, dispatch_functionalize
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.modules import module as module_hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from normscope.core.errors import CaptureError
-from normscope.graph.alias import Geometry, place, write_back
-from normscope.graph.functional import (
-    functional_of,
-    moves_shape,
-    normalizer_in_training,
-    twin_arguments,
-    written_arguments,
+from normscope.graph.export import describe, live_nodes, translate_call, without_torch_output
+from normscope.graph.guard import same_bits, untouched
+from normscope.graph.interpreter import run
+from normscope.graph.ir import UNKNOWN, Graph, Node, Ref
+from normscope.graph.schemas import moves_shape, normalizer_in_training, written_arguments
+
+BRANCH_NOTE = "control flow depends on integers of the input: the graph holds for inputs that take the same branches"
+LEFT_NOTE = (
+    "a value computed from the input left torch (an if, item(), numpy): what was done with it is not seen, and the "
+    "outputs are marked unknown; first in"
 )
-from normscope.graph.ir import Ref
-from normscope.graph.nested import flat, paths, substitute, tensors
-from normscope.graph.tape import UNKNOWN_ALIAS, Tape
+REPLAY_NOTE = "running the recorded graph does not give the model's outputs: they are marked unknown"
+#: Methods by which the numbers in a tensor reach Python, or come from there, without an operation of torch.
+_EXITS = (
+    "numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "_typed_storage",
+    "__deepcopy__", "__reduce_ex__", "apply_", "map_", "map2_",
+)  # fmt: skip
+#: Lookups in a table: where token ids, which are held fixed, become numbers, which move.
+_LOOKUPS = ("embedding", "index", "index_select", "gather")
+#: Operations whose result is the same for all finite numbers.
+_FINITE = ("isnan", "isinf", "isfinite", "isposinf", "isneginf")
 
-#: Operations whose result is true or false, whatever they are written to.
-_TRUTHS = ("eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor", "logical_not")
 
+def record_graph(
+    model: nn.Module, inputs: tuple[Any, ...], *, notes: Sequence[str] = ()
+) -> tuple[Graph, dict[str, Tensor]]:
+    """Capture ``model(*inputs)`` by recording one run of it.
 
-@dataclass(eq=False)
-class _Memory:
-    """A piece of memory: its base's geometry and current node, and how often it was written."""
+    As long as no number leaves torch, Python does the same on every input of these shapes, and the graph holds for all.
+    Where one does (``if x.sum() > 0``, ``x.max().item()``, numpy), each output is followed by a node with the operation
+    :data:`normscope.graph.ir.UNKNOWN`, which no rule understands.
 
-    storage: StorageWeakRef
-    geometry: Geometry
-    node: str
-    chains: dict[Geometry, tuple[_View, ...]]
-    version: int = 0
-    outdated_by: str | None = None
+    Args:
+        model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple, or one tensor.
+        inputs: example tensors.
+        notes: why this front end was chosen; kept in the graph.
+
+    Returns:
+        The graph, and its parameters, buffers and constants by name.
+
+    Raises:
+        CaptureError: if the model calls what cannot be recorded, or returns something other than tensors.
+        StateChangedError: if running the model changes its parameters.
+
+    >>> graph, _ = record_graph(nn.Linear(2, 3), (torch.zeros(1, 2),))
+    >>> [node.op for node in graph.calls()]
+    ['aten.linear.default']
+    """
+    with untouched(model), torch.no_grad():
+        torch.backends.mha.set_fastpath_enabled(False)  # a fused operation would hide attention and norms
+        recorder = _Recorder(model, _copies(inputs))
+        with _owners(model, recorder), enable_python_dispatcher(), _Composite(recorder), _Exits(recorder):
+            result = model(*recorder.inputs)
+        outputs = _outputs(result)
+        values = [tensor.detach().clone() for tensor in outputs]
+        slots = [recorder.slot(tensor) for tensor in outputs]
+    with untouched(model), torch.no_grad():
+        graph, tensors = _functional(recorder, slots)
+    with untouched(model), torch.no_grad():
+        reproduced = _reproduces(graph, tensors, inputs, values)
+    found = list(notes)
+    if recorder.left is not None:
+        graph = with_unknown_outputs(graph)
+        found.append(f"{LEFT_NOTE} {recorder.left or 'the model itself'}")
+    elif recorder.branched:
+        found.append(BRANCH_NOTE)
+    if not reproduced:
+        graph = with_unknown_outputs(graph)
+        found.append(REPLAY_NOTE)
+    batch = next((str(t.shape[0]) for t in inputs if isinstance(t, Tensor) and t.ndim), "0")
+    return replace(graph, batch=batch, notes=tuple(found), _index={}), tensors
 
 
 @dataclass(frozen=True)
-class _View:
-    """One step from a tensor to a view of it: an operation on ``parent`` and the path to its output."""
+class _Slot:
+    """Stands for a tensor in the arguments of a recorded operation."""
 
-    op: str
+    index: int
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One operation that was executed: its arguments, the slots of what it returned, and the module it ran in."""
+
+    function: Any
     args: tuple[Any, ...]
-    kwargs: tuple[tuple[str, Any], ...]
-    path: tuple[int, ...]
-    parent: str
-    outer: Geometry
-    inner: Geometry
+    kwargs: dict[str, Any]
+    results: list[_Slot | None]
+    owner: tuple[str, str]
 
 
-@dataclass(eq=False)
-class _Handle:
-    """A tensor: its memory, the views that lead to it, and its node as of some version of the memory."""
+class _Recorder:
+    """Executes operations and writes them down.
 
-    memory: _Memory
-    chain: tuple[_View, ...]
-    geometry: Geometry
-    node: str
-    version: int
-
-
-class Recorder:
-    """Executes operations and writes them to a tape.
-
-    Args:
-        model: whose parameters and buffers are sources under their names.
-        inputs: the tensors that are the inputs of the graph.
+    All tensors are kept alive while it records, so that an ``id`` or an address in memory means one tensor only.
 
     Attributes:
+        steps: what was executed.
+        sources: kind, name and value of every tensor that no operation returned, by its slot.
+        owner: path and class of the module that is running.
         left: the module in which a number that moves with the input first reached Python, or ``None`` if none did.
         branched: whether Python saw integers of the input, which are held fixed.
     """
 
     def __init__(self, model: nn.Module, inputs: tuple[Any, ...]) -> None:
-        self.tape = Tape()
+        self.inputs = inputs
+        self.steps: list[_Step] = []
+        self.sources: dict[int, tuple[str, str, Tensor]] = {}
+        self.owner = ("", "")
         self.left: str | None = None
         self.branched = False
-        self._handles: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-        self._memories: dict[int, list[_Memory]] = {}
-        self._state: dict[int, tuple[str, str, Tensor]] = {}
-        self._state |= {id(t): ("parameter", name, t) for name, t in model.named_parameters()}
-        self._state |= {id(t): ("buffer", name, t) for name, t in model.named_buffers()}
-        for value in inputs:
-            name = self.tape.input(value)
-            if isinstance(value, Tensor):
-                self._root(value, name)
+        self._tensors: list[Tensor] = []
+        self._slots: dict[int, int] = {}
+        self._places: list[tuple[Any, ...]] = []
+        self._depending: set[int] = set()  # addresses of memory that holds what was computed from the input
+        self._lost: set[int] = set()  # addresses of memory whose content is not followed
+        self._moving: set[int] = set()  # the same without what comes from its integers alone (token ids, masks)
+        for name, parameter in model.named_parameters():
+            self._add_source("parameter", name, parameter)
+        for name, buffer in model.named_buffers():
+            self._add_source("buffer", name, buffer)
+        for position, value in enumerate(inputs):
+            self._add_source("input", f"args_{position}", value)
+            self._depending.add(_address(value))
+            if value.is_floating_point():
+                self._moving.add(_address(value))
 
-    def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Execute one operation, record it, and return what it returned."""
-        if not isinstance(func, torch._ops.OpOverload):
-            raise CaptureError(f"{func} runs a function of its own and cannot be recorded")
-        if func in (torch.ops.aten.lift_fresh.default, torch.ops.aten.detach_.default):
-            return func(*args, **kwargs)  # neither moves a value
-        refs = (self.refs(args), self.refs(kwargs))
-        written = written_arguments(func, args, kwargs)
-        if written:
-            return self._mutate(func, args, kwargs, refs, written)
-        given = list(tensors((args, kwargs)))
-        moved = normalizer_in_training(func, args, kwargs)
+    def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Execute one operation, write it down, and return what it returned."""
+        if not isinstance(function, torch._ops.OpOverload):
+            raise CaptureError(f"{function} runs a function of its own and cannot be recorded")
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        written = written_arguments(function, args, kwargs)
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
-        hidden = {self.read(tensor) for tensor in moved}
-        out = func(*args, **kwargs)
-        if moves_shape(func, given):
-            self._leave(flat(refs))  # a size is a number for Python
-        op = str(func)
-        if op == "aten.view.default" and self._handle(given[0]).memory.version:
-            op = "aten.reshape.default"  # in the functional form the strides may be others
-        if op == "aten.as_strided.default":
-            self._adopt(out)  # says where entries lie in memory, which the functional form does not have
-        else:
-            self._bind(out, op, substitute(refs, lambda ref: None if ref.name in hidden else ref), given)
-        for tensor in moved:
-            self._write(tensor, self._unknown(tensor, refs))
-        return out
-
-    def leaves(self, tensor: Tensor) -> None:
-        """Note that the numbers in a tensor reach Python, or are changed there."""
-        self._leave((Ref(self.read(tensor)),))
-
-    def _leave(self, refs: Any) -> None:
-        """Note that what Python sees moves with the input, if it does."""
-        if self.left is None and self.tape.moves(refs):
-            self.left = self.tape.owner[0]
-        self.branched = self.branched or self.tape.depends(refs)
-
-    def refs(self, tree: Any) -> Any:
-        """Return a nested argument with every tensor replaced by a reference to its node."""
-        if isinstance(tree, Tensor):
-            return Ref(self.read(tree))
-        if isinstance(tree, list | tuple):
-            return tuple(self.refs(item) for item in tree)
-        if isinstance(tree, dict):
-            return {key: self.refs(value) for key, value in tree.items()}
-        return tree
-
-    def read(self, tensor: Tensor) -> str:
-        """Return the node of a tensor's current value."""
-        handle = self._handle(tensor)
-        memory = handle.memory
-        if memory.outdated_by is not None:  # another piece of the same memory was written: what is here now is seen,
-            node = self._unknown(tensor, (Ref(memory.outdated_by), Ref(memory.node)))  # where it came from is not
-            handle = self._root(tensor, node)
-        elif handle.version != memory.version:
-            handle.node = self._replay(memory, handle.chain)
-            handle.version = memory.version
-        return handle.node
-
-    def _handle(self, tensor: Tensor) -> _Handle:
-        """Return the handle of a tensor, made now if it was not seen before or became a view of something else."""
-        handle = self._handles.get(tensor)
-        if handle is None or handle.memory.storage.cdata != _address(tensor) or handle.geometry != Geometry.of(tensor):
-            return self._adopt(tensor)
-        return handle
-
-    def _adopt(self, tensor: Tensor) -> _Handle:
-        """Make a handle of a tensor that no recorded operation returned: state, a constant, or ``x.data``."""
-        if id(tensor) in self._state:
-            kind, target, _ = self._state[id(tensor)]
-            if target not in self.tape.tensors:
-                return self._root(tensor, self.tape.source(kind, target, tensor))
-        geometry = Geometry.of(tensor)
-        memories = self._memories.get(_address(tensor), [])
-        for memory in (m for m in memories if m.outdated_by is None):
-            chain = memory.chains.get(geometry)
-            if chain is None:
-                index = place(geometry, memory.geometry)
-                if index is None:
-                    continue
-                take = ("aten.take.default", (Ref(memory.node), Ref(self.tape.constant(index.to(tensor.device)))), ())
-                chain = (_View(*take, (), memory.node, memory.geometry, geometry),)
-            handle = _Handle(memory, chain, geometry, "", memory.version - 1)
-            self._handles[tensor] = handle
-            return handle
-        if memories:
-            return self._root(tensor, self._unknown(tensor, tuple(Ref(m.node) for m in memories)))
-        return self._root(tensor, self.tape.constant(tensor))
-
-    def _root(self, tensor: Tensor, node: str) -> _Handle:
-        """Make a tensor the base of its memory, with this node as its value."""
-        geometry = Geometry.of(tensor)
-        memory = _Memory(StorageWeakRef(tensor.untyped_storage()), geometry, node, {geometry: ()})
-        pieces = self._memories.setdefault(_address(tensor), [])
-        pieces[:] = [m for m in pieces if m.outdated_by is None] + [memory]
-        handle = _Handle(memory, (), geometry, node, 0)
-        self._handles[tensor] = handle
-        return handle
-
-    def _unknown(self, tensor: Tensor, sources: Any) -> str:
-        """Return a node that holds the value a tensor has now and says that its origin was not followed."""
-        value = self.tape.constant(tensor)
-        return self.tape.emit(UNKNOWN_ALIAS, (Ref(value), *flat(sources)), like=tensor)
-
-    def _replay(self, memory: _Memory, chain: tuple[_View, ...]) -> str:
-        """Derive a view from the memory's base as it is now."""
-        node = memory.node
-        for view in chain:
-            op = "aten.reshape.default" if view.op == "aten.view.default" else view.op  # strides may differ by now
-            parent = view.parent
-
-            def moved(ref: Ref, parent: str = parent, node: str = node) -> Ref:
-                return Ref(node) if ref.name == parent else ref
-
-            args, kwargs = substitute(view.args, moved), substitute(dict(view.kwargs), moved)
-            like = torch.empty(view.inner.shape, dtype=view.inner.dtype, device="meta")
-            node = self.tape.emit(op, args, kwargs, like=like if not view.path else None)
-            for depth, index in enumerate(view.path):
-                last = depth == len(view.path) - 1
-                node = self.tape.emit("getitem", (Ref(node), index), like=like if last else None)
-        return node
-
-    def _write(self, tensor: Tensor, node: str) -> None:
-        """Make a node the value of a tensor, and of all that shares its memory."""
-        handle = self._handle(tensor)
-        memory, value = handle.memory, node
-        for depth in range(len(handle.chain) - 1, -1, -1):
-            view = handle.chain[depth]
-            value = self._write_back(view, self._replay(memory, handle.chain[:depth]), value, tensor)
-        memory.node = value
-        memory.version += 1
-        handle.node, handle.version = node, memory.version
-        self._outdate(tensor, node, keep=memory)
-
-    def _outdate(self, tensor: Tensor, node: str, keep: _Memory | None = None) -> None:
-        """Note that what else lies in a tensor's memory was overwritten by a node."""
-        for memory in self._memories.get(_address(tensor), []):
-            if memory is not keep:
-                memory.outdated_by = node
-
-    def _write_back(self, view: _View, parent: str, value: str, tensor: Tensor) -> str:
-        """Return the node of a view's parent after ``value`` was written through the view."""
-        outer = view.outer
-        like = torch.empty(outer.shape, dtype=outer.dtype, device="meta")
-        found = write_back(view.inner, outer)
-        if found is None:
-            now = torch.empty(0, dtype=outer.dtype, device=tensor.device)
-            now.set_(tensor.untyped_storage(), outer.offset, outer.shape, outer.stride)
-            return self._unknown(now, (Ref(parent), Ref(value)))
-        if found.kind == "none":
-            return parent
-        if found.kind == "reshape":
-            same = view.inner.shape == outer.shape
-            return value if same else self.tape.emit("aten.reshape.default", (Ref(value), outer.shape), like=like)
-        if found.kind == "permute":
-            return self.tape.emit("aten.permute.default", (Ref(value), found.numbers), like=like)
-        if found.index is not None:
-            args = (Ref(parent), Ref(self.tape.constant(found.index.to(tensor.device))), Ref(value))
-            return self.tape.emit("aten.put.default", args, like=like)
-        return self.tape.emit(
-            f"aten.{found.kind}_scatter.default", (Ref(parent), Ref(value), *found.numbers), like=like
+        moved = {id(tensor): tensor for tensor in normalizer_in_training(function, args, kwargs)}
+        filled = tree_map_only(
+            Tensor, lambda tensor: None if id(tensor) in moved else _Slot(self.slot(tensor)), (args, kwargs)
         )
-
-    def _bind(self, out: Any, op: str, refs: tuple[Any, Any], inputs: list[Tensor]) -> None:
-        """Add an operation to the tape and tie every tensor it returned to its node."""
-        results = list(paths(out))
-        if not results:  # a number for Python: what it does there, the graph does not see
-            self._leave(flat(refs))
-            return
-        node = self.tape.emit(op, *refs, like=out)
-        for path, tensor in results:
-            name = node
-            for depth, index in enumerate(path):
-                name = self.tape.emit("getitem", (Ref(name), index), like=tensor if depth == len(path) - 1 else None)
-            self._tie(tensor, name, partial(_View, op, refs[0], tuple(refs[1].items()), path), inputs)
-
-    def _tie(self, tensor: Tensor, node: str, step: Callable[..., _View], inputs: list[Tensor]) -> None:
-        """Tie one returned tensor to its node: it is an input itself, a view of one, or has memory of its own."""
-        sharing = [t for t in inputs if _address(t) == _address(tensor)]
-        for source in sharing:
-            if source is tensor:
-                handle = self._handle(source)
-                handle.node, handle.version = node, handle.memory.version
-                return
-        if not sharing:
-            self._root(tensor, node)
-            return
-        outer = self._handle(sharing[0])
-        geometry = Geometry.of(tensor)
-        chain = (*outer.chain, step(outer.node, outer.geometry, geometry))
-        outer.memory.chains.setdefault(geometry, chain)
-        self._handles[tensor] = _Handle(outer.memory, chain, geometry, node, outer.memory.version)
-
-    def _mutate(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refs: tuple[Any, Any], written: list[Tensor]
-    ) -> Any:
-        """Execute an operation that writes to its arguments, and record its functional form."""
-        twin = functional_of(func)
-        if torch.Tag.inplace_view in func.tags:
-            return self._reshape_in_place(func, twin, args, kwargs, refs, written[0])
-        before = [Geometry.of(tensor) for tensor in written]
-        nodes: list[str] = []
-        if twin is None:
-            clones = {self.read(t): self.tape.emit("aten.clone.default", (Ref(self.read(t)),), like=t) for t in written}
-        out = func(*args, **kwargs)
-        if twin is None:
-            refs = substitute(refs, lambda ref: Ref(clones.get(ref.name, ref.name)))
-            nodes = self._replay_in_place(func, refs, out, written, clones)
-        elif func.overloadpacket.__name__ in ("copy_", "fill_", "zero_"):
-            nodes = [self._overwrite(func, refs[0], written[0])]
-        else:
-            given = twin_arguments(func, twin, *refs)
-            node = self.tape.emit(str(twin), *given, like=written[0] if len(written) == 1 else None)
-            many = len(written) > 1
-            nodes = [self.tape.emit("getitem", (Ref(node), i), like=t) if many else node for i, t in enumerate(written)]
-            kept = written[0].dtype
-            others = any(torch.promote_types(kept, t.dtype) != kept for t in tensors((args, kwargs)))
-            if others or twin.overloadpacket.__name__ in _TRUTHS:  # the original keeps the dtype of what it writes to
-                pairs = zip(nodes, written, strict=True)
-                nodes = [self.tape.emit("aten.to.dtype", (Ref(node), t.dtype), like=t) for node, t in pairs]
-        for tensor, geometry, node in zip(written, before, nodes, strict=True):
-            if Geometry.of(tensor) == geometry:
-                self._write(tensor, node)
-            else:  # resized to hold the result
-                self._outdate(tensor, node)
-                self._root(tensor, node)
+        if any(isinstance(leaf, torch.UntypedStorage) for leaf in tree_leaves((args, kwargs))):
+            self._lost |= {_address(tensor) for tensor in given}
+            return function(*args, **kwargs)
+        out = function(*args, **kwargs)
+        results = [leaf for leaf in tree_leaves(out) if isinstance(leaf, Tensor)]
+        if not (results or written) or moves_shape(function, given):  # a number or a size for Python
+            self.leaves(given)
+        self._follow(str(function), given, [*results, *written])
+        for tensor in written:
+            self._written(tensor)
+        self._lost |= {_address(tensor) for tensor in moved.values()}
+        if results or written:
+            slots = [_Slot(self._bind(leaf)) if isinstance(leaf, Tensor) else None for leaf in tree_leaves(out)]
+            self.steps.append(_Step(function, filled[0], filled[1], slots, self.owner))
         return out
 
-    def _reshape_in_place(
-        self, func: Any, twin: Any, args: tuple[Any, ...], kwargs: dict[str, Any], refs: tuple[Any, Any], tensor: Tensor
-    ) -> Any:
-        """Execute an operation that makes a tensor another view of its memory (``squeeze_``, ``t_``, ``set_``)."""
-        handle = self._handle(tensor)
-        out = func(*args, **kwargs)
-        views = twin is not None and any(r.alias_info is not None for r in twin._schema.returns)
-        if not views:
-            self._root(tensor, self._unknown(tensor, refs))
-            return out
-        geometry = Geometry.of(tensor)
-        node = self.tape.emit(str(twin), refs[0], refs[1], like=tensor)
-        view = _View(str(twin), refs[0], tuple(refs[1].items()), (), handle.node, handle.geometry, geometry)
-        self._handles[tensor] = _Handle(handle.memory, (*handle.chain, view), geometry, node, handle.memory.version)
-        return out
+    def leaves(self, tensors: Sequence[Tensor]) -> None:
+        """Note that the numbers in some tensors reach Python, or are changed there."""
+        addresses = {_address(tensor) for tensor in tensors}
+        if self.left is None and addresses & self._moving:
+            self.left = self.owner[0]
+        self.branched = self.branched or bool(addresses & self._depending)
 
-    def _overwrite(self, func: Any, args: tuple[Any, ...], tensor: Tensor) -> str:
-        """Return the value after ``copy_``, ``fill_`` or ``zero_``: it does not depend on the one before."""
-        if len(args) == 1 or not isinstance(args[1], Ref):
-            kwargs = {"dtype": tensor.dtype, "device": tensor.device}
-            fill = args[1] if len(args) > 1 else 0
-            return self.tape.emit("aten.full.default", (tuple(tensor.shape), fill), kwargs, like=tensor)
-        source = self.tape.node(args[1].name)
-        node = source.name
-        if source.dtype != str(tensor.dtype).removeprefix("torch."):
-            node = self.tape.emit("aten.to.dtype", (Ref(node), tensor.dtype), like=tensor)
-        if source.shape != tuple(tensor.shape):
-            node = self.tape.emit("aten.expand.default", (Ref(node), tuple(tensor.shape)), like=tensor)
-            if not self._handle(tensor).chain:  # entries of their own, as in memory: sums round alike
-                node = self.tape.emit("aten.clone.default", (Ref(node),), like=tensor)
-        return node
+    def slot(self, tensor: Tensor) -> int:
+        """Return the slot of a tensor."""
+        if _address(tensor) in self._lost:
+            self.left = self.left or self.owner[0]
+        known = self._slots.get(id(tensor))
+        if known is not None and self._places[known] == _place(tensor):
+            return known
+        return self._adopt(tensor, _place(tensor))
 
-    def _replay_in_place(
-        self, func: Any, refs: tuple[Any, Any], out: Any, written: list[Tensor], clones: dict[str, str]
-    ) -> list[str]:
-        """Record an operation without functional twin as itself, writing to clones nobody else sees."""
-        node = self.tape.emit(str(func), *refs, like=out)
-        own = {id(tensor) for tensor in written}
-        returned: dict[int, str] = {}
-        for path, tensor in paths(out):
-            name = node
-            for index in path:
-                name = self.tape.emit("getitem", (Ref(name), index), like=tensor)
-            if id(tensor) in own:
-                returned[id(tensor)] = name
-            else:
-                self._root(tensor, name)
-        results = []
-        for tensor, clone in zip(written, clones.values(), strict=True):
-            name = returned.get(id(tensor), "")
-            unseen = (Ref(clone), Ref(node), *flat(refs))
-            results.append(name or self.tape.emit(UNKNOWN_ALIAS, unseen, like=tensor))
-        return results
+    def _follow(self, operation: str, given: list[Tensor], results: list[Tensor]) -> None:
+        """Note which memory now holds what was computed from the input."""
+        base = operation.split(".")[1]
+        read = {_address(tensor) for tensor in given}
+        if base in _FINITE or not read & self._depending:
+            return
+        for tensor in results:
+            self._depending.add(_address(tensor))
+            looked_up = base in _LOOKUPS and tensor.is_floating_point()
+            if looked_up or read & self._moving:
+                self._moving.add(_address(tensor))
+
+    def _written(self, tensor: Tensor) -> None:
+        """Note a write: to memory of two sources at once, such as buffers that overlap, it cannot be followed."""
+        address = _address(tensor)
+        if sum(self._places[slot][0] == address for slot in self.sources) > 1:
+            self._lost.add(address)
+        self._places[self._slots[id(tensor)]] = _place(tensor)
+
+    def _bind(self, tensor: Tensor) -> int:
+        """Return the slot of a tensor that an operation returned: a new one, or that of the argument it wrote to."""
+        known = self._slots.get(id(tensor))
+        return self._new(tensor) if known is None else known
+
+    def _adopt(self, tensor: Tensor, place: tuple[Any, ...]) -> int:
+        """Return a slot for a tensor that no operation returned: one like a tensor that is known, or a constant."""
+        sharing = [slot for slot, other in enumerate(self._places) if other[0] == place[0]]
+        same = [slot for slot in sharing if self._places[slot] == place]
+        if sharing and (same or self._places[sharing[0]][-1] == place[-1]):
+            slot = self._new(tensor)
+            alias, strided = torch.ops.aten.alias.default, torch.ops.aten.as_strided.default
+            step = (alias, (_Slot(same[0]),)) if same else (strided, (_Slot(sharing[0]), *place[1:4]))
+            self.steps.append(_Step(*step, {}, [_Slot(slot)], self.owner))
+            return slot
+        if sharing:  # memory read as another dtype
+            self.left = self.left or self.owner[0]
+        return self._add_source("constant", f"constant_{len(self.sources)}", tensor)
+
+    def _new(self, tensor: Tensor) -> int:
+        """Return a new slot for a tensor."""
+        self._tensors.append(tensor)
+        self._places.append(_place(tensor))
+        self._slots[id(tensor)] = len(self._tensors) - 1
+        return len(self._tensors) - 1
+
+    def _add_source(self, kind: str, name: str, tensor: Tensor) -> int:
+        """Return a new slot for a tensor that no operation returned; a constant is copied as it is now."""
+        slot = self._new(tensor)
+        self.sources[slot] = (kind, name, tensor.detach().clone() if kind == "constant" else tensor)
+        return slot
 
 
 def _address(tensor: Tensor) -> int:
     """Return what identifies a tensor's memory."""
     return tensor.untyped_storage()._cdata
+
+
+def _place(tensor: Tensor) -> tuple[Any, ...]:
+    """Return which memory a tensor lies in, and where its entries lie there."""
+    return _address(tensor), tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype
+
+
+class _Functional(FunctionalTensorMode):
+    """Replaces writes and views, and leaves other composite operations whole."""
+
+    def _can_decompose(self, func: Any, args: Any, kwargs: Any) -> bool:
+        aliases = any(argument.alias_info for argument in func._schema.arguments)
+        return aliases or torch.Tag.maybe_aliasing_or_mutating in func.tags
+
+
+def _functional(recorder: _Recorder, outputs: list[int]) -> tuple[Graph, dict[str, Tensor]]:
+    """Return the recorded program as a graph without writes, and its tensors."""
+    inputs = [slot for slot, source in recorder.sources.items() if source[0] == "input"]
+    read = {s.index for step in recorder.steps for s in tree_leaves((step.args, step.kwargs)) if isinstance(s, _Slot)}
+    used = [slot for slot in recorder.sources if slot in inputs or slot in read or slot in outputs]
+
+    def program(*values: Tensor) -> list[Tensor]:
+        held = dict(zip(used, values, strict=True))
+
+        def value(slot: _Slot) -> Tensor:
+            return held[slot.index]
+
+        for step in recorder.steps:
+            args, kwargs = tree_map_only(_Slot, value, (step.args, step.kwargs))
+            with fx_traceback.annotate({"owner": step.owner}):
+                leaves = tree_leaves(step.function(*args, **kwargs))
+            held.update((s.index, leaf) for s, leaf in zip(step.results, leaves, strict=True) if s is not None)
+        return [held[slot] for slot in outputs]
+
+    values = [recorder.sources[slot][2].detach().clone() for slot in used]
+    with without_torch_output(), fx_traceback.preserve_node_meta():
+        functional = dispatch_functionalize(program, mode=_Functional(pre_dispatch=True))
+        traced = make_fx(functional, pre_dispatch=True)(*values)
+    return _translate(traced, [recorder.sources[slot] for slot in used])
+
+
+def _translate(traced: Any, sources: list[tuple[str, str, Tensor]]) -> tuple[Graph, dict[str, Tensor]]:
+    """Turn the traced program into a :class:`Graph` and its tensors."""
+    tensors = {name: tensor for kind, name, tensor in sources if kind != "input"}
+    nodes: list[Node] = []
+    supply = iter(sources)
+    for fx_node in traced.graph.nodes:
+        if fx_node.op == "placeholder":
+            kind, name, tensor = next(supply)
+            fx_node.name = name.replace(".", "_") if kind == "input" else f"{kind[0]}_{name.replace('.', '_')}"
+            nodes.append(Node(fx_node.name, kind, target="" if kind == "input" else name, **describe(tensor)))
+        elif fx_node.op == "get_attr":
+            tensors[fx_node.target] = getattr(traced, fx_node.target)
+            held = tensors[fx_node.target]
+            nodes.append(Node(fx_node.name, "constant", target=fx_node.target, **describe(held)))
+        elif fx_node.op == "output":
+            nodes.append(Node("output", "output", tuple(Ref(a.name) for a in fx_node.args[0])))
+        else:
+            owner, owner_type = fx_node.meta.get("custom", {}).get("owner", ("", ""))
+            nodes.append(replace(translate_call(fx_node), owner=owner, owner_type=owner_type))
+    keep = live_nodes(nodes)
+    graph = Graph(tuple(n for n in nodes if n.name in keep), "dispatch")
+    return graph, {name: tensor for name, tensor in tensors.items() if name in {n.target for n in graph}}
+
+
+def _copies(inputs: Sequence[Any]) -> tuple[Any, ...]:
+    """Return the inputs in memory of their own, each."""
+    return tuple(value.detach().clone() if isinstance(value, Tensor) else value for value in inputs)
+
+
+def _outputs(result: Any) -> list[Tensor]:
+    """Return the tensors that a model returned."""
+    results = list(result) if isinstance(result, list | tuple) else [result]
+    other = [type(item).__name__ for item in results if not isinstance(item, Tensor)]
+    if other:
+        raise CaptureError(f"a recorded model returns tensors, not {', '.join(other)}: select the tensors first")
+    return results
+
+
+class _Composite(SchemaCheckMode):
+    """Sees operations before they are decomposed; torch lets only a few kinds of modes do so, this is one."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        TorchDispatchMode.__init__(self, _dispatch_key=torch._C.DispatchKey.PreDispatch)
+        self.recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Record one operation, or what it becomes after autocast and function transforms have changed it."""
+        with no_python_dispatcher():
+            if _transformed(args, kwargs or {}):
+                with _Plain(self.recorder):
+                    return func(*args, **(kwargs or {}))
+            return self.recorder.record(func, args, kwargs or {})
+
+
+@torch.ops.higher_order.cond.py_impl(_Composite)
+def _cond(mode: _Composite, pred: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+    """Record the branch that ``torch.cond`` takes."""
+    if isinstance(pred, Tensor):
+        mode.recorder.leaves([pred])
+    with mode:
+        return (true if pred else false)(*operands)
+
+
+class _Plain(TorchDispatchMode):
+    """Sees operations after autocast, autograd, function transforms and decomposition."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Record one operation."""
+        return self.recorder.record(func, args, kwargs or {})
+
+
+class _Exits(TorchFunctionMode):
+    """Sees calls of methods that hand numbers to Python without an operation."""
+
+    def __init__(self, recorder: _Recorder) -> None:
+        super().__init__()
+        self.recorder = recorder
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Note the tensors such a method is called on."""
+        if getattr(func, "__name__", "") in _EXITS:
+            self.recorder.leaves([leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)])
+        return func(*args, **(kwargs or {}))
+
+
+def _transformed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Tell whether an operation on these arguments is changed below the level of composite operations."""
+    given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    if any(torch.is_autocast_enabled(kind) for kind in {t.device.type for t in given} or {"cpu"}):
+        return True
+    return any(torch._C._functorch.is_functorch_wrapped_tensor(t) for t in given)
+
+
+@contextlib.contextmanager
+def _owners(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+    """Keep the recorder's owner at the innermost module that is running."""
+    paths = {id(module): path for path, module in model.named_modules()}
+    stack: list[tuple[str, str]] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        stack.append(recorder.owner)
+        path = paths.get(id(module), recorder.owner[0])
+        recorder.owner = (path, type(module).__qualname__.rsplit(".", 1)[-1])
+
+    def leave(module: nn.Module, args: Any, result: Any) -> None:
+        recorder.owner = stack.pop()
+
+    handles = [
+        module_hooks.register_module_forward_pre_hook(enter),
+        module_hooks.register_module_forward_hook(leave, always_call=True),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def with_unknown_outputs(graph: Graph) -> Graph:
+    """Follow each output by a node that holds its value and says that it depends on the input in an unknown way."""
+    sources = tuple(Ref(node.name) for node in graph if node.op == "input")
+    *nodes, end = graph.nodes
+    for name in dict.fromkeys(ref.name for ref in end.args):
+        unknown = {"name": f"{name}_unknown", "op": UNKNOWN, "args": (Ref(name), *sources), "kwargs": (), "target": ""}
+        nodes.append(replace(graph[name], **unknown))  # type: ignore[arg-type]
+    renamed = replace(end, args=tuple(Ref(f"{ref.name}_unknown") for ref in end.args))
+    return replace(graph, nodes=(*nodes, renamed), _index={})
+
+
+def _reproduces(graph: Graph, state: dict[str, Tensor], inputs: tuple[Any, ...], outputs: list[Tensor]) -> bool:
+    """Tell whether running the graph gives what the model gave, up to the rounding of unordered sums."""
+    replayed = run(graph, state, _copies(inputs))
+    for ours, theirs in zip(replayed, outputs, strict=True):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return False
+        if not same_bits(ours, theirs) and not torch.allclose(ours, theirs, rtol=1e-5, atol=1e-7, equal_nan=True):
+            return False
+    return True

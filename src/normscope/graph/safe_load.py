@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from normscope.core.errors import NormscopeError, WeightsError, listed
-from normscope.core.paths import exists, is_file, is_folder
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".th")
@@ -67,13 +66,13 @@ def existing_file(path: Path, kind: FileKind) -> None:
         ...
     normscope.core.errors.WeightsError: a checkpoint must be a file; there is no nowhere.pt; check the path
     """
-    if is_folder(path):
+    if path.is_dir():
         raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
-    if not exists(path):
+    if not path.exists():
         raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
     if not path.name.lower().endswith(kind.endings):
         raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
-    if not is_file(path):
+    if not path.is_file():
         raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
     if path.stat().st_size == 0:
         raise kind.error(f"{kind.name} must hold tensors; {path} is empty (0 bytes); copy it again, or {kind.save}")
@@ -81,7 +80,7 @@ def existing_file(path: Path, kind: FileKind) -> None:
 
 def is_safetensors(path: Path) -> bool:
     """Tell whether a file is of the safetensors format: by its ending, or by its first bytes under any other."""
-    if path.suffix.lower() == SAFETENSORS or not is_file(path):
+    if path.suffix.lower() == SAFETENSORS or not path.is_file():
         return path.suffix.lower() == SAFETENSORS
     with path.open("rb") as file:
         head = file.read(9)

@@ -35,14 +35,14 @@ class NormBounds:
     def __post_init__(self) -> None:
         """Refuse what cannot be a pair of bounds."""
         if math.isnan(self.log_lower) or math.isnan(self.log_upper) or math.isnan(self.log_probable):
-            raise ValueError("bounds on a norm are numbers: NaN came; check the map for NaN or infinity")
+            raise ValueError("Expected bounds to be numbers, got NaN: check the map for NaN or infinity.")
         if not self.log_lower <= self.log_probable <= self.log_upper:
             raise ValueError(
                 f"bounds are ordered, lower <= probable <= upper; came {self.log_lower}, {self.log_probable}, "
                 f"{self.log_upper}"
             )
         if not 0.0 <= self.delta < 1.0:
-            raise ValueError(f"delta is a probability in [0, 1); came {self.delta}")
+            raise ValueError(f"Expected delta in [0, 1), got {self.delta}.")
 
     @classmethod
     def certified(cls, log_lower: float, log_upper: float, method: str) -> NormBounds:
@@ -117,7 +117,7 @@ class NormBounds:
         True
         """
         if not 0.0 <= relative < 1.0:
-            raise ValueError(f"a relative error lies in [0, 1); came {relative}")
+            raise ValueError(f"Expected a relative error in [0, 1), got {relative}.")
         # The logarithms themselves carry one rounding each: four ulps of slack cover them.
         up, down = math.log1p(relative), math.log1p(-relative)
         return replace(
@@ -137,7 +137,7 @@ class NormBounds:
             return self
         if log_upper < self.log_lower:
             raise ValueError(
-                f"the certificate {log_upper} lies below the attained value {self.log_lower}: one of the two is wrong"
+                f"The certificate {log_upper} is below the attained value {self.log_lower}: one of them is wrong."
             )
         probable, delta = (self.log_probable, self.delta)
         if log_upper <= probable:
@@ -154,7 +154,7 @@ class NormBounds:
             return self
         if log_lower > self.log_upper:
             raise ValueError(
-                f"the attained value {log_lower} lies above the certificate {self.log_upper}: one of the two is wrong"
+                f"The attained value {log_lower} is above the certificate {self.log_upper}: one of them is wrong."
             )
         return replace(self, log_lower=log_lower, log_probable=max(self.log_probable, log_lower))
 
@@ -177,7 +177,7 @@ class NormBounds:
         lower = max(self.log_lower, other.log_lower)
         upper = min(self.log_upper, other.log_upper)
         if upper < lower - ROUNDING * max(1.0, abs(lower)):
-            raise ValueError(f"the certificate {upper} lies below the attained value {lower}: one of the two is wrong")
+            raise ValueError(f"The certificate {upper} is below the attained value {lower}: one of them is wrong.")
         upper = max(upper, lower)
         better = self if self.log_probable <= other.log_probable else other
         probable = min(max(better.log_probable, lower), upper)

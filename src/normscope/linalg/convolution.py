@@ -16,7 +16,7 @@ from normscope.linalg.bounds import NormBounds, largest_norm
 from normscope.linalg.convolution_block import (
     ALWAYS_DENSE_UP_TO,
     SMALL_SIDE,
-    Block,
+    ConvolutionBlock,
     block_norm,
     certificate_log,
     relaxation,
@@ -104,7 +104,10 @@ def convolution_norm(
         matrices = kernel.reshape(groups, kernel.shape[0] // groups, -1)
         bounds = largest_matrix_norm(matrices, seed=seed).widen(_entry_margin(matrices, entry_error))
         return bounds.scaled(log_factor)
-    blocks = [Block(part, axes, padding_mode, entry_error) for part in kernel.reshape(groups, -1, *kernel.shape[1:])]
+    blocks = [
+        ConvolutionBlock(part, axes, padding_mode, entry_error)
+        for part in kernel.reshape(groups, -1, *kernel.shape[1:])
+    ]
     if groups == 1:
         alone = block_norm(
             blocks[0], tolerance=tolerance, delta=delta, seed=seed, probable_tolerance=probable_tolerance
@@ -115,7 +118,7 @@ def convolution_norm(
 
 def _grouped_norm(
     kernel: Tensor,
-    blocks: list[Block],
+    blocks: list[ConvolutionBlock],
     tolerance: float,
     delta: float,
     seed: int,
@@ -180,13 +183,13 @@ def _folded(
     flat = (1,) * (kernel.ndim - 2)
     if output_scale is not None:
         if output_scale.numel() != kernel.shape[0]:
-            raise InputError(f"one output factor per channel is needed: {kernel.shape[0]}, not {output_scale.numel()}")
+            raise InputError(f"Expected one output factor per channel ({kernel.shape[0]}), got {output_scale.numel()}.")
         factors, log = to_unit_scale(output_scale.to(kernel.device))
         kernel, log_factor = kernel * factors.reshape(-1, 1, *flat), log_factor + log
     if input_scale is not None:
         channels = kernel.shape[1] * groups
         if input_scale.numel() != channels:
-            raise InputError(f"one input factor per channel is needed: {channels}, not {input_scale.numel()}")
+            raise InputError(f"Expected one input factor per channel ({channels}), got {input_scale.numel()}.")
         factors, log = to_unit_scale(input_scale.to(kernel.device))
         spread = factors.reshape(groups, 1, kernel.shape[1], *flat)
         kernel = (kernel.reshape(groups, -1, *kernel.shape[1:]) * spread).reshape(kernel.shape)
@@ -210,17 +213,17 @@ def _check(
             f"{tuple(weight.shape)} and {rank} sizes"
         )
     if groups < 1 or weight.shape[0] % groups:
-        raise InputError(f"groups divides the first axis of the kernel; came {groups} and {weight.shape[0]}")
+        raise InputError(f"Expected groups to divide the first axis of the kernel, got {groups} and {weight.shape[0]}.")
     if padding_mode not in PADDING_MODES:
-        raise InputError(f"padding_mode is one of {', '.join(PADDING_MODES)}; came {padding_mode!r}")
+        raise InputError(f"Expected padding_mode to be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}.")
     if transposed and (isinstance(padding, str) or padding_mode != "zeros"):
-        raise InputError("a transposed convolution has zero padding given in numbers")
+        raise InputError("A transposed convolution takes zero padding, given as numbers.")
 
 
 def _numbers(padding: int | Sequence[int] | str) -> int | Sequence[int]:
     """Return a padding that is no word."""
     if isinstance(padding, str):
-        raise InputError(f"padding in numbers is needed; came {padding!r}")
+        raise InputError(f"Expected padding as numbers, got {padding!r}.")
     return padding
 
 
@@ -230,5 +233,5 @@ def _per_axis(value: int | Sequence[int], rank: int) -> list[int]:
     if len(numbers) == 1:
         numbers = numbers * rank
     if len(numbers) != rank:
-        raise InputError(f"one number, or one per axis ({rank}), is needed; came {numbers}")
+        raise InputError(f"Expected one number, or one per axis ({rank}), got {numbers}.")
     return numbers

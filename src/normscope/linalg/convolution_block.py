@@ -103,7 +103,7 @@ def relaxation(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: 
 
 
 @dataclass(frozen=True)
-class Block:
+class ConvolutionBlock:
     """One channel group of a convolution, in float64.
 
     Attributes:
@@ -159,7 +159,7 @@ class Block:
 
 
 def block_norm(
-    block: Block,
+    block: ConvolutionBlock,
     *,
     tolerance: float,
     delta: float,
@@ -184,7 +184,8 @@ def block_norm(
         The bounds.
 
     >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
-    >>> bounds = block_norm(Block(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros"), tolerance=1e-3, delta=1e-9, seed=0)
+    >>> block = ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros")
+    >>> bounds = block_norm(block, tolerance=1e-3, delta=1e-9, seed=0)
     >>> bounds.lower <= 2 + 2 * math.cos(math.pi / 8) <= bounds.upper, bounds.width < 1e-9
     (True, True)
     """
@@ -218,7 +219,7 @@ def block_norm(
     return bounds.with_probable(run.log_probable, run.delta, f"{bounds.method}+lanczos")
 
 
-def _exact_bounds(block: Block, tolerance: float, seed: int) -> NormBounds | None:
+def _exact_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds | None:
     """Return bounds to rounding from a factorisation of the whole Gram matrix, where that is affordable."""
     if _banded_multiplications(block) <= BANDED_UP_TO:
         bounds = _banded_bounds(block, tolerance, seed)
@@ -227,7 +228,7 @@ def _exact_bounds(block: Block, tolerance: float, seed: int) -> NormBounds | Non
     return dense_bounds(block, seed) if block.smaller_dimension <= DENSE_UP_TO else None
 
 
-def dense_bounds(block: Block, seed: int) -> NormBounds:
+def dense_bounds(block: ConvolutionBlock, seed: int) -> NormBounds:
     """Return the bounds from the Gram matrix of the group on its smaller side."""
     map = block.map()
     error, absolute = block.apply_error, block.absolute_norm
@@ -239,7 +240,7 @@ def dense_bounds(block: Block, seed: int) -> NormBounds:
     return gram_norm(map, gram, gram_error, error, seed=seed, good_width=1e-7)
 
 
-def _banded_multiplications(block: Block) -> float:
+def _banded_multiplications(block: ConvolutionBlock) -> float:
     """Return the cost of the banded certificate on the smaller side; infinite where the padding is not zeros."""
     if block.padding_mode != "zeros":
         return math.inf
@@ -248,7 +249,7 @@ def _banded_multiplications(block: Block) -> float:
     return banded_cost(block.axes, block.weight.shape[0 if of_outputs else 1], of_outputs=of_outputs)
 
 
-def _banded_bounds(block: Block, tolerance: float, seed: int) -> NormBounds:
+def _banded_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> NormBounds:
     """Return the bounds from the banded Gram matrix; without a certificate where the attained value is too low."""
     map, error, absolute = block.map(), block.apply_error, block.absolute_norm
     domain, range_ = dimensions(block.weight, block.axes)
@@ -270,7 +271,7 @@ def _krylov_goal(tolerance: float, probable_tolerance: float | None) -> float:
 
 
 def _relaxed_bounds(
-    block: Block, cylinders: Sequence[Cylinder], goal: float, seed: int, log_upper: float | None
+    block: ConvolutionBlock, cylinders: Sequence[Cylinder], goal: float, seed: int, log_upper: float | None
 ) -> NormBounds:
     """Return the certificate of a cylinder or torus and an attained value, improved where they are not close enough."""
     lower, vector = _attained(block, seed, None, math.inf)
@@ -287,7 +288,7 @@ def _relaxed_bounds(
     return bounds
 
 
-def _typical_excess(block: Block) -> float:
+def _typical_excess(block: ConvolutionBlock) -> float:
     """Return about how much too large the torus bound is; it decides the order of work, never a bound."""
     if block.padding_mode == "circular" and all(a.size % a.stride == 0 for a in block.axes):
         return 0.0
@@ -298,7 +299,7 @@ def _typical_excess(block: Block) -> float:
 
 
 def _attained(
-    block: Block, seed: int, start: Tensor | None, target: float, max_steps: int = 48
+    block: ConvolutionBlock, seed: int, start: Tensor | None, target: float, max_steps: int = 48
 ) -> tuple[float, Tensor]:
     """Return an attained value and its vector: iterated in float32, the quotient recomputed in float64."""
     run = lanczos_norm(
@@ -317,7 +318,7 @@ def _attained(
 
 
 def _krylov_bounds(
-    block: Block, tolerance: float, delta: float, seed: int, max_steps: int
+    block: ConvolutionBlock, tolerance: float, delta: float, seed: int, max_steps: int
 ) -> tuple[NormBounds, Tensor]:
     """Return attained value and probabilistic upper bound of a float64 Lanczos run, and the vector."""
     map, error = block.map(), block.apply_error
@@ -327,7 +328,7 @@ def _krylov_bounds(
     return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
 
 
-def _cylinders(block: Block) -> list[Cylinder]:
+def _cylinders(block: ConvolutionBlock) -> list[Cylinder]:
     """Return the cylinders that may bound a block: none where another way is cheaper, or nothing to keep."""
     if block.padding_mode != "zeros" or min(block.weight.shape[:2]) <= SMALL_SIDE:
         return []
@@ -338,7 +339,7 @@ def _cylinders(block: Block) -> list[Cylinder]:
 
 
 def _cylinder_log_upper(
-    block: Block, cylinders: Sequence[Cylinder], lower: float, goal: float, vector: Tensor
+    block: ConvolutionBlock, cylinders: Sequence[Cylinder], lower: float, goal: float, vector: Tensor
 ) -> float:
     """Return the certificate of the best cylinder, or infinity; the choice rests on estimates, the bound does not."""
     enough = lower * (1.0 + 0.5 * goal)
@@ -351,7 +352,7 @@ def _cylinder_log_upper(
     return certificate_log(math.sqrt(square), 0.0, block.entry_slack) if square < math.inf else math.inf
 
 
-def _inertia_bounds(block: Block, width: float, seed: int) -> NormBounds:
+def _inertia_bounds(block: ConvolutionBlock, width: float, seed: int) -> NormBounds:
     """Return an attained value and the certificate by inertia, where there is one."""
     if block.padding_mode != "zeros":
         return NormBounds.certified(-math.inf, math.inf, "none")
@@ -359,7 +360,7 @@ def _inertia_bounds(block: Block, width: float, seed: int) -> NormBounds:
     return NormBounds.certified(_log(lower), _inertia_log_upper(block, lower, width, seed), "inertia")
 
 
-def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> float:
+def _inertia_log_upper(block: ConvolutionBlock, lower: float, width: float, seed: int) -> float:
     """Return a certificate at the given width above an attained value, or infinity: more directions than eigenvalues.
 
     Where the zero padding matters most, on small maps, this is the one that is close enough.
@@ -371,7 +372,7 @@ def _inertia_log_upper(block: Block, lower: float, width: float, seed: int) -> f
     return certificate_log(upper, 0.0, block.entry_slack) if upper < math.inf else math.inf
 
 
-def _torus_log_upper(block: Block, lower: float, tolerance: float, vector: Tensor) -> float:
+def _torus_log_upper(block: ConvolutionBlock, lower: float, tolerance: float, vector: Tensor) -> float:
     """Return the certificate of the best torus; the choice rests on estimates, the bound does not."""
     relaxed = block.relaxation
     if relaxed.form.side <= SMALL_SIDE:

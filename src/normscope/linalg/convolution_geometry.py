@@ -88,19 +88,19 @@ def convolution_axes(
     4
     """
     if isinstance(padding, str) and padding not in ("same", "valid"):
-        raise InputError(f"padding is a number per axis, 'same' or 'valid'; {padding!r} came")
+        raise InputError(f"Expected padding to be a number per axis, 'same' or 'valid', got {padding!r}.")
     axes = []
     for i, (n, k, s, d) in enumerate(zip(input_size, kernel, stride, dilation, strict=True)):
         reach = d * (k - 1)
         if padding == "same":
             if s != 1:
-                raise InputError(f"padding='same' needs stride 1; the stride is {s}: give the padding in numbers")
+                raise InputError(f"padding='same' requires stride 1, got {s}: give the padding as numbers.")
             left, total = reach // 2, reach
         else:
             left = 0 if padding == "valid" else int(padding[i])
             total = 2 * left
         if n + total < reach + 1:
-            raise InputError(f"a kernel reaching over {reach + 1} positions does not fit into {n} plus padding {total}")
+            raise InputError(f"A kernel of {reach + 1} positions does not fit into size {n} plus padding {total}.")
         axes.append(Axis(n, (n + total - reach - 1) // s + 1, k, s, d, left))
     return tuple(axes)
 
@@ -123,7 +123,7 @@ def adjoint_axes(
     for n, k, s, p, d, extra in every:
         size = (n - 1) * s - 2 * p + d * (k - 1) + extra + 1
         if size < 1:
-            raise InputError(f"a transposed convolution with input size {n} and padding {p} has no output")
+            raise InputError(f"A transposed convolution of input size {n} and padding {p} has no output.")
         axes.append(Axis(size, n, k, s, d, p))
     return tuple(axes)
 
@@ -239,7 +239,7 @@ def extension_sources(axis: Axis, padding_mode: str) -> list[int]:
         return [i % n for i in positions]
     if padding_mode == "reflect" and max(left, right) < n:
         return [-i if i < 0 else 2 * (n - 1) - i if i >= n else i for i in positions]
-    raise InputError(f"padding ({left}, {right}) on a size of {n} is not possible with padding_mode={padding_mode!r}")
+    raise InputError(f"Padding ({left}, {right}) of size {n} is not possible with padding_mode={padding_mode!r}.")
 
 
 def extension_multiplicity(axis: Axis, padding_mode: str) -> int:

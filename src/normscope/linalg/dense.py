@@ -48,7 +48,7 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     (True, True)
     """
     if matrix.ndim != 2:
-        raise InputError(f"a matrix has two axes; this tensor has shape {tuple(matrix.shape)}: reshape it first")
+        raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}: reshape it first.")
     A, log_factor = to_unit_scale(matrix)
     if A.numel() == 0 or not bool(A.any()):
         return NormBounds.exact(0.0, method="zero")
@@ -87,7 +87,7 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     (True, True)
     """
     if matrices.ndim != 3:
-        raise InputError(f"a stack of matrices has three axes; this tensor has shape {tuple(matrices.shape)}")
+        raise InputError(f"Expected a stack of matrices, got a tensor of shape {tuple(matrices.shape)}.")
     if len(matrices) < FEW or min(matrices.shape[1:]) > EIGENVALUES_UP_TO:
         return largest_norm(matrix_norm(matrix, seed=seed) for matrix in matrices)
     A, log_factor = to_unit_scale(matrices)
@@ -240,7 +240,7 @@ def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
     n = len(gram)
     trace = float(gram.trace())
     if not math.isfinite(trace):
-        raise NonFiniteError("a certificate needs a finite matrix; NaN or infinity came: check the weights")
+        raise NonFiniteError("Expected finite entries, got NaN or infinity: check the weights.")
     top = float(torch.linalg.eigvalsh(gram)[-1])
     slack = SLACK
     for _ in range(RAISES):

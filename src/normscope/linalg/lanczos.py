@@ -48,7 +48,7 @@ def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
     0.0168
     """
     if not 0.0 < delta < 1.0 or steps < 1:
-        raise ValueError(f"delta in (0, 1) and at least one step are needed; came {delta} and {steps}")
+        raise ValueError(f"Expected delta in (0, 1) and at least one step, got {delta} and {steps}.")
     return min(1.0, (math.log(1.648 * math.sqrt(dimension) / delta) / (2 * steps - 1)) ** 2)
 
 
@@ -202,7 +202,7 @@ def lanczos_norm(
     (True, 3.0, 3.0)
     """
     if start is not None and delta is not None:
-        raise ValueError("an upper bound with probability needs a random start: give delta or start, not both")
+        raise ValueError("A bound with probability needs a random start: give delta or start, not both.")
     small = map if map.domain_dimension <= map.range_dimension else map.transpose
     run = _Recurrence.begin(small, _gaussian(small, seed) if start is None else start, max_steps, reorthogonalise)
     while run.may_continue:

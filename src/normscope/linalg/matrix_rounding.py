@@ -39,7 +39,7 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
     count = 3 * operations + 3 if complex_arithmetic else operations
     product = count * UNIT_ROUNDOFF
     if product >= 0.5:
-        raise ValueError(f"rounding analysis needs k u < 1/2; k = {count} came")
+        raise ValueError(f"Rounding analysis requires k u < 1/2, got k = {count}.")
     return product / (1.0 - product) * (1.0 + 4 * UNIT_ROUNDOFF)
 
 
@@ -75,7 +75,7 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
         return wide, 0.0
     top = float(wide.abs().max())
     if not math.isfinite(top):
-        raise NonFiniteError("a norm needs finite weights; NaN or infinity came: check the weights of this layer")
+        raise NonFiniteError("Expected finite weights, got NaN or infinity: check the weights of this layer.")
     if top == 0.0:
         return wide, 0.0
     exponent = math.frexp(top)[1]

@@ -118,7 +118,7 @@ def _forward(factors: Sequence[_Ball]) -> tuple[_Ball, float]:
             whole = _Ball.of(factor.matrix @ whole.matrix, -math.inf, factor.exponent + whole.exponent)
         errors.append(_plus(_plus(log_rest, own), log_before))
     if whole is None:
-        raise ValueError("a product needs a factor: the chain is empty")
+        raise ValueError("Expected at least one factor, got an empty chain.")
     return whole, log_sum(errors, math.inf) + 1e-9
 
 

@@ -3,7 +3,8 @@ r"""Jacobian norms of many inputs at once, and a climb from the best of them.
 In a batch whose samples do not meet, the gradient of the sum over samples of output k holds row k of every sample's
 Jacobian: as many gradients as there are outputs give all Jacobians, and
 :math:`\|J\|^2 = \lambda_{\max}(J J^T)` on the side of the outputs. The climb tries random steps of all scales from
-several points, and keeps what is larger.
+several points, half of them along the last step that succeeded, and keeps what is larger. The better half of the points
+goes on from stage to stage, with twice as many steps each.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from normscope.operators.program import Program
 MOST_OUTPUTS = 128
 #: Points the climb starts from, steps tried from each at once, and rounds.
 STARTS, TRIES, ROUNDS = 8, 32, 200
+#: Parts of all rounds after which the better half of the points is kept.
+HALVED_AFTER = (0.2, 0.4, 0.6)
 #: Rounds without a rise by this much, relative, after which the climb ends.
 IDLE, RISE = 60, 1e-4
 #: Multiplications all rounds together may take, and those of the look at the data.
@@ -113,23 +116,25 @@ def climb(
     """
     generator = torch.Generator().manual_seed(seed)
     points, best = starts.double().clone(), values.double().clone()
-    count, shape = len(points), points.shape[1:]
+    shape, total = points.shape[1:], len(points) * TRIES
     spread = float(points.std()) if points.numel() > 1 else 0.0
     typical = spread or float(points.abs().mean()) or 1.0
-    size = torch.full((count,), typical, dtype=torch.float64)
-    every = torch.arange(count)
-    wide = (1,) * len(shape)
+    size = torch.full((len(points),), typical, dtype=torch.float64)
+    last = torch.zeros_like(points)
     high, idle = float(best.max()), 0
     for index in range(rounds):
+        if index in {round(part * rounds) for part in HALVED_AFTER} and len(points) > 1:
+            kept = best.argsort(descending=True, stable=True)[: (len(points) + 1) // 2]
+            points, best, size, last = points[kept], best[kept], size[kept], last[kept]
         if index % 25 == 0:
             progress(f"climbing from the best points, round {index + 1} of {rounds}, {float(best.max()):.4g}")
-        steps = torch.randn(count, TRIES, *shape, generator=generator, dtype=torch.float64)
-        lengths = size[:, None] * torch.rand(count, TRIES, generator=generator, dtype=torch.float64).square()
-        tried = points[:, None] + lengths.reshape(count, TRIES, *wide) * steps
-        found = norms(tried.flatten(0, 1)).double().reshape(count, TRIES)
+        tried = _tried(points, size, last, total // len(points), generator)
+        found = norms(tried.flatten(0, 1)).double().reshape(tried.shape[:2])
         top, where = found.max(1)
         better = top > best
-        points[better] = tried[every, where][better]
+        moved = tried[torch.arange(len(points)), where]
+        wide = better.reshape(-1, *(1,) * len(shape))
+        last, points = torch.where(wide, moved - points, 0.5 * last), torch.where(wide, moved, points)
         best = torch.maximum(best, top)
         idle = 0 if float(best.max()) > high * (1.0 + RISE) else idle + 1
         high = max(high, float(best.max()))
@@ -138,6 +143,23 @@ def climb(
         size = torch.where(better, size * 1.3, size * 0.9).clamp(1e-3 * typical, 30.0 * typical)
     first = int(best.argmax())
     return points[first], float(best[first])
+
+
+def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: torch.Generator) -> Tensor:
+    """Return steps from every point: random ones, every second together with a part of the last that succeeded."""
+    count, wide = len(points), (1,) * (points.ndim - 1)
+
+    def uniform() -> Tensor:
+        return torch.rand(count, tries, generator=generator, dtype=torch.float64)
+
+    steps = torch.randn(count, tries, *points.shape[1:], generator=generator, dtype=torch.float64)
+    lengths = size[:, None] * uniform().square()
+    along = 2.0 * uniform() * (torch.arange(tries) % 2 == 0)
+    return (
+        points[:, None]
+        + lengths.reshape(count, tries, *wide) * steps
+        + along.reshape(count, tries, *wide) * last[:, None]
+    )
 
 
 def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS) -> int:

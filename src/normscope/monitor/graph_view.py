@@ -21,16 +21,17 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.structure import difference, structure
 from normscope.monitor.view import (
     Layer,
     Look,
     MapOf,
     Normalizer,
     channel_variance,
+    difference,
     gradients_of,
     linear_map,
     outputs_of,
+    structure,
     trained,
 )
 from normscope.operators.expression import Expr, LinearOp, evaluate

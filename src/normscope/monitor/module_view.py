@@ -17,16 +17,17 @@ from normscope.core.errors import CaptureError
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.monitor.objective import LossFunction, probe_loss
-from normscope.monitor.structure import difference, structure
 from normscope.monitor.view import (
     Layer,
     Look,
     MapOf,
     Normalizer,
     channel_variance,
+    difference,
     gradients_of,
     linear_map,
     outputs_of,
+    structure,
     trained,
 )
 from normscope.operators.linear_map import LinearMap

@@ -119,7 +119,7 @@ class LinearMap:
         [1.0, 2.0]
         """
         if matrix.ndim != 2:
-            raise InputError(f"a matrix has two axes; this tensor has shape {tuple(matrix.shape)}: reshape it first")
+            raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}: reshape it first.")
         A = matrix.detach()
         return cls(
             lambda x: A @ x,

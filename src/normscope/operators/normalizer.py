@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from normscope.core.discovery import modules_in
+from normscope.core.lazy import modules_in
 from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node
 from normscope.graph.recognise import Match

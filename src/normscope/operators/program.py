@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.graph.functional import moves_shape, whole_arguments
 from normscope.graph.interpreter import as_floating, last_uses, resolve, rounded
 from normscope.graph.interpreter import call as execute
 from normscope.graph.ir import SOURCES, Graph, Node, Ref, map_refs
 from normscope.graph.recognise import Recogniser, name_of
+from normscope.graph.schemas import moves_shape, whole_arguments
 from normscope.operators.expression import Expr, atom_expr
 from normscope.operators.fourier import paired
 from normscope.operators.layout import shape_only
@@ -29,7 +29,7 @@ from normscope.operators.written_out import Place, Surroundings
 
 
 @dataclass(frozen=True)
-class Block:
+class InputBlock:
     """A block of the network input: a floating tensor, or the output of an embedding of integer tokens."""
 
     name: str
@@ -56,7 +56,7 @@ class Program:
         scaled: for each normalizer written out, its result with scale and shift.
     """
 
-    blocks: list[Block] = field(default_factory=list)
+    blocks: list[InputBlock] = field(default_factory=list)
     outputs: list[tuple[str, Expr]] = field(default_factory=list)
     atoms: list[Expr] = field(default_factory=list)
     sites: list[Site] = field(default_factory=list)
@@ -154,7 +154,7 @@ class Walk:
         """Add a block of the network input."""
         rule = Input(len(self.program.blocks), kind)
         rule.name = name
-        self.program.blocks.append(Block(name, shape, kind))
+        self.program.blocks.append(InputBlock(name, shape, kind))
         expr = atom_expr(rule, shape)
         self.program.atoms.append(expr)
         return expr

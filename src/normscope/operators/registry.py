@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from normscope.core.discovery import modules_in
 from normscope.core.errors import RuleError
+from normscope.core.lazy import modules_in
 from normscope.graph.interpreter import resolve
 from normscope.graph.ir import Node
 from normscope.operators.expression import Expr, LinearOp, atom_expr, linear

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import html
 import textwrap
+from collections import Counter
 from collections.abc import Mapping
 
-from normscope.core.finding import Finding
+from normscope.core.finding import Finding, Severity
+from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
+from normscope.report.numbers import digits
+from normscope.report.sarif import Source
 
 WIDTH = 118
 
@@ -117,3 +121,85 @@ def _row(finding: Finding) -> str:
         f"<td>{html.escape(finding.message)}</td><td>{html.escape(finding.effect)}</td><td>{html.escape(finding.fix)}</td>"
     )
     return f"<tr>{cells}</tr>"
+
+
+#: How many changes or refusals of one kind are listed.
+LISTED = 20
+
+
+def fix_text(result: FixResult, *, everything: bool = False) -> str:
+    """Return what was changed, what is left for a person, what was refused, and how far the outputs moved.
+
+    Args:
+        result: what ``fix`` returned.
+        everything: list every change and refusal, however many.
+
+    >>> print(fix_text(FixResult("net", (), (), 0.0, 4, {})))
+    net: nothing to change
+    """
+    lines: list[str] = []
+    kinds = Counter(change.kind for change in result.changes)
+    for kind, count in kinds.items():
+        own = [change for change in result.changes if change.kind == kind]
+        lines.append(f"{kind} ({count}); training on: {own[0].training}")
+        lines += _some([f"  {change.place}: {change.what}" for change in own], everything=everything)
+    code = [f"  {change.code}" for change in result.changes if change.code]
+    if code:
+        lines += ["in the code, if you like (the new weights fit it as it is):", *_some(code, everything=everything)]
+    if result.refusals:
+        lines.append("left alone:")
+        texts = [f"  {r.kind} {r.place or 'model'}: {r.reason}" for r in result.refusals]
+        lines += _some(list(dict.fromkeys(texts)), everything=everything)
+    if not result.changes:
+        return "\n".join([*lines, f"{result.model}: nothing to change"])
+    moved = "not at all" if result.difference == 0 else f"by {digits(result.difference)} (relative)"
+    lines.append(f"{result.model}: {len(result.changes)} changes; outputs moved {moved} on {result.samples} samples")
+    return "\n".join(lines)
+
+
+def _some(lines: list[str], *, everything: bool) -> list[str]:
+    """Return the first lines, and how many more there are."""
+    if everything or len(lines) <= LISTED:
+        return lines
+    return [*lines[:LISTED], f"  and {len(lines) - LISTED} more (--all)"]
+
+
+_COMMANDS = {Severity.INFO: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
+
+
+def github_text(result: CheckResult, source: Source | None = None) -> str:
+    """Return one workflow command for each finding.
+
+    Args:
+        result: what ``check`` returned.
+        source: the model's file, if it has one.
+
+    >>> one = Finding("NS101", Severity.WARNING, "conv", "100 % gone")
+    >>> github_text(CheckResult("net", (one,)), Source("net.py", 3))
+    '::warning file=net.py,line=3,title=NS101 conv::100 %25 gone (likely)'
+    """
+    return "\n".join(_command(f, source) for f in result.findings)
+
+
+def _command(finding: Finding, source: Source | None) -> str:
+    """Return the command of one finding."""
+    properties = {} if source is None else {"file": source.file, "line": str(source.line)}
+    properties["title"] = f"{finding.code} {finding.place or 'model'}"
+    listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    parts = [f"{finding.message} ({finding.certainty.value})"]
+    parts += [f"{key}: {text}" for key, text in (("effect", finding.effect), ("fix", finding.fix)) if text]
+    return f"::{_COMMANDS[finding.severity]} {listed}::{_data(chr(10).join(parts))}"
+
+
+def _data(text: str) -> str:
+    """Escape a message."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Escape a property.
+
+    >>> _property("a,b:c")
+    'a%2Cb%3Ac'
+    """
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup
 
-from normscope.core.attempt import attempt
+from normscope.core.errors import attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result
@@ -22,6 +22,7 @@ from normscope.core.value import Value
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
+from normscope.report.gap import gap_section
 from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
@@ -69,6 +70,7 @@ class View:
     hot: list[HotChannel]
     hot_total: int
     around: Section | None = None
+    gap: Section | None = None
 
 
 def report_html(
@@ -155,6 +157,9 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
         "variances": attempt("the chart of variances", lambda: variance_chart(result, places[1]), None, told),
         "tree": attempt("the tree of modules", lambda: architecture(result.blocks, result.normalizers), _NO_TREE, told),
         "around": attempt("what holds around the data", lambda: _around(result), None, told),
+        "gap": attempt(
+            "where the gap comes from", lambda: None if result.gap is None else gap_section(result.gap), None, told
+        ),
     }
     shown = replace(result, messages=(*result.messages, *told)) if told else result
     said = None if findings is None else grouped(findings)

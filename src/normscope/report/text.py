@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from normscope.core.around import ASSUMPTIONS, Around
-from normscope.core.attempt import attempt
+from normscope.core.errors import attempt
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
+from normscope.report.gap import gap_section
 from normscope.report.numbers import (
     NOTHING,
     count_text,
@@ -86,6 +87,7 @@ def result_sections(result: Result, *, everything: bool = False) -> list[Section
         "messages": lambda: None,
         "around the data": lambda: None if result.around is None else around_section(result.around),
         "end to end": lambda: _end_to_end(result.end_to_end),
+        "where the gap comes from": lambda: None if result.gap is None else gap_section(result.gap),
         "normalizers": lambda: _normalizers(result, everything) if result.normalizers else None,
         "layers": lambda: _layers(result, everything) if result.layers else None,
         "what normalizers change": lambda: _effect(result.effect) if result.effect else None,
@@ -156,7 +158,8 @@ def around_section(around: Around) -> Section:
         for n in around.neighbourhoods
     )
     lines = (
-        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included",
+        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included"
+        " unless a note says otherwise",
         f"{share} of inputs: at least so many inputs like these stay below it, with confidence "
         f"{100 * around.confidence:g} %",
         f"assumed: {'; '.join(ASSUMPTIONS)}",

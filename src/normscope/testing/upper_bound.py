@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from normscope.core.value import ALL_INPUTS
 from normscope.graph.capture import Captured, capture
-from normscope.graph.dispatch import record_graph
 from normscope.graph.inputs import ModelInputs
+from normscope.graph.recorder import record_graph
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd
 from normscope.lipschitz.search import _inside

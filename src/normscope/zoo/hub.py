@@ -16,7 +16,6 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError, listed
-from normscope.core.paths import entries, expanded, is_file, is_folder
 from normscope.zoo.user_code import explained
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -117,10 +116,10 @@ def torchvision_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 def _configuration(folder: Path) -> dict[str, Any]:
     """Return the directory's ``config.json``."""
-    if not is_folder(folder):
+    if not folder.is_dir():
         raise ModelNotFoundError(f"hf: must be followed by a directory; there is no directory {folder}; check the path")
     file = folder / "config.json"
-    if not is_file(file):
+    if not file.is_file():
         raise ModelNotFoundError(
             f"hf: needs a directory with config.json; {folder} has none; save the model with save_pretrained(DIR)"
         )
@@ -152,10 +151,10 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
         WeightsError: if its weights cannot be read.
         InputError: if the directory may not be read.
     """
-    folder = expanded(folder)
+    folder = Path(folder).expanduser()
     configuration = _configuration(folder)
     transformers = optional("transformers", "pip install 'normscope[hf]'")
-    has_weights = any(fnmatch.fnmatch(entry.name, pattern) for entry in entries(folder) for pattern in _WEIGHT_FILES)
+    has_weights = any(fnmatch.fnmatch(entry.name, pattern) for entry in folder.iterdir() for pattern in _WEIGHT_FILES)
     notes: list[str] = []
     if configuration.get("auto_map"):
         notes.append("the directory brings code of its own, which was not run")

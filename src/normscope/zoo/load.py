@@ -10,7 +10,6 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import ModelNotFoundError, listed
-from normscope.core.paths import expanded, is_file, is_folder
 from normscope.graph.safe_load import CHECKPOINT
 from normscope.graph.weights_validation import check_model
 from normscope.zoo import catalogue as zoo
@@ -85,14 +84,14 @@ def parse_spec(spec: str) -> tuple[str, str, str]:
 
 def _guess(text: str) -> str:
     """Return what the user may have meant by a specification that has no known form."""
-    path = expanded(text)
-    if path.suffix == ".py" and is_file(path):
+    path = Path(text).expanduser()
+    if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
         return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
     if path.suffix.lower() in CHECKPOINT.endings:
         return "a checkpoint holds weights only; name the model and give this file as its weights"
-    if is_folder(path):
-        return f"write hf:{text}" if is_file(path / "config.json") else "name a Python file in that directory"
+    if path.is_dir():
+        return f"write hf:{text}" if (path / "config.json").is_file() else "name a Python file in that directory"
     if text in zoo.ZOO:
         return f"write zoo:{text}"
     return "check the spelling"
@@ -166,11 +165,11 @@ def load_at_home(
         home = home_of(kind, location)
         model, origin = _from_user(origin, arguments, home)
     else:
-        home = Home(None, spec, is_file=False)
+        home = Home(Path.cwd(), spec, is_file=False)
         model, origin = _from_library(origin, arguments)
     with home.open():
         if weights is not None:
-            notes = (*_without_random(origin), *load_weights(model, expanded(weights)))
+            notes = (*_without_random(origin), *load_weights(model, Path(weights).expanduser()))
             origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=notes)
         check_model(model)
     return model, origin, home

@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normscope.core.errors import WeightsError, listed
-from normscope.core.paths import expanded
 from normscope.graph.safe_load import (
     CHECKPOINT,
     existing_file,
@@ -56,7 +55,7 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     ...     read_state_dict(Path(folder) / "m.pt")["weight"]
     tensor([1., 1.])
     """
-    path = expanded(path)
+    path = Path(path).expanduser()
     existing_file(path, CHECKPOINT)
     content = _read_safetensors(path) if is_safetensors(path) else safe_load(path, CHECKPOINT)
     tensors = tensors_by_name(content, str(path))

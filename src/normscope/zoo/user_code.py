@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -24,7 +24,6 @@ from torch import nn
 
 from normscope.core.environment import flags, restore_flags
 from normscope.core.errors import FactoryError, ModelNotFoundError, listed
-from normscope.core.paths import expanded, is_file, is_folder, resolved, working_folder
 from normscope.zoo.randomness import seeded
 
 
@@ -34,14 +33,14 @@ class Home:
     It may be opened again: the neighbours imported before are then there as they were, none is run twice.
 
     Args:
-        folder: what the code imports from, or ``None`` if there is no such place.
+        folder: what the code imports from.
         location: the absolute path of a file, or the dotted name of a module. While the home is open it is all that
             ``sys.argv`` holds: the options of another program are none of its business.
         is_file: whether it is a file. Modules imported from its folder are then dropped from ``sys.modules`` when the
             home is closed, so that the next model may have neighbours of the same names.
     """
 
-    def __init__(self, folder: Path | None, location: str, *, is_file: bool) -> None:
+    def __init__(self, folder: Path, location: str, *, is_file: bool) -> None:
         self.location = location
         self._folder, self._is_file = folder, is_file
         self._neighbours: dict[str, ModuleType] = {}
@@ -56,8 +55,7 @@ class Home:
         path, argv, bytecode = list(sys.path), sys.argv, sys.dont_write_bytecode
         modules = dict(sys.modules)
         sys.modules.update(self._neighbours)
-        if self._folder is not None:
-            sys.path.insert(0, str(self._folder))
+        sys.path.insert(0, str(self._folder))
         sys.argv = [self.location]
         sys.dont_write_bytecode = True
         importlib.invalidate_caches()
@@ -67,7 +65,7 @@ class Home:
             sys.path[:] = path
             sys.argv = argv
             sys.dont_write_bytecode = bytecode
-            if self._is_file and self._folder is not None:
+            if self._is_file:
                 self._close(self._folder, modules)
 
     def _close(self, folder: Path, before: Mapping[str, ModuleType]) -> None:
@@ -91,20 +89,18 @@ def home_of(kind: str, location: str) -> Home:
 
     Raises:
         ModelNotFoundError: if there is no such file.
-        InputError: if its path cannot be looked at.
 
     >>> home_of("module", "torch.nn").module() is nn
     True
     """
     if kind != "file":
-        return Home(working_folder(), location, is_file=False)
-    file = expanded(location)
-    if is_folder(file):
+        return Home(Path.cwd(), location, is_file=False)
+    file = Path(location).expanduser()
+    if file.is_dir():
         raise ModelNotFoundError(f"Expected a Python file, but {file} is a directory.")
-    if not is_file(file):
-        here = working_folder() or "a directory that was deleted"
-        raise ModelNotFoundError(f"File not found: {file} (in {here}).")
-    file = resolved(file)
+    if not file.is_file():
+        raise ModelNotFoundError(f"File not found: {file} (in {Path.cwd()}).")
+    file = file.resolve()
     return Home(file.parent, str(file), is_file=True)
 
 
@@ -122,14 +118,12 @@ def undisturbed(home: Home, seed: int) -> Iterator[None]:
     Yields:
         Nothing.
     """
-    folder, settings = working_folder(), flags()
+    folder, settings = Path.cwd(), flags()
     try:
         with home.open(), warnings.catch_warnings(), np.errstate(), seeded(seed):
             yield
     finally:
-        if folder is not None:
-            with suppress(OSError):  # the code may have deleted it
-                os.chdir(folder)
+        os.chdir(folder)
         restore_flags(settings)
 
 
@@ -260,8 +254,8 @@ def import_module(name: str) -> ModuleType:
         missing = error.name or name
         if name == missing or name.startswith(f"{missing}."):
             raise ModelNotFoundError(
-                f"No module named {missing!r} on the path or in "
-                f"{working_folder() or 'the working directory'}. Install it, or name a file: FILE.py:factory."
+                f"No module named {missing!r} on the path or in {Path.cwd()}. "
+                "Install it, or name a file: FILE.py:factory."
             ) from error
         raise explained(error, f"importing {name}", None) from error
     except (Exception, SystemExit) as error:

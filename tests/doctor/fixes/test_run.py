@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from checking import noise
+from fingerprints import fingerprint
 from normscope import fix
 from normscope.core.errors import CaptureError, InputError
 from normscope.doctor.fixes import run as run_module
 from normscope.doctor.fixes.change import Change, Draft
 from normscope.doctor.fixes.run import KINDS
-from normscope.testing.state import fingerprint
 from normscope.zoo import catalogue as zoo
 
 

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from checking import noise
+from fingerprints import fingerprint
 from networks import Lambda
 from normscope.doctor.fixes.verify import difference, outputs_of
 from normscope.graph.inputs import ModelInputs
-from normscope.testing.state import fingerprint
 
 
 def test_the_difference_is_relative_and_the_model_is_left_alone() -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fingerprints import fingerprint
 from losses import Draw, generator, largest_gradient, normal
 from normscope.core.errors import InputError, RuleError
 from normscope.core.value import Kind, Value
@@ -21,7 +22,6 @@ from normscope.lipschitz.loss import (
 )
 from normscope.lipschitz.loss.constants import MODULES, NAMED, Case, loss_at
 from normscope.lipschitz.loss.regression import l1
-from normscope.testing.state import fingerprint
 
 K, M = 4, 3
 
@@ -236,11 +236,11 @@ def test_what_is_wrong_is_said() -> None:
     for outputs, batch in ((0, 1), (3, 0), (True, 1), (2.0, 1)):
         with pytest.raises(InputError, match="at least one"):
             loss_constant("l1", outputs, batch=batch)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="has its parameters itself"):
+    with pytest.raises(InputError, match="has its own parameters"):
         loss_constant(nn.L1Loss(), 3, reduction="sum")
     with pytest.raises(InputError, match="one for each of the 5 outputs; it has 4"):
         loss_constant(nn.CrossEntropyLoss(weight=WEIGHT), 5)
-    with pytest.raises(InputError, match="reduced by"):
+    with pytest.raises(InputError, match="Expected a reduction"):
         loss_constant("l1", 3, reduction="median")
 
 

@@ -90,9 +90,9 @@ def test_wrong_arguments() -> None:
     with pytest.raises(InputError, match="between 0 and 1"):
         cross_entropy(3, label_smoothing=1.5)
     for temperature in (0.0, -1.0, math.nan):
-        with pytest.raises(InputError, match="temperature is positive"):
+        with pytest.raises(InputError, match="positive temperature"):
             cross_entropy(3, temperature=temperature)
-    with pytest.raises(InputError, match="one of the 3 classes, got 3"):
+    with pytest.raises(InputError, match="among the 3 classes, got 3"):
         cross_entropy_at(torch.zeros(3), 3)
     with pytest.raises(InputError, match="weight is a finite number"):
         cross_entropy(2, weight=[1.0, -1.0])
@@ -117,7 +117,7 @@ def test_probabilities_above_a_floor() -> None:
         bce(3, batch=2, floor=0.05, weight=weight.tolist()).value, rel=1e-12
     )
     for floor in (0.0, 0.6, -1.0):
-        with pytest.raises(InputError, match=r"at most 0\.5"):
+        with pytest.raises(InputError, match=r"\(0, 0\.5\]"):
             bce(3, floor=floor)
 
 

@@ -24,7 +24,7 @@ def test_linear_losses() -> None:
         assert loss_at(nn.KLDivLoss(reduction=reduction), h, one_hot).value == pytest.approx(
             kl(3, batch=2, reduction=reduction).value, rel=1e-12
         )
-    with pytest.raises(InputError, match="batchmean, mean, sum, none; got 'max'"):
+    with pytest.raises(InputError, match=r"batchmean, mean, sum, none\), got 'max'"):
         kl(3, reduction="max")
 
 

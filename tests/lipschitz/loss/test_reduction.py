@@ -37,7 +37,7 @@ def test_roots_are_the_least_floats_above(square: Fraction) -> None:
 def test_roots_of_squares_are_exact() -> None:
     """No rounding where there is nothing to round; negative squares are refused."""
     assert [root_up(Fraction(x) ** 2) for x in (0.0, 1.0, 0.1, 1e200, 3.0)] == [0.0, 1.0, 0.1, 1e200, 3.0]
-    with pytest.raises(ValueError, match="not negative"):
+    with pytest.raises(ValueError, match="at least 0"):
         root_up(Fraction(-1))
 
 
@@ -82,7 +82,7 @@ def test_wrong_arguments() -> None:
             nonnegative(x, "x")
     with pytest.raises(InputError, match="one number for each of the 3 outputs, got 2"):
         per_output([1.0, 2.0], 3, "weight")
-    with pytest.raises(InputError, match="some class weight must be positive"):
+    with pytest.raises(InputError, match="positive class weight"):
         weighted_mean([Fraction(0)], lambda w: w**2, 2)
-    with pytest.raises(InputError, match="reduced by"):
+    with pytest.raises(InputError, match="Expected a reduction"):
         samplewise(Fraction(1), 1, "max")

@@ -15,6 +15,7 @@ from normscope.operators.scalar.formula import ONE, Formula, X, add, apply, cons
 
 CASES: dict[str, tuple[Formula, Callable[[Any], Any]]] = {
     "silu": (mul(X, apply("sigmoid", X)), lambda x: x / (1 + mpmath.exp(-x))),
+    "gate first": (mul(apply("sigmoid", X), X), lambda x: x / (1 + mpmath.exp(-x))),
     "tanh": (mul(X, apply("tanh", add(X, raised(X, 3)))), lambda x: x * mpmath.tanh(x + x**3)),
     "erf": (mul(X, apply("erf", mul(constant(0.5), X))), lambda x: x * mpmath.erf(x / 2)),
     "mish": (

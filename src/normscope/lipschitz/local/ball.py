@@ -15,6 +15,7 @@ from normscope.core.statement import statement
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
+from normscope.lipschitz.local.probed import Probed, is_deep, is_piecewise_linear
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
 from normscope.operators.program import Program
@@ -35,6 +36,8 @@ class Ball:
         margin: least difference between the largest output at the centre and any other; nothing for one output.
         why: why there is no finite constant.
         seconds: CPU time.
+        delta: probability with which rounding may have gone unnoticed: zero where it is bounded, tiny in deep networks,
+            where it is probed.
     """
 
     radius: float
@@ -43,6 +46,7 @@ class Ball:
     margin: float | None = None
     why: str = ""
     seconds: float = 0.0
+    delta: float = 0.0
 
     @property
     @statement("normscope", "LOCAL-5", holds="the decision is the largest of several outputs")
@@ -88,9 +92,15 @@ def on_balls(
     """
     balls: list[Ball] = []
     nominal: dict[int, Nominal] = {}
+    make: type[Walk] = Walk
     for radius in radii:
         start = time.process_time()
-        walk = Walk(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal)
+        walk = make(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal)
+        if not nominal and is_piecewise_linear(program):
+            walk.nominal = walk.values()
+            if is_deep(program, walk.nominal):
+                make = Probed
+                walk = make(program, steps, point, radius, limit=limit, rounds=rounds)
         if balls and balls[-1].why:
             balls.append(replace(balls[-1], radius=radius, seconds=0.0))
             continue
@@ -101,8 +111,9 @@ def on_balls(
             why = "" if math.isfinite(bound) else "no multipliers were found"
         except UnboundedError as error:
             why = str(error)
-        nominal = walk.nominal
-        balls.append(Ball(radius, bound, units, _margin(walk), why, time.process_time() - start))
+        nominal, spent = walk.nominal, time.process_time() - start
+        delta = walk.delta if isinstance(walk, Probed) else 0.0
+        balls.append(Ball(radius, bound, units, _margin(walk), why, spent, delta))
     return balls
 
 

@@ -72,6 +72,10 @@ class Steps:
             self._known[expr.id] = self._measured(expr)
         return self._known[expr.id]
 
+    def reach(self, source: Expr, expr: Expr) -> float:
+        """Return a bound on the norm of the linear map from an atom."""
+        return _exp(self.norms.norm(source, expr).log_upper)
+
     def segment(self, expr: Expr) -> Segment | None:
         """Return what lies between an expression and the one atom it depends on as a matrix, if that is small."""
         if expr.id not in self._segments:

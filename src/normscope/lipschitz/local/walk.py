@@ -73,6 +73,8 @@ class Walk:
         InputError: if the radius or the point is not finite.
     """
 
+    negligible = NEGLIGIBLE
+
     def __init__(
         self,
         program: Program,
@@ -109,8 +111,7 @@ class Walk:
             UnboundedError: if an operation has no local rule or no finite slope, or too many slopes may change.
         """
         outputs = [e for _, e in self.program.outputs]
-        if not self.nominal:
-            self.nominal = nominal_values(_order(outputs, _below), self.steps, self.point, evaluated)
+        self.nominal = self.nominal or self.values()
         order = _order(outputs, self._read)
         last = {i.id: e.id for e in order for i in self._read(e)}
         keep = {e.id for e in outputs}
@@ -118,8 +119,20 @@ class Walk:
             self.known[expr.id] = self._linear(expr) if expr.op is not None else self._atom(expr)
             for item in self._read(expr):
                 if last[item.id] == expr.id and item.id not in keep:
-                    self.known.pop(item.id, None)
+                    self._forget(item.id)
         return self._system([self.known[e.id] for e in outputs])
+
+    def order(self) -> list[Expr]:
+        """Return all that the outputs depend on, in order of evaluation."""
+        return _order([e for _, e in self.program.outputs], _below)
+
+    def values(self) -> dict[int, Nominal]:
+        """Return the value of every expression at the point."""
+        return nominal_values(self.order(), self.steps, self.point, evaluated)
+
+    def _forget(self, key: int) -> None:
+        """Drop rows that nothing reads any more."""
+        self.known.pop(key, None)
 
     def _read(self, expr: Expr) -> tuple[Expr, ...]:
         """Return what the tangents of an expression are made of: an atom where the way from it is one matrix."""
@@ -179,7 +192,7 @@ class Walk:
         low, high = self._zonotope(flat, x.error)
         least, most = scalar.tangents(z + low.view_as(z) - at.error, z + high.view_as(z) + at.error)
         sizes = flat.square().sum(0).sqrt()
-        floor = NEGLIGIBLE * float(sizes.norm())
+        floor = self.negligible * float(sizes.norm())
         open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
         if len(self.units) + len(open_) > 4 * self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")

@@ -82,9 +82,9 @@ def register_loss(key: str | type[nn.Module]) -> Callable[[F], F]:
     elif isinstance(key, type) and issubclass(key, nn.Module):
         table = MODULES
     else:
-        raise RuleError(f"a rule is registered for a name or a class of modules, got {key!r}")
+        raise RuleError(f"Expected a name or a class of modules, got {key!r}.")
     if key in table:
-        raise RuleError(f"there is a rule for {key if isinstance(key, str) else key.__name__} already")
+        raise RuleError(f"A rule for {key if isinstance(key, str) else key.__name__} is already registered.")
 
     def register(rule: F) -> F:
         table[key] = rule
@@ -204,7 +204,7 @@ def loss_constant(
     if not isinstance(loss, nn.Module):
         raise RuleError(f"a loss is a module or one of the names {', '.join(sorted(NAMED))}; got {loss!r}; {_HINT}")
     if parameters:
-        raise InputError(f"a module has its parameters itself; got {listed(sorted(parameters))} beside it")
+        raise InputError(f"A module has its own parameters; remove {listed(sorted(parameters))}.")
     for known in type(loss).__mro__:
         # A subclass with a forward of its own is another function.
         if known in MODULES and type(loss).forward is known.forward:
@@ -271,7 +271,7 @@ def loss_at(loss: nn.Module, *arguments: Tensor, inputs: int = 1) -> Value:
     0.707106781
     """
     if not 1 <= inputs <= len(arguments) or not all(a.is_floating_point() for a in arguments[:inputs]):
-        raise InputError(f"a loss is measured at outputs that are real numbers, {inputs} of the arguments")
+        raise InputError(f"Expected the first {inputs} arguments to be tensors of real numbers.")
     own = copy.deepcopy(loss).double()
     given = [a.detach().double() if a.is_floating_point() else a for a in arguments]
     points = [a.clone().requires_grad_() for a in given[:inputs]]
@@ -279,7 +279,9 @@ def loss_at(loss: nn.Module, *arguments: Tensor, inputs: int = 1) -> Value:
         out = own(*points, *given[inputs:])
         size = out.numel() * sum(p.numel() for p in points)
         if size > LARGEST:
-            raise InputError(f"the Jacobian of an unreduced loss has {size} entries here: reduce it, or give less data")
+            raise InputError(
+                f"The Jacobian of the unreduced loss has {size} entries: reduce the loss, or give less data."
+            )
         rows = [
             torch.cat([g.reshape(-1) for g in torch.autograd.grad(entry, points, retain_graph=True)])
             for entry in out.reshape(-1)

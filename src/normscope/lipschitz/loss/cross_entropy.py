@@ -65,9 +65,9 @@ def cross_entropy(
     """
     k, smoothing = positive_count(outputs, "outputs"), nonnegative(label_smoothing, "label_smoothing")
     if smoothing > 1:
-        raise InputError(f"label_smoothing is between 0 and 1, got {label_smoothing}")
+        raise InputError(f"Expected label_smoothing between 0 and 1, got {label_smoothing}.")
     if not (math.isfinite(temperature) and temperature > 0):
-        raise InputError(f"temperature is positive, got {temperature}")
+        raise InputError(f"Expected a positive temperature, got {temperature}.")
     weights = per_output(weight, k, "weight") or (Fraction(1),)
     smoothed = _Smoothed.of(weights, k, smoothing)
     # Convex functions of the weight are largest at its ends; the least one may be an exception by itself.
@@ -156,7 +156,7 @@ def cross_entropy_at(logits: Tensor, target: int) -> Value:
     h = as_float64(logits, "logits").reshape(-1)
     k = h.numel()
     if not 0 <= target < k:
-        raise InputError(f"the target is one of the {k} classes, got {target}")
+        raise InputError(f"Expected a target among the {k} classes, got {target}.")
     gaps = h - h.max()
     exponentials = torch.exp(gaps)
     exponentials[gaps < -700] = math.exp(-700)  # upwards, where they would be lost
@@ -246,7 +246,7 @@ def bce(
         elementwise(Fraction(1), n, batch, reduction)  # the other arguments are checked all the same
         return unbounded(_REASON, "LOSS-9")
     if not 0 < floor <= 0.5:
-        raise InputError(f"a floor of probabilities is positive and at most 0.5, got {floor}")
+        raise InputError(f"Expected a floor in (0, 0.5], got {floor}.")
     steepest = 1 / Fraction(floor)
     slopes = steepest if weights is None else tuple(w * steepest for w in weights)
     domain = f"probabilities between {floor:g} and {1 - floor:g}"

@@ -74,7 +74,7 @@ def kl(outputs: int, *, batch: int = 1, reduction: str = "batchmean") -> Value:
     n, m = positive_count(outputs, "outputs"), positive_count(batch, "batch")
     squares = {"batchmean": Fraction(1, m), "mean": Fraction(m, (m * n) ** 2), "sum": Fraction(m), "none": Fraction(1)}
     if reduction not in squares:
-        raise InputError(f"this loss is reduced by {', '.join(squares)}; got {reduction!r}")
+        raise InputError(f"Expected a reduction ({', '.join(squares)}), got {reduction!r}.")
     return constant(squares[reduction], "LOSS-8", assumptions=(_PROBABILITIES,))
 
 

@@ -102,7 +102,7 @@ def multi_margin(
     """
     k, distance = positive_count(outputs, "outputs"), nonnegative(margin, "margin")
     if p not in (1, 2):
-        raise InputError(f"the power of margins is 1 or 2, got {p}")
+        raise InputError(f"Expected a power of 1 or 2, got {p}.")
     largest = max(per_output(weight, k, "weight") or (Fraction(1),))
     if p == 1 or k == 1:
         return constant(samplewise(largest**2 * Fraction(k - 1, k), batch, reduction), "LOSS-11")
@@ -191,7 +191,7 @@ def cosine_embedding(
     positive_count(outputs, "outputs")
     least, small = nonnegative(floor, "floor"), nonnegative(eps, "eps")
     if small == 0:
-        raise InputError("eps is positive: without it the cosine is not continuous at zero")
+        raise InputError("Expected a positive eps: without it the cosine is not continuous at zero.")
     square = min(1 / small, 2 / (least**2 + small))
     domain = f"pairs with norms >= {floor:g}" if least else ALL_INPUTS
     return constant(samplewise(square, batch, reduction), "LOSS-13", domain)
@@ -223,5 +223,5 @@ def triplet_margin(outputs: int, *, batch: int = 1, reduction: str = "mean", p: 
     """
     positive_count(outputs, "outputs")
     if p != 2:
-        raise InputError(f"triplets are known for distances of norm 2, got {p}")
+        raise InputError(f"Expected p = 2 for triplets, got {p}.")
     return constant(samplewise(Fraction(6), batch, reduction), "LOSS-13")

@@ -24,7 +24,7 @@ def root_up(square: Fraction) -> float:
     (1.5, 0.0, True)
     """
     if square < 0:
-        raise ValueError(f"the square of a constant is not negative, got {square}")
+        raise ValueError(f"Expected the square of a constant to be at least 0, got {square}.")
     # Scaled by an even power of two, so that the float of a huge or a tiny fraction exists.
     shift = (square.numerator.bit_length() - square.denominator.bit_length()) // 2
     scaled = square / Fraction(4) ** shift
@@ -131,7 +131,7 @@ def weighted_mean(weights: Sequence[Fraction], square: Callable[[Fraction], Frac
     """
     m, positive = positive_count(batch, "batch"), [w for w in weights if w > 0]
     if not positive:
-        raise InputError("some class weight must be positive: the mean divides by their sum")
+        raise InputError("Expected a positive class weight: the mean divides by their sum.")
     low, high = min(weights), max(weights)
     starts = (
         ((Fraction(0), Fraction(0), m),) if low > 0 else tuple((square(w), w, m - 1) for w in (min(positive), high))
@@ -153,7 +153,7 @@ def _best_count(a: Fraction, rise: Fraction, b: Fraction, step: Fraction, most: 
 def _known(reduction: str, square: Fraction, count: int) -> Fraction:
     """Return the squared constant of a sum, or of a mean over ``count`` terms."""
     if reduction not in ("sum", "mean"):
-        raise InputError(f"a loss is reduced by {', '.join(REDUCTIONS)}; got {reduction!r}")
+        raise InputError(f"Expected a reduction ({', '.join(REDUCTIONS)}), got {reduction!r}.")
     return square / count**2 if reduction == "mean" else square
 
 

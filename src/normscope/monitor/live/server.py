@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import hmac
+import ipaddress
 import json
 import math
+import secrets
 import socket
 import threading
 import webbrowser
+from collections.abc import Sequence
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,8 +20,6 @@ from urllib.parse import parse_qsl, urlsplit
 
 from normscope.core.errors import InputError
 from normscope.core.lazy import late
-from normscope.core.paths import expanded
-from normscope.monitor.live.access import host_allowed, is_loopback, new_token, token_fits
 from normscope.monitor.live.feed import Feed, run_folders
 
 #: Seconds after which a stream without news says that it is still there, and milliseconds until a browser asks again.
@@ -134,7 +136,7 @@ def watch(
     Raises:
         InputError: if there is no run in a folder, and it is not waited for, or the port is taken.
     """
-    feed = Feed(run_folders([expanded(run) for run in runs], wait=wait))
+    feed = Feed(run_folders([Path(run).expanduser() for run in runs], wait=wait))
     feed.poll()
     server = WatchServer(feed, host, port)
     server.start()
@@ -282,3 +284,80 @@ def _advanced(now: str, news: list[tuple[str, dict[str, Any]]]) -> str:
         count = data["count"] if name == "reset" else data["first"] + len(data["points"])
         parts[data["run"]] = f"{data['generation']}.{count}"
     return "-".join(parts)
+
+
+#: Names of this machine that no one else can take.
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def new_token() -> str:
+    """Return a token of 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def host_of(header: str) -> str:
+    """Return the name in a Host header, without its port.
+
+    >>> host_of("LocalHost:8000"), host_of("[::1]:8000"), host_of("evil.example")
+    ('localhost', '::1', 'evil.example')
+    """
+    if header.startswith("["):
+        name, closed, _ = header[1:].partition("]")
+        return name.lower() if closed else ""
+    return header.rpartition(":")[0].lower() if header.count(":") == 1 else header.lower()
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a name is one of this machine that no other machine can reach.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("0.0.0.0"), is_loopback("example.org")
+    (True, False, False)
+    """
+    if host.lower() in LOOPBACK:
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def host_allowed(headers: Sequence[str], bound: str) -> bool:
+    """Tell whether a request came under a name that is ours.
+
+    A page of another site can have its own name point to 127.0.0.1 and then read what is served there; its requests
+    carry that name. Addresses cannot be pointed elsewhere: they are taken where the server is open to others.
+
+    Args:
+        headers: all Host headers of the request.
+        bound: the name or address the server was told to listen on.
+
+    >>> host_allowed(["127.0.0.1:80"], "127.0.0.1"), host_allowed(["evil.example"], "127.0.0.1")
+    (True, False)
+    """
+    if len(headers) != 1:
+        return False
+    host = host_of(headers[0].strip())
+    if is_loopback(host):
+        return True
+    if is_loopback(bound):
+        return False
+    if host in (bound.lower(), socket.gethostname().lower()):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def token_fits(query: str, token: str) -> bool:
+    """Tell whether a query holds the token, once, in a time that does not tell where it differs.
+
+    >>> token_fits("token=abc&name=x", "abc"), token_fits("token=ab", "abc"), token_fits("", "abc")
+    (True, False, False)
+    """
+    try:
+        given = [value for key, value in parse_qsl(query, max_num_fields=20) if key == "token"]
+    except ValueError:
+        return False
+    return len(given) == 1 and hmac.compare_digest(given[0].encode(errors="replace"), token.encode())

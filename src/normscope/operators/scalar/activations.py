@@ -61,7 +61,9 @@ class Activation:
         given = dict(parameters or {})
         unknown = set(given) - set(self.defaults)
         if unknown:
-            raise InputError(f"{self.name} has the parameters {sorted(self.defaults) or 'none'}, got {sorted(unknown)}")
+            raise InputError(
+                f"Unknown parameters {sorted(unknown)}: {self.name} has {sorted(self.defaults) or 'none'}."
+            )
         return self.build(**{**self.defaults, **given})
 
 
@@ -92,7 +94,7 @@ def _prelu(weight: Any) -> Curve:
     listed = weight.reshape(-1).tolist() if hasattr(weight, "reshape") else weight
     slopes = [float(w) for w in (listed if isinstance(listed, list | tuple) else [listed])]
     if not slopes or not all(map(math.isfinite, slopes)):
-        raise InputError(f"prelu needs finite slopes, at least one, got {slopes[:4]}")
+        raise InputError(f"Expected finite slopes for prelu, got {slopes[:4]}.")
     return Curve((_line(-_INF, 0.0, min(slopes)), _line(-_INF, 0.0, max(slopes)), _line(0.0, _INF, 1.0)))
 
 
@@ -126,7 +128,7 @@ def _elu(alpha: float, scale: float, input_scale: float) -> Curve:
 
 def _celu(alpha: float) -> Curve:
     if alpha == 0:
-        raise InputError("celu needs alpha != 0")
+        raise InputError("Expected alpha != 0 for celu.")
     below = _exponential(
         constant(alpha), apply("inverse", constant(alpha)), (-alpha, 0.0) if alpha > 0 else (-_INF, _INF)
     )
@@ -147,7 +149,7 @@ def _gelu(approximate: str) -> Curve:
         # pi = 4 atan(1)
         scale = apply("rsqrt", mul(constant(0.5), apply("atan", ONE)))
         return _whole(mul(X, apply("sigmoid", mul(scale, add(X, mul(constant(0.044715), raised(X, 3)))))))
-    raise InputError(f"gelu is 'none' or 'tanh', got approximate={approximate!r}")
+    raise InputError(f"Expected approximate to be 'none' or 'tanh', got {approximate!r}.")
 
 
 def _hardsigmoid() -> Curve:
@@ -177,7 +179,7 @@ def _softplus(beta: float, threshold: float) -> Curve:
     ``1e-10`` of the value, less than the rounding of float32, and taken for rounding; a larger one is a discontinuity.
     """
     if not beta > 0:
-        raise InputError(f"softplus needs beta > 0, got {beta}")
+        raise InputError(f"Expected beta > 0 for softplus, got {beta}.")
     formula = quotient(apply("softplus", mul(constant(beta), X)), constant(beta))
     piece = Piece(-_INF, _INF, formula, (), (), (0.0, 0.0), (_INF, 1.0))
     switch = threshold / beta
@@ -197,7 +199,7 @@ def jump_is_rounding(threshold: float) -> bool:
 
 def _softshrink(lambd: float) -> Curve:
     if lambd < 0:
-        raise InputError(f"softshrink needs lambd >= 0, got {lambd}")
+        raise InputError(f"Expected lambd >= 0 for softshrink, got {lambd}.")
     middle = _line(-lambd, lambd, 0.0)
     return Curve((_line(-_INF, -lambd, 1.0, lambd), middle, _line(lambd, _INF, 1.0, -lambd)))
 
@@ -256,7 +258,7 @@ def power(exponent: float) -> Curve:
     """
     p = float(exponent)
     if not math.isfinite(p):
-        raise InputError(f"a power needs a finite exponent, got {p}")
+        raise InputError(f"Expected a finite exponent, got {p}.")
     if p in (0.0, 1.0):
         return Curve((_line(-_INF, _INF, p, 1.0 - p),))
     formula, whole = raised(X, p), p.is_integer()

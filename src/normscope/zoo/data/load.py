@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 
 from normscope.core.errors import InputError
-from normscope.core.paths import exists
 from normscope.zoo.data.cifar10 import cifar10
 from normscope.zoo.data.digits import TOP, digits
 from normscope.zoo.data.mnist import mnist
@@ -70,7 +69,7 @@ def load_data(
         records, top = _records(name, root, split)
         choice = normalize if normalize is not None else preset or "unit"
         return Data(text, records, normalization(choice, top, records.shape), batch_size, limit)
-    if Path(text).suffix.lower() not in EXAMPLES.endings and not exists(text):
+    if Path(text).suffix.lower() not in EXAMPLES.endings and not Path(text).exists():
         raise InputError(
             f"Expected one of {', '.join(DATASETS)} (optionally with :{'|:'.join(PRESETS)}) or a file ending in "
             f"{', '.join(EXAMPLES.endings)}; got {text!r}."

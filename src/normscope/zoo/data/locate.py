@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normscope.core.errors import InputError
-from normscope.core.paths import expanded, is_file
 
 #: Environment variable with the folder of data sets.
 VARIABLE = "NORMSCOPE_DATA"
@@ -27,12 +26,12 @@ def roots(root: str | Path | None) -> list[Path]:
     [PosixPath('here')]
     """
     if root is not None:
-        return [expanded(root)]
+        return [Path(root).expanduser()]
     named = os.environ.get(VARIABLE)
     usual = [Path("data")]
     with contextlib.suppress(InputError):  # a user without a home
-        usual.append(expanded("~/.cache/normscope"))
-    return [expanded(named), *usual] if named else usual
+        usual.append(Path("~/.cache/normscope").expanduser())
+    return [Path(named).expanduser(), *usual] if named else usual
 
 
 def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[str]], how: str) -> Path:
@@ -54,7 +53,7 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
     for folder in folders:
         for group in files:
             try:
-                absent = [file for file in group if not is_file(folder / file)]
+                absent = [file for file in group if not (folder / file).is_file()]
             except InputError:
                 partial.append(f"{folder} may not be looked into")
                 break

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from normscope.core.paths import is_file
 from normscope.zoo.data.idx import IdxImages
 from normscope.zoo.data.locate import checked_split, first_folder, roots
 
@@ -55,5 +54,5 @@ def mnist(name: str = "mnist", root: str | Path | None = None, split: str = "tes
         folders.append(_SYSTEM / name)
     pairs = _pairs(split)
     folder = first_folder(name, folders, pairs, _HOW[name])
-    images, labels = next(pair for pair in pairs if all(is_file(folder / file) for file in pair))
+    images, labels = next(pair for pair in pairs if all((folder / file).is_file() for file in pair))
     return IdxImages(folder / images, folder / labels)

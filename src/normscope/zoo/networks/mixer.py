@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.zoo.networks.normalizers import token_normalizer
-from normscope.zoo.networks.patches import PatchEmbedding
+from normscope.zoo.networks.vit import PatchEmbedding
 
 
 class MixerBlock(nn.Module):

@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
+from fingerprints import fingerprint
 from normscope import analyze
 from normscope.core.errors import InputError
 from normscope.core.value import Kind
 from normscope.papers.than2025.extremal import remark_7, scaled_output, theorem_6
-from normscope.testing.state import fingerprint
 
 SHAPES = [[5, 3, 7, 2, 4], [1, 1], [1, 9, 1], [4, 4, 4, 4], [2, 8, 3]]
 

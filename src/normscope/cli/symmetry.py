@@ -1,0 +1,81 @@
+"""``normscope symmetry``: which changes of the parameters leave the function of a model as it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.loading import Named, load
+from normscope.cli.options import (
+    MODEL,
+    DataName,
+    DataRoot,
+    Everything,
+    InputShape,
+    Json,
+    Limit,
+    Normalize,
+    Seed,
+    Split,
+    WeightsFile,
+)
+from normscope.cli.specification import parse_shape
+
+if TYPE_CHECKING:
+    from normscope.geometry.discover import Symmetries
+
+
+@guarded
+def symmetry(
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    weights: WeightsFile = None,
+    data: DataName = None,
+    data_root: DataRoot = None,
+    split: Split = "test",
+    limit: Limit = None,
+    normalize: Normalize = None,
+    input: InputShape = None,
+    mode: Annotated[str, typer.Option(help="What BatchNorm uses: batch or running statistics.")] = "batch",
+    loss: Annotated[
+        str, typer.Option(help="cross_entropy if a shift common to all classes changes nothing, none, or auto.")
+    ] = "auto",
+    batch: Annotated[int, typer.Option(min=2, help="How many samples to verify on.")] = 8,
+    seed: Seed = 0,
+    json: Json = False,
+    everything: Everything = False,
+) -> None:
+    """Find the symmetries of MODEL: scales, shifts, rescalings, rotations, permutations, each verified.
+
+    Candidates come from the graph; what fails the verification in float64 is not reported.
+    """
+    with aside(), Stages(lines=not json) as stages:
+        stages("loading torch")
+        named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
+        found = _run(named, mode, loss, batch, seed, stages)
+    if json:
+        print(found.to_json())
+        return
+    from normscope.report.symmetry import symmetry_sections
+
+    show(symmetry_sections(found, everything=everything))
+
+
+def _run(named: Named, mode: str, loss: str, batch: int, seed: int, stages: Stages) -> Symmetries:
+    """Load model and data, and find the symmetries."""
+    from normscope.geometry.discover import symmetry as discover
+
+    loaded = load(named, seed, stages)
+    with loaded.home.open():
+        return discover(
+            loaded.model,
+            loaded.data,
+            mode=mode,
+            loss=loss,
+            input_shape=loaded.shape,
+            batch=batch,
+            name=named.model,
+            seed=seed,
+            progress=stages,
+        )

@@ -1,0 +1,72 @@
+"""Where the distance between a bound and what is attained comes from: one share per step of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+#: What may widen a bound; the last two belong to no place.
+CAUSES = ("normalization", "attention", "products", "activation patterns", "linear layers", "chains", "search")
+
+
+@dataclass(frozen=True)
+class Share:
+    """A part of the gap.
+
+    Attributes:
+        name: the layer or normalizer that ends the step, or what else takes part.
+        cause: one of :data:`CAUSES`.
+        log10: by how many decades it widens the gap; negative where it narrows it.
+    """
+
+    name: str
+    cause: str
+    log10: float
+
+
+@dataclass(frozen=True)
+class Gap:
+    """How the decimal logarithm of bound over attained splits along the path that costs most.
+
+    Attributes:
+        bound: the end-to-end constant that is looked at: ``global`` or ``variance_floor``.
+        shares: from the input to the output; they add up to the whole.
+    """
+
+    bound: str
+    shares: tuple[Share, ...]
+
+    @property
+    def log10(self) -> float:
+        """Return the whole gap in decades."""
+        return sum(share.log10 for share in self.shares)
+
+    def by_cause(self) -> dict[str, float]:
+        """Return the decades of every cause, the largest first.
+
+        >>> Gap("global", (Share("a", "attention", 1.0), Share("b", "chains", -0.25))).by_cause()
+        {'attention': 1.0, 'chains': -0.25}
+        """
+        found: dict[str, float] = {}
+        for share in self.shares:
+            found[share.cause] = found.get(share.cause, 0.0) + share.log10
+        return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "bound": self.bound,
+            "log10": self.log10,
+            "shares": [{"name": s.name, "cause": s.cause, "log10": s.log10} for s in self.shares],
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Gap:
+        """Read the JSON form back.
+
+        >>> one = Gap("global", (Share("a", "attention", 1.0),))
+        >>> Gap.from_dict(one.to_dict()) == one
+        True
+        """
+        return cls(data["bound"], tuple(Share(s["name"], s["cause"], float(s["log10"])) for s in data["shares"]))

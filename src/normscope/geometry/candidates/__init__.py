@@ -1,0 +1,1 @@
+"""Candidates for symmetries, found from the graph; each is verified before it is reported."""

@@ -1,0 +1,362 @@
+r"""Matrix symmetries: ``x -> A x`` on a set of channels, writers multiplied by ``A`` and readers by ``A^-1``.
+
+``GL(d_h)`` of values and outputs and of queries and keys of each head, ``GL`` between two linear layers, rotations of a
+residual stream that only RMSNorms read (of its centred part for LayerNorm), also behind gains, where the readers are
+multiplied by ``diag(gamma) A^-1 diag(gamma)^-1``; and the complex numbers of each pair that rotary positions turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Group, Point
+from normscope.geometry.labels import Labels
+
+Algebra = Literal["full", "skew", "centred", "turn"]
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """Channels on which a matrix acts.
+
+    Attributes:
+        labels: the channels, each by the representative of its label, in order.
+        gains: parameters that multiplied them since (name and flat positions).
+        dual: ``A^-T`` acts instead of ``A``.
+    """
+
+    labels: tuple[int, ...]
+    gains: tuple[tuple[str, Tensor], ...] = ()
+    dual: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Mixing:
+    """One matrix algebra acting on all frames of one space.
+
+    Attributes:
+        labels: the labelled network.
+        shapes: of every parameter.
+        frames: where it acts.
+        algebra: all matrices, skew ones, skew ones that leave constants alone, or the turn of a plane.
+        parameters: what it moves.
+    """
+
+    labels: Labels
+    shapes: dict[str, torch.Size]
+    frames: tuple[Frame, ...]
+    algebra: Algebra
+    parameters: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Return the number of channels."""
+        return len(self.frames[0].labels)
+
+    @property
+    def size(self) -> int:
+        """Return the dimension of the algebra."""
+        d = self.width
+        return {"full": d * d, "skew": d * (d - 1) // 2, "centred": (d - 1) * (d - 2) // 2, "turn": 1}[self.algebra]
+
+    def subset(self, keep: Tensor) -> None:
+        """Return nothing: an algebra stands or falls as a whole."""
+        return None
+
+    def matrix(self, coefficients: Tensor) -> Tensor:
+        """Return the element of the algebra with these coefficients."""
+        d = self.width
+        if self.algebra == "full":
+            return coefficients.reshape(d, d)
+        if self.algebra == "turn":
+            return coefficients * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
+        n = d if self.algebra == "skew" else d - 1
+        made = torch.zeros(n, n, dtype=torch.float64)
+        made[tuple(torch.triu_indices(n, n, 1))] = coefficients
+        made = made - made.mT
+        if self.algebra == "centred":
+            basis = centred_basis(d)
+            made = basis @ made @ basis.mT
+        return made
+
+    def _acting(self, frame: Frame, a: Tensor, point: Point) -> Tensor:
+        """Return the matrix that acts on a frame."""
+        a = -a.mT if frame.dual else a
+        for name, index in frame.gains:
+            gain = point[name].reshape(-1)[index]
+            a = gain[:, None] * a / gain
+        return a
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction."""
+        a = self.matrix(coefficients)
+        found: dict[str, Tensor] = {}
+        for frame in self.frames:
+            acting = self._acting(frame, a, point)
+            for name, change in self._changes(frame, acting, -acting, point, point, minus=True).items():
+                found[name] = found[name] + change if name in found else change
+        return found
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the moved parameters."""
+        a = self.matrix(coefficients) * time
+        found: dict[str, Tensor] = {}
+        for frame in self.frames:
+            acting = self._acting(frame, a, point)
+            left, right = torch.linalg.matrix_exp(acting), torch.linalg.matrix_exp(-acting)
+            found |= self._changes(frame, left, right, point, {**point, **found}, minus=False)
+        return found
+
+    def _changes(
+        self, frame: Frame, left: Tensor, right: Tensor, base: Point, point: Point, *, minus: bool
+    ) -> dict[str, Tensor]:
+        """Return what a matrix on a frame makes of the parameters: new values, or changes if ``minus``."""
+        place = {label: i for i, label in enumerate(frame.labels)}
+        found: dict[str, Tensor] = {}
+        for product in self.labels.products:
+            weight = point[product.parameter].reshape(-1)[product.index]
+            rows = self._places(product.outputs, place)
+            columns = self._places(product.inputs[0], place)
+            made = torch.zeros_like(weight) if minus else weight
+            if rows is not None:
+                source = weight if minus else made
+                part = torch.einsum("ab,b...->a...", left, source[rows])
+                made = made.index_add(0, rows, part) if minus else made.index_copy(0, rows, part)
+            if columns is not None:
+                source = weight if minus else made
+                part = torch.einsum("oa...,ab->ob...", source[:, columns], right)
+                made = made.index_add(1, columns, part) if minus else made.index_copy(1, columns, part)
+            if (rows is not None or columns is not None) and product.parameter not in found:
+                flat = torch.zeros(self.shapes[product.parameter].numel(), dtype=torch.float64)
+                if not minus:
+                    flat = point[product.parameter].reshape(-1)
+                flat = flat.index_copy(0, product.index.reshape(-1), made.reshape(-1))
+                found[product.parameter] = flat.reshape(self.shapes[product.parameter])
+        for entry in self.labels.entries:
+            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
+            where = self._places(line, place)
+            if where is None or any(entry.parameter == name for f in self.frames for name, _ in f.gains):
+                continue
+            value = point[entry.parameter]
+            part = torch.einsum("ab,...b->...a", left, value[..., where])
+            base_value = torch.zeros_like(value) if minus else value
+            found[entry.parameter] = base_value.index_copy(-1, where, part)
+        return found
+
+    def _places(self, labels: Tensor, place: dict[int, int]) -> Tensor | None:
+        """Return where in a list of labels each channel of a frame is, or ``None`` if they are not all there."""
+        positions = [-1] * len(place)
+        for i, label in enumerate(labels.tolist()):
+            at = place.get(self.labels.same.find(label), -1) if label > 0 else -1
+            if at >= 0:
+                if positions[at] >= 0:
+                    return None
+                positions[at] = i
+        return torch.tensor(positions) if min(positions) >= 0 else None
+
+
+def centred_basis(d: int) -> Tensor:
+    """Return an orthonormal basis of the vectors that sum to zero, as columns.
+
+    >>> bool((centred_basis(3).sum(0).abs() < 1e-12).all())
+    True
+    """
+    q, _ = torch.linalg.qr(torch.cat([torch.ones(d, 1), torch.eye(d)[:, : d - 1]], 1).double())
+    return q[:, 1:]
+
+
+def matrix_groups(function: Function, labels: Labels) -> list[Group]:
+    """Return the candidates for matrices, larger algebras of a space before smaller ones."""
+    shapes = {name: function.tensors[name].shape for name in function.names}
+    bent = {labels.same.find(label) for label in labels.bent if label >= 0}
+    find = labels.same.find
+    found: list[Group] = []
+    heads: set[int] = set()
+    for rows in labels.averaged:
+        for row in rows.tolist():
+            frame = tuple(find(max(label, 0)) for label in row)
+            heads.update(frame)
+            if _usable(frame, bent):
+                found += _group(Mixing(labels, shapes, (Frame(frame),), "full"), "the values and outputs of one head")
+    for site in labels.attention:
+        heads.update(find(max(label, 0)) for label in torch.cat([site.queries, site.keys]).reshape(-1).tolist())
+        found += _queries_and_keys(labels, shapes, site.queries, site.keys, bent)
+    found += _streams(labels, shapes, bent, heads)
+    return found
+
+
+def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
+    """Tell whether a matrix may act on channels: at least two, all different, none treated by itself."""
+    return len(set(frame)) == len(frame) > 0 and 0 not in frame and not bent.intersection(frame)
+
+
+def _queries_and_keys(
+    labels: Labels, shapes: dict[str, torch.Size], queries: Tensor, keys: Tensor, bent: set[int]
+) -> list[Group]:
+    """Return the candidates of the heads of one attention; heads that share keys move together."""
+    find = labels.same.find
+    shared: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
+    for q, k in zip(queries.tolist(), keys.tolist(), strict=True):
+        shared.setdefault(tuple(find(max(x, 0)) for x in k), []).append(tuple(find(max(x, 0)) for x in q))
+    found: list[Group] = []
+    for key, several in shared.items():
+        frames = (Frame(key, dual=True), *(Frame(q) for q in dict.fromkeys(several)))
+        if all(_usable(frame.labels, bent) for frame in frames):
+            found += _group(Mixing(labels, shapes, frames, "full"), "the queries and keys of one head")
+        else:
+            found += _turns(labels, shapes, [key, *dict.fromkeys(several)])
+    return found
+
+
+def _turns(labels: Labels, shapes: dict[str, torch.Size], heads: list[tuple[int, ...]]) -> list[Group]:
+    """Return the turns of pairs of channels that rotary positions mix."""
+    rows: dict[int, list[int]] = {}
+    for product in labels.products:
+        for label in product.outputs.tolist():
+            rows.setdefault(labels.same.find(label), []).append(label)
+    found: list[Group] = []
+    for column in range(len(heads[0])):
+        pairs = [rows.get(head[column], []) for head in heads]
+        if heads[0].index(heads[0][column]) == column and all(len(pair) == 2 for pair in pairs):
+            found.append(_turn(labels, shapes, pairs))
+    return found
+
+
+def _turn(labels: Labels, shapes: dict[str, torch.Size], pairs: list[list[int]]) -> Group:
+    """Return the turn of one pair in queries and keys."""
+    family = Turn(labels, shapes, tuple((a, b) for a, b in pairs))
+    words = "queries and keys of one head turned by one angle in a plane that rotary positions turn"
+    return Group("linear", family.parameters, 1, words, family)
+
+
+@dataclass(frozen=True, eq=False)
+class Turn:
+    """A turn of pairs of rows, the same angle for all.
+
+    Attributes:
+        labels: the labelled network.
+        shapes: of every parameter.
+        pairs: the two labels of each pair.
+    """
+
+    labels: Labels
+    shapes: dict[str, torch.Size]
+    pairs: tuple[tuple[int, int], ...]
+
+    size = 1
+
+    def subset(self, keep: Tensor) -> None:
+        """Return nothing: there is one angle."""
+        return None
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Return the weights and biases of the pairs."""
+        return tuple(dict.fromkeys(name for name, _ in self._rows()))
+
+    def _rows(self) -> list[tuple[str, Tensor]]:
+        """Return the flat positions of both rows of every pair, by parameter."""
+        found = []
+        for a, b in self.pairs:
+            for product in self.labels.products:
+                outputs = product.outputs.tolist()
+                if a in outputs and b in outputs:
+                    rows = product.index[[outputs.index(a), outputs.index(b)]]
+                    found.append((product.parameter, rows.reshape(2, -1)))
+            for entry in self.labels.entries:
+                line = entry.labels.reshape(-1).tolist()
+                mine = [i for i, label in enumerate(line) if self.labels.same.find(label) == self.labels.same.find(a)]
+                if len(mine) == 2:
+                    found.append((entry.parameter, torch.tensor(mine)[:, None]))
+        return found
+
+    def _turned(self, point: Point, matrix: Tensor, *, minus: bool) -> dict[str, Tensor]:
+        """Return the parameters with every pair multiplied by a matrix, or the changes alone."""
+        found: dict[str, Tensor] = {}
+        for name, rows in self._rows():
+            flat = point[name].reshape(-1)
+            before = found[name] if name in found else (torch.zeros_like(flat) if minus else flat)
+            found[name] = before.index_copy(0, rows.reshape(-1), (matrix @ flat[rows]).reshape(-1))
+        return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction."""
+        return self._turned(point, coefficients * torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double(), minus=True)
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the turned parameters."""
+        angle = float(coefficients[0]) * time
+        c, s = torch.cos(torch.tensor(angle)).item(), torch.sin(torch.tensor(angle)).item()
+        return self._turned(point, torch.tensor([[c, -s], [s, c]]).double(), minus=False)
+
+
+def _streams(labels: Labels, shapes: dict[str, torch.Size], bent: set[int], heads: set[int]) -> list[Group]:
+    """Return the candidates of whole spaces: everything between full weights."""
+    find = labels.same.find
+    squared = {find(label) for label in labels.squared if label >= 0}
+    summed = {find(label) for label in labels.summed if label >= 0}
+    found: list[Group] = []
+    seen: set[frozenset[int]] = set()
+    for product in labels.products:
+        start = tuple(find(label) for label in product.outputs.tolist())
+        key = frozenset(start)
+        if key in seen or not product.full or key & heads or not _usable(start, bent):
+            continue
+        seen.add(key)
+        frames = _frames(labels, start)
+        if any(not _usable(frame.labels, bent) for frame in frames):
+            continue
+        reached = {label for frame in frames for label in frame.labels}
+        if reached & summed:
+            algebra: Algebra = "centred"
+        else:
+            algebra = "skew" if reached & squared else "full"
+        what = {"full": "the channels between linear layers", "skew": "a residual stream that only RMSNorms read"}
+        words = what.get(algebra, "the centred residual stream that only LayerNorms read")
+        found += _group(Mixing(labels, shapes, frames, algebra), words)
+    return found
+
+
+def _frames(labels: Labels, start: tuple[int, ...]) -> tuple[Frame, ...]:
+    """Return all frames that a space has: behind normalizers and gains."""
+    find = labels.same.find
+
+    def line(found: Tensor) -> tuple[int, ...]:
+        row = found.reshape(-1, found.shape[-1])[0] if found.ndim else found.reshape(1)
+        return tuple(find(max(label, 0)) for label in row.tolist())
+
+    links = [(line(a), line(b), None) for a, b in labels.links if a.shape[-1:] == b.shape[-1:]]
+    gains = [(line(g.inputs), line(g.outputs), g) for g in labels.gains if g.inputs.shape[-1:] == g.outputs.shape[-1:]]
+    frames = {start: Frame(start)}
+    moved = True
+    while moved:
+        moved = False
+        for before, after, gain in [*links, *gains]:
+            if before not in frames or after in frames:
+                continue
+            chain = frames[before].gains
+            if gain is not None:
+                index = gain.index.reshape(-1, gain.index.shape[-1])[0]
+                chain = (*chain, (gain.parameter, index))
+            frames[after] = Frame(after, chain)
+            moved = True
+    return tuple(frames.values())
+
+
+def _group(family: Mixing, words: str) -> list[Group]:
+    """Return one candidate, if it moves something and readers can undo it."""
+    if family.size <= 0:
+        return []
+    point = {name: torch.ones(shape, dtype=torch.float64) for name, shape in family.shapes.items()}
+    moved = family.field(point, torch.ones(family.size, dtype=torch.float64))
+    if not moved:
+        return []
+    family = replace(family, parameters=tuple(moved))
+    name = {"full": f"GL({family.width})", "skew": f"SO({family.width})", "centred": f"SO({family.width - 1})"}
+    kind = "linear" if family.algebra == "full" else "rotation"
+    return [Group(kind, family.parameters, family.size, f"{name[family.algebra]} on {words}", family)]

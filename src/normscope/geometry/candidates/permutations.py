@@ -1,0 +1,196 @@
+"""Permutations of units and of heads: discrete symmetries, which move whole rows, columns and entries."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.certificate import TOLERANCE
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Certificate, Group, Point
+from normscope.geometry.labels import Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Units that may be exchanged.
+
+    Attributes:
+        units: each unit as the classes of labels that move together: one for a neuron or channel, all of a head's for
+            a head.
+        parameters: the names of what moves.
+        heads: whether the units are heads.
+    """
+
+    units: tuple[tuple[int, ...], ...]
+    parameters: tuple[str, ...] = ()
+    heads: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the classes of labels stand in the parameters.
+
+    Attributes:
+        axes: for each parameter and axis, the class at each place.
+    """
+
+    axes: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
+
+    def permuted(self, point: Mapping[str, Tensor], moved: Mapping[int, int]) -> dict[str, Tensor]:
+        """Return the parameters after exchanging classes: what stood at ``moved[c]`` comes to stand at ``c``."""
+        found: dict[str, Tensor] = {}
+        for name, axes in self.axes.items():
+            if name not in point:
+                continue
+            value = point[name]
+            for axis, classes in axes:
+                order = _order(classes, moved)
+                if order is not None:
+                    value = value.index_select(axis, order)
+                    found[name] = value
+        return found
+
+
+def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
+    """Return the order of the places of one axis after exchanging classes, or ``None`` if nothing moves."""
+    row = classes.tolist()
+    if not any(c in moved for c in row):
+        return None
+    where: dict[int, list[int]] = defaultdict(list)
+    for i, c in enumerate(row):
+        where[c].append(i)
+    seen: dict[int, int] = defaultdict(int)
+    order = []
+    for c in row:
+        source = where.get(moved.get(c, c), [])
+        if seen[c] >= len(source):
+            return None
+        order.append(source[seen[c]])
+        seen[c] += 1
+    return torch.tensor(order)
+
+
+def places_of(function: Function, labels: Labels) -> Places:
+    """Return where each class of kin labels stands in parameters and in the statistics of BatchNorms."""
+    kin = torch.tensor([labels.kin.find(i) for i in range(labels.size)])
+    axes: dict[str, list[tuple[int, Tensor]]] = {}
+    for product in labels.products:
+        if product.parameter in axes:
+            continue
+        shape = function.tensors[product.parameter].shape
+        if product.index.shape[0] == shape[0] and product.index.shape[1:2] == shape[1:2]:
+            one, two = 0, 1
+        elif product.index.ndim == 2 and product.index.mT.shape == shape:
+            one, two = 1, 0
+        else:
+            continue
+        found = [(one, kin[product.outputs])]
+        if product.inputs.shape[0] == 1:
+            found.append((two, kin[product.inputs[0].clamp_min(0)]))
+        axes[product.parameter] = found
+    for entry in labels.entries:
+        if entry.parameter not in axes and entry.labels.ndim:
+            first = entry.labels.ndim > 2 and entry.labels.shape[0] > 1
+            line = entry.labels.reshape(entry.labels.shape[0], -1)[:, 0] if first else None
+            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if line is None else line
+            axes[entry.parameter] = [(0 if first else entry.labels.ndim - 1, kin[line.clamp_min(0)])]
+    for frozen in labels.frozen:
+        for name in (frozen.gamma, frozen.beta):
+            axes.setdefault(name, [(0, kin[frozen.outputs])])
+    for mean, variance, inputs in labels.statistics:
+        for name in (mean, variance):
+            axes.setdefault(name, [(0, kin[inputs.clamp_min(0)])])
+    return Places(axes)
+
+
+def spaces_of(function: Function, labels: Labels, places: Places) -> list[Space]:
+    """Return candidates: classes that stand in the same places of the network, and heads."""
+    heads = _heads(labels)
+    inside = {c for unit in heads for c in unit}
+    where: dict[int, set[tuple[str, int]]] = defaultdict(set)
+    for name, axes in places.axes.items():
+        for axis, classes in axes:
+            for c in classes.unique().tolist():
+                where[c].add((name, axis))
+    alike: dict[tuple[frozenset[tuple[str, int]], bool], list[int]] = defaultdict(list)
+    fixed = labels.kin.find(0)
+    for c, found in where.items():
+        if c != fixed and c not in inside:
+            alike[frozenset(found), False].append(c)
+    spaces = [Space(tuple((c,) for c in sorted(group)), _names(key[0])) for key, group in alike.items()]
+    by_site: dict[frozenset[tuple[str, int]], list[tuple[int, ...]]] = defaultdict(list)
+    for unit in heads:
+        by_site[frozenset(place for c in unit for place in where[c])].append(unit)
+    spaces += [Space(tuple(units), _names(key), heads=True) for key, units in by_site.items()]
+    return [space for space in spaces if len(space.units) > 1 and space.parameters]
+
+
+def _names(places: frozenset[tuple[str, int]]) -> tuple[str, ...]:
+    """Return the parameters of some places."""
+    return tuple(sorted({name for name, _ in places}))
+
+
+def _heads(labels: Labels) -> list[tuple[int, ...]]:
+    """Return the classes of each head: queries and keys, and the values that are averaged with them, in order."""
+    found: list[tuple[int, ...]] = []
+    find = labels.kin.find
+    for i, site in enumerate(labels.attention):
+        queries: dict[tuple[int, ...], None] = {}
+        for row in site.queries.tolist():
+            queries.setdefault(tuple(dict.fromkeys(find(max(label, 0)) for label in row)))
+        values: dict[tuple[int, ...], None] = {}
+        if i < len(labels.averaged):
+            for row in labels.averaged[i].tolist():
+                values.setdefault(tuple(dict.fromkeys(find(max(label, 0)) for label in row)))
+        if len(values) == len(queries):
+            found += [(*q, *v) for q, v in zip(queries, values, strict=True)]
+    return found
+
+
+def permutation(space: Space, order: Sequence[int]) -> dict[int, int]:
+    """Return which class comes to stand where, for an order of the units."""
+    return {a: b for i, j in enumerate(order) for a, b in zip(space.units[i], space.units[j], strict=True) if a != b}
+
+
+def permutation_groups(function: Function, labels: Labels, seed: int = 0) -> list[Group]:
+    """Return the verified permutations.
+
+    Args:
+        function: the model.
+        labels: its labelled channels.
+        seed: of the permutation that is tried.
+    """
+    places = places_of(function, labels)
+    point: Point = {**function.tensors}
+    generator = torch.Generator().manual_seed(seed)
+    found: list[Group] = []
+    with torch.no_grad():
+        before = function.flat(function.point)
+        for space in spaces_of(function, labels, places):
+            order = torch.randperm(len(space.units), generator=generator).tolist()
+            order = order if order != sorted(order) else order[::-1]
+            moved = places.permuted(point, permutation(space, order))
+            if not moved:
+                continue
+            after = function.flat({**function.point, **moved})
+            change = float((after - before).abs().max() / before.abs().max().clamp_min(1e-300))
+            if change <= TOLERANCE:
+                found.append(_group(space, change))
+    return found
+
+
+def _group(space: Space, change: float) -> Group:
+    """Return the group of one space."""
+    count = len(space.units)
+    what = "heads" if space.heads else "units"
+    digits = round(math.lgamma(count + 1) / math.log(10), 1)
+    words = f"{count} {what} may be exchanged: {', '.join(space.parameters[:4])}"
+    words += f" and {len(space.parameters) - 4} more" if len(space.parameters) > 4 else ""
+    details = {"units": count, "order_log10": digits}
+    return Group("permutation", space.parameters, 0, words, None, Certificate(0.0, change), details)

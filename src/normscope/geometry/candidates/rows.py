@@ -1,0 +1,158 @@
+r"""Rows: ``W -> W + u v^T`` for any ``v``, where a normalizer or softmax takes the direction ``u`` of its input away.
+
+LayerNorm removes the mean over its features, so ``u = 1``; GroupNorm and norms of heads remove that of each group;
+cross-entropy does not see a shift common to all classes. Weight standardization removes the mean of each weight vector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Group, Point
+from normscope.geometry.labels import Labels
+from normscope.graph.recognise import name_of
+from normscope.operators.registry import bind
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """One vector for each group of a parameter's axis, added to all of its entries along that axis.
+
+    Attributes:
+        parameter: its name.
+        shape: of the parameter.
+        axis: the axis along which the same is added.
+        groups: how many groups the axis has.
+    """
+
+    parameter: str
+    shape: torch.Size
+    axis: int
+    groups: int = 1
+
+    @property
+    def size(self) -> int:
+        """Return the number of coefficients."""
+        return self.groups * (self.shape.numel() // self.shape[self.axis])
+
+    def subset(self, keep: Tensor) -> None:
+        """Return nothing: the vectors stand or fall together."""
+        return None
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return ``u v^T``."""
+        axis = self.axis % len(self.shape)
+        rest = [size for dim, size in enumerate(self.shape) if dim != axis]
+        rows = coefficients.reshape(self.groups, *rest).repeat_interleave(self.shape[axis] // self.groups, 0)
+        return {self.parameter: rows.movedim(0, axis)}
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the moved parameter: the orbit is a straight line."""
+        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
+
+
+def row_groups(function: Function, labels: Labels) -> list[Group]:
+    """Return the candidates: every weight that writes into something of which a mean is taken away.
+
+    Args:
+        function: the model.
+        labels: its labelled channels.
+    """
+    seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
+    last = labels.outputs if function.loss == "cross_entropy" else set()
+    sizes = group_sizes(function)
+    found: list[Group] = []
+    done: set[str] = set()
+    for product in labels.products:
+        outputs = product.outputs.tolist()
+        means = any(labels.kin.find(label) in seen for label in outputs)
+        if product.parameter in done or not (means or any(label in last for label in outputs)):
+            continue
+        done.add(product.parameter)
+        shape = function.tensors[product.parameter].shape
+        axis = _axis(product.index, shape)
+        if axis is not None:
+            found += _candidates(product.parameter, shape, axis, sizes)
+    for entry in labels.entries:
+        shape = function.tensors[entry.parameter].shape
+        if len(shape) < 2:
+            continue
+        if any(labels.kin.find(label) in seen for label in torch.unique(entry.labels).tolist()):
+            found += _candidates(entry.parameter, shape, len(shape) - 1, sizes)
+        if shape[0] > 1:
+            found.append(_standardized(entry.parameter, shape))
+    return found
+
+
+def _axis(index: Tensor, shape: torch.Size) -> int | None:
+    """Return the axis of the parameter that holds the outputs."""
+    if index.shape[0] == shape[0] and int(index.reshape(index.shape[0], -1)[0, -1]) < shape.numel() // shape[0]:
+        return 0
+    return 1 if len(shape) > 1 and index.shape[0] == shape[1] else None
+
+
+def _candidates(name: str, shape: torch.Size, axis: int, sizes: set[int]) -> list[Group]:
+    """Return the candidates of one parameter: one vector for all, or one for each group."""
+    width = shape[axis]
+    counts = sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
+    found = []
+    for count in counts:
+        family = Rows(name, shape, axis, count)
+        each = "all rows" if count == 1 else f"all rows of each of {count} groups"
+        words = f"the same added to {each} of {name}, which the normalizer or softmax behind takes away"
+        found.append(Group("row", (name,), family.size, words, family, details={"groups": count}))
+    return found
+
+
+def group_sizes(function: Function) -> set[int]:
+    """Return how many channels the groups of GroupNorms and LayerNorms have."""
+    sizes: set[int] = set()
+    for node in function.graph:
+        name = name_of(node)
+        if name in ("group_norm", "native_group_norm"):
+            arguments = bind(node.op, list(node.args), dict(node.kwargs))
+            groups = arguments.get("num_groups") or arguments.get("group")
+            if node.shape is not None and groups:
+                sizes.add(node.shape[1] // groups)
+        elif name in ("layer_norm", "native_layer_norm"):
+            sizes.add(int(node.args[1][-1]))
+    return sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """A constant added to all entries of a weight vector, one for each output."""
+
+    parameter: str
+    shape: torch.Size
+    index: Tensor
+
+    @property
+    def size(self) -> int:
+        """Return the number of vectors."""
+        return len(self.index)
+
+    def subset(self, keep: Tensor) -> Vectors:
+        """Return some of them."""
+        return replace(self, index=self.index[keep])
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the constants."""
+        made = torch.zeros(self.shape[0], dtype=torch.float64)
+        made[self.index] = coefficients
+        return {self.parameter: made.reshape(-1, *(1,) * (len(self.shape) - 1)).expand(self.shape)}
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the moved weight."""
+        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
+
+
+def _standardized(name: str, shape: torch.Size) -> Group:
+    """Return the candidate of a weight that may be standardized."""
+    family = Vectors(name, shape, torch.arange(shape[0]))
+    words = f"a constant added to each weight vector of {name}, which weight standardization takes away"
+    return Group("row", (name,), family.size, words, family)

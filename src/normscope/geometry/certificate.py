@@ -1,0 +1,131 @@
+r"""Verify a candidate: its derivative, a finite orbit, and the identities of gradient and Hessian.
+
+Along a symmetry ``X(theta)`` the number ``phi(theta) = <grad L, X>`` vanishes everywhere, so its gradient
+``H X + (DX)^T grad L`` does too: ``<w, grad L> = 0`` and ``H w = -grad L`` for a scale, ``H s = 0`` for a shift.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Certificate, Family, Group, Point, length, random_like
+
+#: The largest relative derivative or change of outputs along an orbit that is taken for rounding, in float64.
+TOLERANCE = 1e-7
+
+
+def coefficients_of(family: Family, seed: int = 0) -> Tensor:
+    """Return random coefficients of size about one, none of them small."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.rand(family.size, generator=generator, dtype=torch.float64) / 2 + 0.5
+    return drawn * (torch.randint(0, 2, (family.size,), generator=generator) * 2 - 1)
+
+
+def relative_derivative(function: Function, direction: Point, seed: int = 0) -> float:
+    """Return ``||J X||`` over ``||J R||`` for a random direction R as long on the same parameters."""
+    along = float(function.derivative(direction).norm())
+    across = float(function.derivative(random_like(direction, seed)).norm())
+    if along == 0.0:
+        return 0.0
+    return along / across if across else float("inf")
+
+
+def orbit_change(function: Function, family: Family, coefficients: Tensor, times: Sequence[float]) -> float:
+    """Return the largest change of the outputs along an orbit, relative to the largest output."""
+    point = function.point
+    with torch.no_grad():
+        before = function.flat(point)
+        size = float(before.abs().max()) or 1.0
+        worst = 0.0
+        for time in times:
+            moved = function.flat({**point, **family.move(point, coefficients, time)})
+            change = float((moved - before).abs().max()) / size
+            worst = max(worst, change if change == change else float("inf"))
+    return worst
+
+
+def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
+    """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
+
+    A joint test with random coefficients comes first; where it fails the family is halved, down to single directions.
+
+    Args:
+        exact: the function with eps = 0, or with eps where that cannot be evaluated.
+        group: the candidate.
+        seed: of the coefficients.
+    """
+    family = group.family
+    if family is None or family.size == 0:
+        return []
+    found = _certified(exact, family, seed)
+    if found is not None:
+        return [replace(group, certificate=found)]
+    if family.size == 1 or family.subset(torch.arange(1)) is None:
+        return []
+    kept = _passing(exact, family, torch.arange(family.size), seed)
+    part = family.subset(kept)
+    if not len(kept) or part is None:
+        return []
+    found = _certified(exact, part, seed)
+    if found is None:
+        return []
+    words = f"{group.statement} ({len(kept)} of {family.size})"
+    return [replace(group, family=part, dimension=part.size, certificate=found, statement=words)]
+
+
+def _certified(exact: Function, family: Family, seed: int) -> Certificate | None:
+    """Return the certificate of a family, or ``None`` if it fails."""
+    coefficients = coefficients_of(family, seed)
+    direction = family.field(exact.point, coefficients)
+    if not length(direction):
+        return None
+    derivative = relative_derivative(exact, direction, seed)
+    if not derivative <= TOLERANCE:
+        return None
+    orbit = orbit_change(exact, family, coefficients, (0.5, -0.3))
+    return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
+
+
+def _passing(exact: Function, family: Family, indices: Tensor, seed: int) -> Tensor:
+    """Return the coefficients along which the function does not change, by halving."""
+    part = family.subset(indices)
+    assert part is not None
+    direction = part.field(exact.point, coefficients_of(part, seed))
+    if length(direction) and relative_derivative(exact, direction, seed) <= TOLERANCE:
+        return indices
+    if len(indices) == 1:
+        return indices[:0]
+    half = len(indices) // 2
+    return torch.cat([_passing(exact, family, indices[:half], seed), _passing(exact, family, indices[half:], seed)])
+
+
+def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> list[tuple[float, float]]:
+    r"""Return ``|<grad L, X>|/(||grad L|| ||X||)`` and ``||H X + (DX)^T grad L||/||grad L||`` for each family.
+
+    The norm of the gradient is that on the parameters the family moves.
+    """
+    targets = exact.targets(seed)
+    leaves = {name: value.clone().requires_grad_() for name, value in exact.point.items()}
+    values = list(leaves.values())
+    gradient = torch.autograd.grad(
+        exact.value(leaves, targets), values, create_graph=True, allow_unused=True, materialize_grads=True
+    )
+    by_name = dict(zip(leaves, gradient, strict=True))
+    found = []
+    for family in families:
+        field = family.field(leaves, coefficients_of(family, seed))
+        along = torch.stack([(by_name[name] * value).sum() for name, value in field.items()]).sum()
+        size = length({name: by_name[name].detach() for name in field})
+        if not size:
+            found.append((0.0, 0.0))
+            continue
+        second = torch.autograd.grad(along, values, retain_graph=True, allow_unused=True, materialize_grads=True)
+        bent = length(dict(zip(leaves, second, strict=True)))
+        reach = length({name: value.detach() for name, value in field.items()})
+        found.append((abs(float(along.detach())) / (size * reach or 1.0), bent / size))
+    return found

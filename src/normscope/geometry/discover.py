@@ -1,0 +1,340 @@
+"""Find the symmetries of a model and verify each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError
+from normscope.core.files import write_text
+from normscope.core.lazy import late
+from normscope.core.result import to_plain
+from normscope.geometry.candidates.matrices import Mixing, matrix_groups
+from normscope.geometry.candidates.permutations import permutation_groups
+from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
+from normscope.geometry.candidates.scales import scale_groups
+from normscope.geometry.candidates.shifts import (
+    Absorber,
+    Biases,
+    Opposite,
+    Shift,
+    certified,
+    column_groups,
+    differences,
+    find_biases,
+    free_entries,
+    ones,
+)
+from normscope.geometry.certificate import verify
+from normscope.geometry.function import Function, function_of
+from normscope.geometry.groups import Group
+from normscope.geometry.labelling import Labelling
+from normscope.geometry.labels import Labels
+from normscope.graph.capture import capture, uncompiled
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
+
+SCHEMA_VERSION = 1
+Progress = Callable[[str], None]
+
+
+def discovered(function: Function, progress: Progress | None = None, seed: int = 0) -> tuple[Labels, list[Group]]:
+    """Return the labelled channels of a function and its verified continuous symmetries.
+
+    Args:
+        function: the model.
+        progress: called with a line of text at each step.
+        seed: of the random coefficients.
+    """
+    say = progress or (lambda text: None)
+    exact = _evaluable(function)
+    say("labelling channels")
+    labels = Labelling(function).run()
+    shapes = {name: function.tensors[name].shape for name in function.names}
+    found: list[Group] = _unused(function, labels)
+    say("matrices of heads and streams")
+    matrices = [group for candidate in matrix_groups(function, labels) for group in verify(exact, candidate, seed)]
+    say("scales")
+    for candidate in scale_groups(labels, shapes, without=_covered(labels, matrices)):
+        found += verify(exact, candidate, seed)
+    found += matrices
+    say("rows")
+    rows = _rows(exact, labels, seed)
+    say("shifts")
+    found += rows + _shifts(exact, labels, rows, seed)
+    return labels, found
+
+
+def _evaluable(function: Function) -> Function:
+    """Return the function without stabilizers, or with them where the outputs are not finite without."""
+    exact = function.exact()
+    with torch.no_grad():
+        finite = all(bool(t.isfinite().all()) for t in exact.outputs(exact.point))
+    return exact if finite else function
+
+
+def _unused(function: Function, labels: Labels) -> list[Group]:
+    """Return the parameters that nothing reads."""
+    used = {e.parameter for e in labels.entries} | {p.parameter for p in labels.products}
+    used |= {name for f in labels.frozen for name in (f.gamma, f.beta)}
+    users = function.graph.users()
+    read = {function.canonical(n.target) for n in function.graph if n.op == "parameter" and users[n.name]}
+    return [
+        Group("unused", (name,), function.tensors[name].numel(), f"nothing reads {name}")
+        for name in function.names
+        if name not in used and name not in read
+    ]
+
+
+def _covered(labels: Labels, groups: list[Group]) -> frozenset[int]:
+    """Return the labels whose scales are part of a matrix group."""
+    found: set[int] = set()
+    for group in groups:
+        if isinstance(group.family, Mixing) and group.family.algebra == "full":
+            wanted = {label for frame in group.family.frames for label in frame.labels}
+            found |= {label for label in range(1, labels.size) if labels.same.find(label) in wanted}
+    return frozenset(found)
+
+
+def _rows(exact: Function, labels: Labels, seed: int) -> list[Group]:
+    """Return the verified rows: for each parameter the largest family."""
+    found: dict[str, list[Group]] = {}
+    for candidate in row_groups(exact, labels):
+        name = candidate.parameters[0]
+        if name in found and isinstance(candidate.family, Rows):
+            continue
+        kept = verify(exact, candidate, seed)
+        if kept:
+            found.setdefault(name, []).extend(kept)
+    return [group for groups in found.values() for group in groups]
+
+
+def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> list[Group]:
+    """Return the verified shifts of biases, of tables and of what is added to each other."""
+    biases = find_biases(exact)
+    found: list[Group] = []
+    freedom: dict[str, int] = {}  # groups of ones that are free for a parameter; -1 for every entry
+    for group in rows:
+        if isinstance(group.family, Rows):
+            freedom[group.family.parameter] = group.family.groups
+    found += column_groups(exact, labels, biases, freedom, seed)
+    sizes = group_sizes(exact)
+    for absorber in biases.sources.values():
+        if not absorber.table:
+            width = exact.tensors[absorber.parameter].numel()
+            groups = {1} | {width // size for size in sizes if size > 1 and width % size == 0}
+            found += _own_shifts(exact, biases, absorber, groups, freedom, seed)
+    for pair in biases.pairs:
+        shape = exact.tensors[pair[0]].shape
+        family = Opposite(pair, torch.arange(shape.numel()), shape)
+        words = f"{pair[0]} plus s, {pair[1]} minus s"
+        found += verify(exact, Group("shift", pair, family.size, words, family), seed)
+    return found + _beside(exact, biases, freedom, seed)
+
+
+def _own_shifts(
+    exact: Function, biases: Biases, absorber: Absorber, groups: set[int], freedom: dict[str, int], seed: int
+) -> list[Group]:
+    """Return the shifts of one bias that something behind it takes away or up."""
+    name = absorber.parameter
+    width = exact.tensors[name].numel()
+    single = Shift(exact, biases, name, torch.arange(width))
+    if single.passes(seed):
+        freedom[name] = -1
+        made = certified(single, f"{name} plus any vector, taken away by the normalizer or taken up behind", seed)
+        return [made] if made else []
+    for count in sorted((g for g in groups if width % g == 0 and g < width), reverse=True):
+        family = Shift(exact, biases, name, ones(width, count))
+        if family.passes(seed):
+            freedom[name] = count
+            each = "a constant" if count == 1 else f"a constant for each of {count} groups"
+            made = certified(family, f"{name} plus {each}, taken away behind", seed)
+            return [made] if made else []
+    kept = free_entries(single, seed)
+    if not len(kept):
+        return []
+    made = certified(Shift(exact, biases, name, kept), f"{len(kept)} entries of {name} plus any number", seed)
+    return [made] if made else []
+
+
+def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int) -> list[Group]:
+    """Return shifts of one summand that another one takes up."""
+    found: list[Group] = []
+    closed: set[str] = set()
+    reachable = {a.parameter for several in biases.beside.values() for a in several}
+    sources = [a for a in biases.sources.values() if freedom.get(a.parameter) != -1]
+    names = {a.parameter for a in sources}
+    sources += [
+        Absorber(name, None)
+        for name in exact.names
+        if name not in names and exact.tensors[name].ndim > 1 and _enters_by_joining(exact, name)
+    ]
+    for source in sources:
+        shape = exact.tensors[source.parameter].shape
+        width = shape[-1] if source.table else shape.numel()
+        basis = torch.eye(width).double() if source.table else torch.arange(width)
+        family = Shift(exact, biases, source.parameter, basis, beside=True, closed=frozenset(closed))
+        direction, _ = family.push(torch.ones(width, dtype=torch.float64))
+        others = [name for name in direction if name != source.parameter]
+        if not set(others) & reachable or not family.passes(seed):
+            continue
+        both = [freedom.get(source.parameter, 0), *(freedom.get(name, 0) for name in others if name in reachable)]
+        if min(both) > 0:  # what is common to a group is free on both sides already
+            family = replace(family, basis=differences(width, min(both)))
+        closed.add(source.parameter)
+        made = (
+            certified(family, f"{source.parameter} plus s, {', '.join(others)} minus s", seed) if family.size else None
+        )
+        found += [made] if made else []
+    return found
+
+
+def _enters_by_joining(function: Function, name: str) -> bool:
+    """Tell whether a parameter is put beside other tokens: expanded and concatenated."""
+    users = function.graph.users()
+    start = [n.name for n in function.graph if n.op == "parameter" and function.canonical(n.target) == name]
+    reached = [user for node in start for user in users[node]]
+    return len(reached) == 1 and any(part in function.graph[reached[0]].op for part in ("expand", "cat", "repeat"))
+
+
+@dataclass(frozen=True, eq=False)
+class Symmetries:
+    """The symmetries of a model.
+
+    Attributes:
+        model: its name.
+        mode: what BatchNorm does: ``batch`` or ``running``.
+        loss: ``cross_entropy`` if a common shift of the classes counts as no change, else ``none``.
+        parameters: number of trainable parameters.
+        groups: the verified groups, continuous ones first.
+        function: the model as a function of its parameters, for measuring on.
+    """
+
+    model: str
+    mode: str
+    loss: str
+    parameters: int
+    groups: tuple[Group, ...]
+    function: Function = field(repr=False)
+
+    @property
+    def dimension(self) -> int:
+        """Return the dimension of the orbits: how many directions of the parameters change nothing."""
+        return sum(group.dimension for group in self.groups)
+
+    @property
+    def scale_invariant(self) -> tuple[Group, ...]:
+        """Return the groups of scales that a normalizer undoes."""
+        return tuple(group for group in self.groups if group.kind == "scale")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "kind": "symmetry",
+            "model": self.model,
+            "mode": self.mode,
+            "loss": self.loss,
+            "parameters": self.parameters,
+            "dimension": self.dimension,
+            "groups": [to_plain(group.to_dict()) for group in self.groups],
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    def __repr__(self) -> str:
+        return f"Symmetries({self.model!r}, mode={self.mode!r}, dimension={self.dimension}, groups={len(self.groups)})"
+
+    def __str__(self) -> str:
+        """Return the table as plain text."""
+        return late("normscope.report.symmetry", "symmetry_text")(self)
+
+    def _repr_html_(self) -> str:
+        """Return the table for notebooks."""
+        return late("normscope.report.symmetry", "symmetry_html")(self)
+
+
+def symmetry(
+    model: nn.Module,
+    data: Any = None,
+    *,
+    mode: str = "batch",
+    loss: str = "auto",
+    input_shape: tuple[int, ...] | None = None,
+    batch: int = 8,
+    name: str = "",
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Symmetries:
+    """Find the symmetries of a model: changes of its parameters that leave the function it computes as it is.
+
+    Candidates come from the graph; each is verified in float64 with the stabilizers of the normalizers set to zero,
+    and what fails is not reported. The model is untouched.
+
+    Args:
+        model: any PyTorch module.
+        data: inputs as for ``analyze``; the first samples are used.
+        mode: ``batch``: BatchNorm uses the statistics of the batch, as in training; ``running``: the stored ones.
+        loss: ``cross_entropy`` if a shift common to all classes counts as no change; ``none`` for the outputs
+            themselves; ``auto`` takes cross-entropy if the data has integer labels.
+        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        batch: how many samples to verify on.
+        name: how the model is called in the result.
+        seed: of everything random.
+        progress: called with a line of text at each step.
+
+    Returns:
+        The verified groups.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    >>> symmetry(net, torch.randn(16, 3)).dimension
+    12
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a Module, got {type(model).__name__}.")
+    if loss not in ("auto", "cross_entropy", "none"):
+        raise InputError(f"Expected loss 'auto', 'cross_entropy' or 'none', got {loss!r}.")
+    model = uncompiled(model)
+    say = progress or (lambda text: None)
+    say("capturing the model")
+    inputs = _first_samples(model, data, input_shape, batch)
+    if loss == "auto":
+        integer = inputs.labels is not None and not inputs.labels.is_floating_point()
+        loss = "cross_entropy" if integer else "none"
+    with untouched(model):
+        function = function_of(capture(model, inputs), mode=mode, loss=loss)
+    if not function.names:
+        return Symmetries(name or type(model).__name__, mode, loss, 0, (), function)
+    labels, groups = discovered(function, progress, seed)
+    say("permutations")
+    groups = [*groups, *permutation_groups(function, labels, seed)]
+    count = sum(function.tensors[n].numel() for n in function.names)
+    return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function)
+
+
+def _first_samples(model: nn.Module, data: Any, shape: tuple[int, ...] | None, batch: int) -> ModelInputs:
+    """Return a few samples of the data, or guessed ones."""
+    if data is None:
+        return guess_inputs(model, shape, batch=batch)
+    found = next(iterate(data, model, batch=batch))
+
+    def cut(value: Any) -> Any:
+        return value[:batch] if isinstance(value, Tensor) and value.ndim else value
+
+    return ModelInputs(tuple(map(cut, found.args)), {k: cut(v) for k, v in found.kwargs.items()}, cut(found.labels))

@@ -1,0 +1,188 @@
+"""A captured model as a function of its parameters, in float64, with or without the stabilizers of its normalizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from normscope.core.errors import InputError
+from normscope.graph.capture import Captured
+from normscope.graph.interpreter import as_floating, run
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.modes import with_batch_statistics
+from normscope.graph.recognise import name_of
+
+Point = Mapping[str, Tensor]
+#: The position of eps among the arguments of each normalizer.
+_EPS_POSITION = {
+    "batch_norm": 7,
+    "_native_batch_norm_legit": 5,
+    "instance_norm": 7,
+    "layer_norm": 4,
+    "native_layer_norm": 4,
+    "group_norm": 4,
+    "native_group_norm": 7,
+    "rms_norm": 3,
+    "_fused_rms_norm": 3,
+}
+#: The largest constant added under a root that is taken for a stabilizer.
+LARGEST_EPS = 1e-2
+
+
+def without_stabilizers(graph: Graph) -> Graph:
+    """Return the graph with the eps of every normalizer zero, also of those written out as ``sqrt(x + eps)``.
+
+    >>> graph = Graph((Node("x", "input"), Node("y", "aten.rms_norm.default", (Ref("x"), (4,), None, 1e-5))))
+    >>> without_stabilizers(graph)["y"].args[3]
+    0.0
+    """
+    users = graph.users()
+    return replace(graph, nodes=tuple(_unstabilized(node, graph, users) for node in graph), _index={})
+
+
+def _unstabilized(node: Node, graph: Graph, users: Mapping[str, list[str]]) -> Node:
+    """Return one node without its stabilizer."""
+    name = name_of(node)
+    position = _EPS_POSITION.get(name)
+    if name in ("batch_norm", "instance_norm") and not node.args[5]:
+        return node  # its statistics are fixed: no scale is undone, and eps breaks nothing
+    if position is not None:
+        if len(node.args) > position:
+            return replace(node, args=(*node.args[:position], 0.0, *node.args[position + 1 :]))
+        return replace(node, kwargs=tuple(sorted({**dict(node.kwargs), "eps": 0.0}.items())))
+    if is_stabilizer(node) and any(name_of(graph[user]) in ("rsqrt", "sqrt", "pow") for user in users[node.name]):
+        return replace(node, args=(node.args[0], 0.0, *node.args[2:]))
+    return node
+
+
+def is_stabilizer(node: Node) -> bool:
+    """Tell whether a node adds a small positive number to a tensor.
+
+    >>> is_stabilizer(Node("y", "aten.add.Tensor", (Ref("x"), 1e-6)))
+    True
+    """
+    if name_of(node) != "add" or len(node.args) < 2 or not isinstance(node.args[0], Ref):
+        return False
+    added = node.args[1]
+    return isinstance(added, float) and 0 < added <= LARGEST_EPS
+
+
+@dataclass(frozen=True, eq=False)
+class Function:
+    """What a model computes from its parameters on one batch.
+
+    Attributes:
+        graph: the model, BatchNorm in the wanted mode.
+        tensors: every tensor of it in float64.
+        inputs: the batch.
+        names: the trainable parameters; one that is stored under several names has the first.
+        aliases: the first name of each other name.
+        mode: ``batch`` or ``running``, what BatchNorm does.
+        loss: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``.
+    """
+
+    graph: Graph
+    tensors: dict[str, Tensor]
+    inputs: list[Any]
+    names: tuple[str, ...]
+    aliases: dict[str, str] = field(default_factory=dict)
+    mode: str = "batch"
+    loss: str = "none"
+
+    @property
+    def point(self) -> dict[str, Tensor]:
+        """Return the parameters as they are."""
+        return {name: self.tensors[name] for name in self.names}
+
+    def exact(self) -> Function:
+        """Return the same without stabilizers."""
+        return replace(self, graph=without_stabilizers(self.graph))
+
+    def canonical(self, target: str) -> str:
+        """Return the name under which a tensor is held."""
+        return self.aliases.get(target, target)
+
+    def outputs(self, point: Point, visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None) -> list[Tensor]:
+        """Return what the model gives at other parameters, classes centred if the loss does not see their mean."""
+        tensors = {**self.tensors, **point}
+        tensors |= {name: tensors[first] for name, first in self.aliases.items()}
+        with sdpa_kernel(SDPBackend.MATH):
+            found = run(self.graph, tensors, self.inputs, visit, dtype=torch.float64)
+        if self.loss == "cross_entropy":
+            found = [t - t.mean(-1, keepdim=True) for t in found]
+        return found
+
+    def flat(self, point: Point) -> Tensor:
+        """Return all outputs as one vector."""
+        return torch.cat([t.reshape(-1) for t in self.outputs(point)])
+
+    def derivative(self, direction: Point) -> Tensor:
+        """Return the derivative of the outputs along a direction of the parameters."""
+        import torch.autograd.forward_ad as forward
+
+        with forward.dual_level(), torch.no_grad():
+            point = {name: forward.make_dual(self.tensors[name], value) for name, value in direction.items()}
+            tangents = [forward.unpack_dual(t) for t in self.outputs(point)]
+        return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
+
+    def value(self, point: Point, targets: Sequence[Tensor]) -> Tensor:
+        """Return the loss at other parameters."""
+        return self.loss_of(self.outputs(point), targets)
+
+    def loss_of(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        """Return a loss: cross-entropy with the targets as classes, or the mean squared distance to them."""
+        total = torch.zeros((), dtype=torch.float64)
+        for out, target in zip(outputs, targets, strict=True):
+            if self.loss == "cross_entropy":
+                total = total + torch.nn.functional.cross_entropy(out.reshape(-1, out.shape[-1]), target.reshape(-1))
+            else:
+                total = total + (out - target).square().mean() / 2
+        return total
+
+    def targets(self, seed: int = 0) -> list[Tensor]:
+        """Return random targets that fit the loss."""
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            found = self.outputs(self.point)
+        if self.loss == "cross_entropy":
+            return [torch.randint(t.shape[-1], t.shape[:-1], generator=generator) for t in found]
+        return [torch.randn(t.shape, generator=generator, dtype=torch.float64) for t in found]
+
+
+def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") -> Function:
+    """Return a captured model as a function of its trainable parameters.
+
+    Args:
+        captured: the model.
+        mode: ``batch`` for the statistics of the batch in every BatchNorm, ``running`` for the stored ones.
+        loss: ``cross_entropy`` or ``none``.
+
+    Raises:
+        InputError: if mode or loss is unknown.
+    """
+    if mode not in ("batch", "running"):
+        raise InputError(f"Expected mode 'batch' or 'running', got {mode!r}.")
+    if loss not in ("cross_entropy", "none"):
+        raise InputError(f"Expected loss 'cross_entropy' or 'none', got {loss!r}.")
+    graph = with_batch_statistics(captured.graph) if mode == "batch" else captured.graph
+    first: dict[tuple[Any, ...], str] = {}
+    names, aliases = [], {}
+    for node in captured.graph:
+        if node.op != "parameter":
+            continue
+        held = captured.tensors[node.target]
+        key = (held.data_ptr(), held.shape, held.stride()) if held.numel() else (node.target,)
+        found = first.setdefault(key, node.target)
+        if found != node.target:
+            aliases[node.target] = found
+        elif held.requires_grad and held.is_floating_point() and node.target not in names:
+            names.append(node.target)
+    tensors = {n: as_floating(t.detach(), torch.float64).clone() for n, t in captured.tensors.items()}
+    return Function(
+        graph, tensors, as_floating(list(captured.example), torch.float64), tuple(names), aliases, mode, loss
+    )

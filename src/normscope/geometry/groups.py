@@ -1,0 +1,110 @@
+"""Symmetry groups of a network's parameters as values: what is moved, how, and how it was verified."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Point = Mapping[str, Tensor]
+
+
+class Family(Protocol):
+    """A family of directions along which the function does not change, linear in its coefficients."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of coefficients."""
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction at a point, differentiable in the point."""
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the parameters that changed after moving along the orbit for a time."""
+
+    def subset(self, keep: Tensor) -> Family | None:
+        """Return the family of some of the coefficients, or ``None`` where it cannot be divided."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """How far a group is from being a symmetry, measured in float64.
+
+    Attributes:
+        derivative: ``||J X||`` at eps = 0, relative to a random direction as long on the same parameters.
+        orbit: largest change of the outputs along a finite orbit at eps = 0, relative to their size.
+        gradient: ``|<grad L, X>|/(||grad L|| ||X||)`` at eps = 0.
+        hessian: ``||H X + (DX)^T grad L||/||grad L||`` at eps = 0: for a scale this is ``||H w + grad L||``. ``None``
+            if it was not asked for.
+        broken: ``<grad L, X>`` with the model's own eps.
+        predicted: what the stabilizers should make of it.
+        exact: whether eps could be taken out; otherwise the numbers above are with it.
+    """
+
+    derivative: float
+    orbit: float
+    gradient: float | None = None
+    hessian: float | None = None
+    broken: float | None = None
+    predicted: float | None = None
+    exact: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """One group of symmetries.
+
+    Attributes:
+        kind: ``scale``, ``rescaling``, ``shift``, ``row``, ``linear``, ``rotation``, ``permutation`` or ``unused``.
+        parameters: the names of what it moves.
+        dimension: of its orbit; 0 for a discrete group.
+        statement: what it says, in one line.
+        family: its directions and orbits; ``None`` for a discrete group.
+        certificate: how it was verified.
+        details: sizes, of heads or groups, for a discrete group its order.
+    """
+
+    kind: str
+    parameters: tuple[str, ...]
+    dimension: int
+    statement: str
+    family: Family | None = None
+    certificate: Certificate | None = None
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        found: dict[str, Any] = {
+            "kind": self.kind,
+            "parameters": list(self.parameters),
+            "dimension": self.dimension,
+            "statement": self.statement,
+            "details": self.details,
+        }
+        if self.certificate is not None:
+            found["certificate"] = {k: v for k, v in vars(self.certificate).items() if v is not None}
+        return found
+
+
+def length(direction: Point) -> float:
+    """Return the Euclidean length of a direction.
+
+    >>> length({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
+    5.0
+    """
+    return (
+        float(torch.stack([t.double().square().sum() for t in direction.values()]).sum().sqrt()) if direction else 0.0
+    )
+
+
+def random_like(direction: Point, seed: int = 0) -> dict[str, Tensor]:
+    """Return a random direction that moves the same parameters, each by the same length."""
+    generator = torch.Generator().manual_seed(seed)
+    found = {}
+    for name, value in direction.items():
+        drawn = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        found[name] = drawn * (value.norm() / drawn.norm().clamp_min(1e-300))
+    return found

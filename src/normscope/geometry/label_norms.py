@@ -1,0 +1,180 @@
+"""What normalizers and recurrent layers say about the labels of the channels they read and give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.label_rules import channels, weighted
+from normscope.geometry.labelling import Frozen, Gain, Label, Labelling, Raw, Step, rule
+
+
+def _affine(walk: Labelling, plain: Tensor, gamma: Any, beta: Any, axis: int, shape: torch.Size) -> Label:
+    """Return the labels behind a normalizer: those of its scale, tied to its shift; none without a scale.
+
+    Args:
+        walk: the walk.
+        plain: labels of the normalized channels, whose scale is zero, along one axis.
+        gamma: the scale's state.
+        beta: the shift's state.
+        axis: where the channels are in the result.
+        shape: of the result.
+    """
+    labels = walk.labels
+    outputs = plain
+    if isinstance(gamma, Raw):
+        scale = walk.of(gamma).reshape(-1)
+        outputs = labels.combine(plain, scale)
+        labels.relate(plain, outputs)
+        labels.relate(scale, outputs)
+        labels.gains.append(Gain(gamma.parameter, gamma.index.reshape(-1), plain, outputs))
+    elif isinstance(gamma, Tensor):
+        labels.bend(plain)
+    if beta is not None:
+        labels.tie(outputs, walk.of(beta).reshape(-1))
+    place = [1] * len(shape)
+    place[axis % len(shape)] = -1
+    return Label(outputs.reshape(place).expand(shape))
+
+
+def _normalized(walk: Labelling, inputs: Tensor) -> Tensor:
+    """Return new labels of normalized channels: kin to the inputs, without scale."""
+    outputs = walk.labels.fresh(*inputs.shape)
+    walk.labels.stop(outputs)
+    walk.labels.relate(inputs, outputs)
+    return outputs
+
+
+@rule("batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training", "instance_norm")
+def batch_norm(walk: Labelling, step: Step) -> Any:
+    """Each channel by itself: its scale is undone, or kept where the statistics are fixed."""
+    inputs = channels(walk, walk.of(step["input"]), 1)
+    walk.labels.bend(inputs)
+    mean, var = step["running_mean"], step["running_var"]
+    fixed = isinstance(mean, Tensor) and not any(step[flag] for flag in ("training", "use_input_stats"))
+    if fixed:
+        names = [walk.function.graph[step.node.args[i].name].target for i in (3, 4)]
+        walk.labels.statistics.append((names[0], names[1], inputs))
+        out = _frozen(walk, step, inputs, mean, var)
+    else:
+        plain = _normalized(walk, inputs)
+        walk.labels.bend(plain)
+        out = _affine(walk, plain, step["weight"], step["bias"], 1, step.shape)
+    return [out, *step.value[1:]] if isinstance(step.value, tuple | list) else out
+
+
+def _frozen(walk: Labelling, step: Step, inputs: Tensor, mean: Tensor, var: Tensor) -> Label:
+    """Return the labels behind a BatchNorm with fixed statistics, an affine map."""
+    gamma, beta = step["weight"], step["bias"]
+    labels = walk.labels
+    if isinstance(gamma, Raw) and isinstance(beta, Raw):
+        outputs = labels.fresh(len(inputs))
+        labels.relate(inputs, outputs)
+        labels.bend(outputs)
+        labels.frozen.append(
+            Frozen(gamma.parameter, beta.parameter, mean / (var + step["eps"]).sqrt(), inputs, outputs)
+        )
+    else:
+        outputs = inputs
+        labels.stop(inputs)
+    return Label(outputs.reshape(-1, *(1,) * (len(step.shape) - 2)).expand(step.shape))
+
+
+@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+def layer_norm(walk: Labelling, step: Step) -> Any:
+    """All normalized channels together: their common scale is undone."""
+    source = walk.of(step["input"])
+    rank = len(step["normalized_shape"])
+    if rank != 1:
+        inputs = walk.labels.along(source, tuple(range(source.ndim - rank)))
+        inputs = inputs.reshape(-1)
+    else:
+        inputs = channels(walk, source, -1)
+    walk.labels.merge(inputs[None], (1,))
+    walk.labels.squared.update(inputs.tolist())
+    if "layer" in step.node.op:
+        walk.labels.summed.update(inputs.tolist())
+    plain = _normalized(walk, inputs)
+    walk.labels.links.append((inputs, plain))
+    if rank != 1:
+        walk.labels.bend(inputs)
+    last = torch.Size([*step.shape[: len(step.shape) - rank], len(inputs)])
+    out = _affine(walk, plain, step["weight"], step["bias"], -1, last)
+    if "layer" in step.node.op and rank == 1:
+        names = [t.parameter if isinstance(t, Raw) else "" for t in (step["weight"], step["bias"])]
+        constant = any(isinstance(t, Tensor) for t in (step["weight"], step["bias"]))
+        if not constant:
+            walk.labels.centred.append((names[0], names[1], out.labels.reshape(-1, len(inputs))[0]))
+    out = Label(out.labels.reshape(step.shape))
+    return [out, *step.value[1:]] if isinstance(step.value, tuple | list) else out
+
+
+@rule("group_norm", "native_group_norm")
+def group_norm(walk: Labelling, step: Step) -> Any:
+    """The channels of a group together."""
+    source = walk.of(step["input"])
+    inputs = channels(walk, source, 1)
+    groups = step["num_groups"] or step["group"]
+    walk.labels.merge(inputs.reshape(groups, -1), (1,))
+    walk.labels.bend(inputs)
+    walk.labels.summed.update(inputs.tolist())
+    plain = _normalized(walk, inputs)
+    out = _affine(walk, plain, step["weight"], step["bias"], 1, step.shape)
+    return [out, *step.value[1:]] if isinstance(step.value, tuple | list) else out
+
+
+@rule("_weight_norm", "_weight_norm_interface")
+def weight_norm(walk: Labelling, step: Step) -> Any:
+    """``g v/||v||``: each vector's scale is undone, its gain stays."""
+    direction, gain = walk.of(step["v"]), walk.of(step["g"])
+    dim = int(step["dim"] or 0)
+    others = tuple(d for d in range(direction.ndim) if d != dim)
+    walk.labels.merge(direction, others)
+    walk.labels.bend(direction)
+    out = Label(gain.expand(step.shape))
+    return [out, out] if isinstance(step.value, tuple | list) else out
+
+
+@rule("lstm", "gru", "rnn_tanh")
+def recurrent(walk: Labelling, step: Step) -> Any:
+    """No scale passes; the units of a layer may be exchanged, each with its gates."""
+    labels = walk.labels
+    inputs = channels(walk, walk.of(step["input"]), -1)
+    labels.stop(inputs)
+    weights = list(step["params"])
+    size = 4 if step["has_biases"] else 2
+    if step["bidirectional"] or len(weights) != size * step["num_layers"]:
+        for state in weights:
+            labels.fix(walk.of(state))
+        return [_plain(v) for v in step.value]
+    for layer in range(step["num_layers"]):
+        own = weights[layer * size : (layer + 1) * size]
+        inputs = _cell(walk, step, own, inputs)
+    return [Label(inputs.expand(v.shape)) for v in step.value]
+
+
+def _cell(walk: Labelling, step: Step, own: list[Any], inputs: Tensor) -> Tensor:
+    """Return the labels of a recurrent layer's units."""
+    labels = walk.labels
+    width = own[1].index.shape[1]
+    units = labels.fresh(width)
+    labels.stop(units)
+    labels.bend(units)
+    gates = own[0].index.shape[0] // width
+    for weight, read in zip(own[:2], (inputs, units), strict=True):
+        outputs = weighted(walk, step, weight, read)
+        labels.stop(outputs)
+        labels.bend(outputs)
+        labels.relate(outputs, units.repeat(gates))
+    for bias in own[2:]:
+        entry = walk.of(bias)
+        labels.stop(entry)
+        labels.relate(entry, units.repeat(gates))
+    return units
+
+
+def _plain(value: Any) -> Any:
+    """Return fixed labels."""
+    return Label(torch.zeros(value.shape, dtype=torch.int64)) if isinstance(value, Tensor) else value

@@ -1,0 +1,411 @@
+"""What each operation says about the labels of the channels it reads and gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.labelling import (
+    LARGEST_EPS,
+    NOTHING,
+    Attention,
+    Gain,
+    Label,
+    Labelling,
+    Raw,
+    Step,
+    labelled_inputs,
+    rule,
+)
+from normscope.geometry.labels import unique
+from normscope.graph.interpreter import literals, resolve
+
+_LAYOUT = (
+    *("view", "reshape", "_unsafe_view", "flatten", "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze"),
+    *("expand", "slice", "select", "split", "split_with_sizes", "chunk", "unbind", "narrow", "repeat", "movedim"),
+    *("repeat_interleave", "roll", "flip", "index_select", "pixel_shuffle", "channel_shuffle", "swapaxes", "expand_as"),
+    *("view_as", "reshape_as", "index", "numpy_T", "mT", "diagonal", "tile"),
+)
+_SAME = (
+    *("contiguous", "clone", "to", "_to_copy", "alias", "detach", "detach_copy", "dropout", "type_as", "float"),
+    *("double", "lift_fresh_copy", "alias_copy", "neg"),
+)
+_NONLINEAR = (
+    *("gelu", "silu", "tanh", "sigmoid", "exp", "softplus", "elu", "selu", "celu", "hardtanh", "hardswish", "mish"),
+    *("hardsigmoid", "log", "log_sigmoid", "relu6", "sin", "cos", "erf", "softsign", "clamp", "softshrink", "log1p"),
+)
+
+
+def _moved(walk: Labelling, step: Step, swap: Any) -> Any:
+    """Run a layout operation with other tensors in the place of the numbers."""
+    args = {name: swap(value) for name, value in step.arguments.items()}
+    function = resolve(step.node.op)
+    schema = function._schema.arguments  # type: ignore[attr-defined]
+    plain = [args[a.name] for a in schema if not a.kwarg_only]
+    return function(*literals(plain), **{a.name: literals(args[a.name]) for a in schema if a.kwarg_only})
+
+
+@rule(*_LAYOUT)
+def layout(walk: Labelling, step: Step) -> Any:
+    """Move the labels as the entries; a view of a parameter stays one."""
+    (state,) = labelled_inputs(step)[:1]
+    raw = isinstance(state, Raw)
+
+    def swap(value: Any) -> Any:
+        if isinstance(value, list):
+            return [swap(item) for item in value]
+        if not isinstance(value, Raw | Label):
+            return value
+        found = value.index if isinstance(value, Raw) else value.labels
+        return found.contiguous() if "view" in step.node.op else found  # repeated labels are not stored twice
+
+    def wrap(found: Any) -> Any:
+        if isinstance(found, tuple | list):
+            return [wrap(item) for item in found]
+        return Raw(state.parameter, found) if raw else Label(found)
+
+    return wrap(_moved(walk, step, swap))
+
+
+@rule("cat", "stack", "concat", "concatenate", "hstack", "vstack")
+def joined(walk: Labelling, step: Step) -> Any:
+    """Join labels; parameters and constants among them are labelled entry by entry."""
+    return Label(_moved(walk, step, lambda v: [walk.of(t) for t in v] if isinstance(v, list) else v))
+
+
+@rule("pad", "constant_pad_nd", "zero_pad2d")
+def padded(walk: Labelling, step: Step) -> Any:
+    """Pad with entries that are zero, which any scale leaves so."""
+    labels = walk.of(labelled_inputs(step)[0])
+    if step["value"] or step["mode"] not in (None, "constant"):
+        walk.labels.stop(labels)
+    return Label(torch.nn.functional.pad(labels - NOTHING, list(step["pad"])) + NOTHING)
+
+
+@rule(*_SAME)
+def same(walk: Labelling, step: Step) -> Any:
+    """Keep what comes in."""
+    return labelled_inputs(step)[0]
+
+
+@rule("relu", "leaky_relu", "abs", "prelu", "rrelu", "threshold")
+def homogeneous(walk: Labelling, step: Step) -> Any:
+    """``f(c x) = c f(x)`` for positive c: scales pass, mixtures do not."""
+    first, *rest = labelled_inputs(step)
+    labels = walk.of(first)
+    walk.labels.bend(labels)
+    for state in rest:  # a trained slope
+        walk.labels.fix(walk.of(state))
+    return Label(labels)
+
+
+@rule(*_NONLINEAR)
+def nonlinear(walk: Labelling, step: Step) -> Any:
+    """No scale passes; which channel it is does. A clamp by a stabilizer is none."""
+    labels = walk.of(labelled_inputs(step)[0])
+    least = step["min"]
+    if isinstance(least, float | int) and 0 < least <= LARGEST_EPS and step["max"] is None:
+        return Label(labels)
+    walk.labels.stop(labels)
+    walk.labels.bend(labels)
+    return Label(labels)
+
+
+@rule("clamp_min")
+def floored(walk: Labelling, step: Step) -> Any:
+    """``max(x, eps)`` is the identity where the stabilizer is not reached."""
+    return nonlinear(walk, step)
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "sparsemax")
+def softmax(walk: Labelling, step: Step) -> Any:
+    """No scale passes, and nothing is known of the channels behind it."""
+    labels = walk.of(labelled_inputs(step)[0])
+    walk.labels.stop(labels)
+    walk.labels.bend(labels)
+    return Label(torch.zeros_like(labels))
+
+
+@rule("add", "sub", "rsub")
+def added(walk: Labelling, step: Step) -> Any:
+    """Both summands have the scale of the sum; a small number added is a stabilizer."""
+    other = step["other"]
+    if isinstance(other, float | int):
+        labels = walk.of(labelled_inputs(step)[0])
+        if other and not 0 < other <= LARGEST_EPS:
+            walk.labels.stop(labels)
+        return Label(labels)
+    a, b = torch.broadcast_tensors(walk.of(step["self"]), walk.of(other))
+    walk.labels.tie(a, b)
+    for one, whole in ((walk.of(step["self"]), a), (walk.of(other), b)):
+        if one.shape != whole.shape and one.numel() > 1:
+            walk.labels.tie(one, whole)
+    return Label(torch.where(a == NOTHING, b, a))
+
+
+@rule("mul")
+def multiplied(walk: Labelling, step: Step) -> Any:
+    """Scales add; a parameter that multiplies channels is a gain."""
+    return _scaled(walk, step, step["self"], step["other"])
+
+
+@rule("div")
+def divided(walk: Labelling, step: Step) -> Any:
+    """Scales are subtracted."""
+    if step["rounding_mode"] is not None:
+        for state in labelled_inputs(step):
+            walk.labels.fix(walk.of(state))
+        return Label(torch.zeros(step.shape, dtype=torch.int64))
+    other = step["other"]
+    if not isinstance(other, Label | Raw | Tensor):
+        return step["self"] if isinstance(step["self"], Label) else Label(walk.of(step["self"]))
+    return _scaled(walk, step, step["self"], other, -1.0)
+
+
+def _scaled(walk: Labelling, step: Step, one: Any, other: Any, sign: float = 1.0) -> Label:
+    """Return the labels of a product or quotient of two tensors."""
+    a, b = walk.of(one), walk.of(other)
+    out = walk.labels.combine(a, b, sign)
+    varied = [t for t in (a, b) if t.shape == out.shape]
+    for mine in (a, b):
+        wide = mine.expand(out.shape)
+        if (mine.numel() > 1 and mine.shape[-1:] == out.shape[-1:]) or mine.shape == out.shape:
+            walk.labels.relate(wide, out, fixed=False)
+    for state, rest in ((one, b), (other, a)):
+        if isinstance(state, Raw) and sign > 0:
+            inputs = rest.expand(out.shape)
+            index = state.index.expand(out.shape)
+            walk.labels.gains.append(Gain(state.parameter, index, inputs, out))
+            return Label(out)
+    if len(varied) == 1 and out.ndim and min(a.shape[-1:] or (1,), b.shape[-1:] or (1,)) == (1,):
+        walk.labels.links.append((varied[0], out))
+    plain = [t for t in (one, other) if isinstance(t, Tensor) and t.numel() > 1]
+    if len(varied) == 2 or plain:
+        walk.labels.bend(a)
+        walk.labels.bend(b)
+        walk.labels.bend(out)
+    return Label(out)
+
+
+@rule("pow", "square", "sqrt", "rsqrt", "reciprocal")
+def powers(walk: Labelling, step: Step) -> Any:
+    """A power multiplies the scale."""
+    name = step.node.op.split(".")[1]
+    exponent = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}.get(name, step["exponent"])
+    state = labelled_inputs(step)[0]
+    labels = walk.of(state)
+    if not isinstance(exponent, float | int):
+        walk.labels.fix(labels)
+        return Label(torch.zeros_like(labels))
+    if exponent == 2:
+        walk.labels.squared.update(unique(labels))
+    else:
+        walk.labels.bend(labels)
+    return Label(walk.labels.power(labels, float(exponent)))
+
+
+def _dims(step: Step, rank: int) -> tuple[int, ...]:
+    """Return the axes an operation reduces."""
+    given = step["dim"]
+    if given is None or given == []:
+        return tuple(range(rank))
+    return tuple(d % rank for d in (given if isinstance(given, list | tuple) else [given]))
+
+
+def _reduced(walk: Labelling, labels: Tensor, dims: tuple[int, ...], shape: torch.Size) -> Tensor:
+    """Return labels of sums over some axes: what is summed has one scale."""
+    if bool((labels != walk.labels.first(labels, dims)).any()):
+        walk.labels.summed.update(unique(labels))
+    walk.labels.merge(labels, dims)
+    for dim in dims:
+        repeats = labels.stride(dim) == 0
+        labels = labels.narrow(dim, 0, 1) if repeats else labels.amax(dim, keepdim=True)
+    return labels.reshape(shape)
+
+
+@rule("mean", "sum", "linalg_vector_norm", "amax", "amin", "norm")
+def reduced(walk: Labelling, step: Step) -> Any:
+    """What is summed has one scale; the norm over channels also permits rotations."""
+    labels = walk.of(labelled_inputs(step)[0])
+    dims = _dims(step, labels.ndim)
+    if step.node.op.split(".")[1] not in ("mean", "sum"):
+        varies = bool((labels != walk.labels.first(labels, dims)).any())
+        (walk.labels.squared.update if varies else walk.labels.bent.update)(unique(labels))
+    return Label(_reduced(walk, labels, dims, step.shape))
+
+
+@rule("var_mean", "var", "std")
+def variance(walk: Labelling, step: Step) -> Any:
+    """A variance has twice the scale."""
+    labels = walk.of(labelled_inputs(step)[0])
+    found = _reduced(walk, labels, _dims(step, labels.ndim), step.shape)
+    walk.labels.squared.update(unique(labels))
+    name = step.node.op.split(".")[1]
+    spread = Label(found if name == "std" else walk.labels.power(found, 2.0))
+    return [spread, Label(found)] if name == "var_mean" else spread
+
+
+@rule(
+    *("max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d"),
+    *("adaptive_avg_pool2d", "adaptive_max_pool2d", "upsample_nearest2d", "upsample_bilinear2d"),
+    *("max_pool2d_with_indices",),
+)
+def pooled(walk: Labelling, step: Step) -> Any:
+    """Each channel has one label over all positions, before and after."""
+    labels = walk.of(labelled_inputs(step)[0])
+    spatial = len(step.shape) - 2
+    one = walk.labels.along(labels, tuple(range(labels.ndim - spatial, labels.ndim)))
+    if "max" in step.node.op:
+        walk.labels.bend(one)
+    out = Label(one.expand(step.shape))
+    return [out, out] if isinstance(step.value, tuple | list) else out
+
+
+def channels(walk: Labelling, labels: Tensor, axis: int) -> Tensor:
+    """Return one label for each place of an axis; all others are made one."""
+    others = tuple(d for d in range(labels.ndim) if d != axis % labels.ndim)
+    return walk.labels.along(labels, others).reshape(-1)
+
+
+def with_bias(walk: Labelling, outputs: Tensor, bias: Any) -> None:
+    """Tie a bias to the outputs it is added to; a fixed one fixes their scale."""
+    if bias is not None:
+        walk.labels.tie(outputs, walk.of(bias))
+
+
+def weighted(
+    walk: Labelling, step: Step, weight: Any, inputs: Tensor, groups: int = 1, *, swapped: bool = False
+) -> Tensor:
+    """Return labels of ``W x``: new ones for a trainable weight; else every output has the scale of what it reads.
+
+    Args:
+        walk: the walk.
+        step: the operation.
+        weight: the weight's state, outputs first unless ``swapped``.
+        inputs: one label per input channel.
+        groups: how many groups read their own share of the inputs.
+        swapped: inputs come first, as in a transposed convolution.
+    """
+    labels = walk.labels
+    raw = isinstance(weight, Raw)
+    entry = weight.index if raw else walk.of(weight)
+    if swapped:  # (in, out/groups, ...) -> (out, in/groups, ...)
+        entry = entry.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
+    share = entry.shape[1]
+    read = inputs.reshape(groups, share).repeat_interleave(entry.shape[0] // groups, 0)
+    if groups == 1:
+        read = read[:1]
+    if raw:
+        return walk.product(weight, entry, read, step.node.name, full=groups == 1)
+    outputs = labels.fresh(entry.shape[0])
+    rows = labels.along(entry, tuple(range(1, entry.ndim))).reshape(-1)
+    labels.merge(read, (1,))
+    first = read.amax(1).expand(entry.shape[0])
+    for o, (row, x) in enumerate(zip(rows.tolist(), first.tolist(), strict=True)):
+        labels.equation([(int(outputs[o]), 1.0), (max(row, 0), -1.0), (max(x, 0), -1.0)])
+    labels.bend(read)
+    labels.bend(outputs)
+    return outputs
+
+
+@rule("linear")
+def linear(walk: Labelling, step: Step) -> Any:
+    """``W x + b`` over the last axis."""
+    inputs = channels(walk, walk.of(step["input"]), -1)
+    outputs = weighted(walk, step, step["weight"], inputs)
+    with_bias(walk, outputs, step["bias"])
+    return Label(outputs.expand(step.shape))
+
+
+@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "convolution")
+def convolution(walk: Labelling, step: Step) -> Any:
+    """A convolution over channels."""
+    spatial = len(step.shape) - 2
+    inputs = channels(walk, walk.of(step["input"]), -1 - spatial)
+    swapped = bool(step["transposed"]) or "transpose" in step.node.op
+    outputs = weighted(walk, step, step["weight"], inputs, int(step["groups"] or 1), swapped=swapped)
+    with_bias(walk, outputs, step["bias"])
+    return Label(outputs.reshape(-1, *(1,) * spatial).expand(step.shape))
+
+
+@rule("addmm")
+def affine_product(walk: Labelling, step: Step) -> Any:
+    """``b + x W`` with the outputs of W last."""
+    inputs = channels(walk, walk.of(step["mat1"]), -1)
+    outputs = weighted(walk, step, _transposed(walk, step["mat2"]), inputs)
+    with_bias(walk, outputs, step["self"])
+    return Label(outputs.expand(step.shape))
+
+
+def _transposed(walk: Labelling, state: Any) -> Any:
+    """Return a matrix with its axes exchanged."""
+    return Raw(state.parameter, state.index.mT) if isinstance(state, Raw) else Label(walk.of(state).mT)
+
+
+@rule("embedding")
+def embedding(walk: Labelling, step: Step) -> Any:
+    """Rows of a table: every row has the channels of the output."""
+    weight = step["weight"]
+    if not isinstance(weight, Raw):
+        return Label(walk.of(weight)[:1].expand(step.shape))
+    # A table is a weight whose inputs are one-hot, on which nothing acts.
+    inputs = torch.zeros(1, weight.index.shape[0], dtype=torch.int64)
+    outputs = walk.product(weight, weight.index.mT, inputs, step.node.name)
+    return Label(outputs.expand(step.shape))
+
+
+@rule("matmul", "bmm", "mm")
+def product(walk: Labelling, step: Step) -> Any:
+    """A weight times channels, inner products of queries and keys, or averages of values."""
+    one = step["self"]
+    other = step["other"] if "other" in step.arguments else step["mat2"]
+    if isinstance(other, Raw) and other.index.ndim == 2:
+        inputs = channels(walk, walk.of(one), -1)
+        return Label(weighted(walk, step, _transposed(walk, other), inputs).expand(step.shape))
+    a, b = walk.of(one), walk.of(other)
+    if a.ndim < 2 or b.ndim < 2:
+        for labels in (a, b):
+            walk.labels.fix(labels)
+        return Label(torch.zeros(step.shape, dtype=torch.int64))
+    varied = bool((a != a[..., :1]).any()) or bool((b != b[..., :1, :]).any())
+    if not varied:  # y[n, m] = sum_c a[n, c] b[c, m] with one label along c
+        if isinstance(other, Label) and b.shape[-1] > 1:
+            walk.labels.averaged.append(torch.unique(b[..., 0, :].reshape(-1, b.shape[-1]), dim=0))
+        found = walk.labels.combine(a[..., :1], b[..., :1, :])
+        return Label(found.expand(step.shape))
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    left = walk.labels.along(a, (-2,)).expand(*batch, 1, a.shape[-1])[..., 0, :]
+    right = walk.labels.along(b, (-1,)).expand(*batch, b.shape[-2], 1)[..., 0]
+    return Label(inner_products(walk, step, left, right)[..., None, None].expand(step.shape))
+
+
+def inner_products(walk: Labelling, step: Step, left: Tensor, right: Tensor) -> Tensor:
+    """Return labels of inner products over the last axis, and note queries and keys."""
+    labels = walk.labels
+    whole = torch.cat([left, right], -1).reshape(-1, 2 * left.shape[-1])
+    heads, where = torch.unique(whole, dim=0, return_inverse=True)
+    made = labels.fresh(len(heads))
+    for head, label in zip(heads.tolist(), made.tolist(), strict=True):
+        size = len(head) // 2
+        for q, k in zip(head[:size], head[size:], strict=True):
+            labels.equation([(max(q, 0), 1.0), (max(k, 0), 1.0), (label, -1.0)])
+            labels.kin.join(max(q, 0), max(k, 0))
+    size = left.shape[-1]
+    labels.attention.append(Attention(heads[:, :size], heads[:, size:], step.node.name))
+    return made[where].reshape(left.shape[:-1])
+
+
+@rule("scaled_dot_product_attention")
+def attention(walk: Labelling, step: Step) -> Any:
+    """Inner products of queries and keys, then averages of values over positions."""
+    labels = walk.labels
+    query, key, value = (walk.of(step[n]) for n in ("query", "key", "value"))
+    if step["enable_gqa"]:
+        repeats = query.shape[-3] // key.shape[-3]
+        key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
+    q, k, v = (labels.along(t, (-2,))[..., 0, :] for t in (query, key, value))
+    labels.stop(inner_products(walk, step, *torch.broadcast_tensors(q, k)))
+    labels.averaged.append(torch.unique(v.reshape(-1, v.shape[-1]), dim=0))
+    return Label(v[..., None, :].expand(step.shape))

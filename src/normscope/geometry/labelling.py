@@ -1,0 +1,282 @@
+"""Give every channel of a network a label, operation by operation; layout operations run on the labels themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.function import LARGEST_EPS, Function
+from normscope.geometry.labels import FIXED, NOTHING, Attention, Entry, Frozen, Gain, Labels, Product, unique
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.registry import bind
+
+
+@dataclass(frozen=True, eq=False)
+class Raw:
+    """A view of a trainable parameter: which entry of it stands where.
+
+    Attributes:
+        parameter: its name.
+        index: flat positions in the parameter.
+    """
+
+    parameter: str
+    index: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One operation as a rule sees it.
+
+    Attributes:
+        node: the graph node.
+        arguments: by schema name; tensors are label tensors, :class:`Raw` views, or plain values where nothing acts.
+        value: what the operation returns.
+    """
+
+    node: Node
+    arguments: dict[str, Any]
+    value: Any
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arguments.get(name)
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the shape of the (first) result."""
+        first = self.value[0] if isinstance(self.value, tuple | list) else self.value
+        return first.shape
+
+
+Rule = Callable[["Labelling", Step], Any]
+RULES: dict[str, Rule] = {}
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Make a function the rule of operations."""
+
+    def register(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+class Labelling:
+    """One walk over a function, whose result is :attr:`labels`.
+
+    Args:
+        function: the model.
+    """
+
+    def __init__(self, function: Function) -> None:
+        import normscope.geometry.label_norms
+        import normscope.geometry.label_rules  # noqa: F401  (both register their rules)
+
+        self.function, self.labels = function, Labels()
+        self.states: dict[str, Any] = {}
+        self._entries: dict[str, Tensor] = {}
+        self._products: dict[str, Product] = {}
+        self.trainable = set(function.names)
+
+    def run(self) -> Labels:
+        """Walk the graph and return what was found."""
+        tensors = dict(self.function.tensors)
+        with torch.no_grad():
+            run(self.function.graph, tensors, self.function.inputs, self._visit, dtype=torch.float64)
+        output = self.function.graph.nodes[-1]
+        for ref in output.args:
+            found = self.of(self.states[ref.name])
+            self.labels.outputs.update(unique(found))
+            self.labels.fix(found)
+        return self.labels
+
+    def _visit(self, node: Node, value: Any, values: Any) -> None:
+        """Label what a node gives."""
+        target = self.function.canonical(node.target) if node.target else ""
+        if node.op == "parameter" and target in self.trainable:
+            self.states[node.name] = Raw(target, torch.arange(value.numel()).reshape(value.shape))
+        elif not any(self._acts(name) for name in node.inputs()):
+            self.states[node.name] = value  # a constant, or the input: nothing acts on it
+        else:
+            self.states[node.name] = self._call(node, value, values)
+
+    def _acts(self, name: str) -> bool:
+        """Tell whether labels or parameters are in what a node gave."""
+        return _has_labels(self.states.get(name))
+
+    def _call(self, node: Node, value: Any, values: Any) -> Any:
+        """Return the labels of what an operation gives."""
+        if node.op == "getitem":
+            return self.states[node.args[0].name][node.args[1]]
+        args = _filled(node.args, self.states)
+        kwargs = {key: _filled(item, self.states) for key, item in node.kwargs}
+        step = Step(node, bind(node.op, args, kwargs), value)
+        found = RULES.get(name_of(node).removesuffix("_") or "", RULES.get(name_of(node), unknown))
+        return found(self, step)
+
+    def of(self, state: Any) -> Any:
+        """Return the labels of a state: those of a parameter's entries, or fixed ones for a constant."""
+        if isinstance(state, Label):
+            return state.labels
+        if isinstance(state, Raw):
+            found = self.entries(state.parameter)
+            whole = state.index.shape == found.shape and int(state.index.reshape(-1)[-1]) == found.numel() - 1
+            return found if whole else found.reshape(-1)[state.index]
+        if isinstance(state, Tensor):
+            empty = (state == 0) if state.numel() > 1 else torch.zeros(state.shape, dtype=torch.bool)
+            return torch.where(empty, NOTHING, FIXED)
+        return torch.zeros((), dtype=torch.int64)
+
+    def entries(self, parameter: str) -> Tensor:
+        """Return a label for each entry of a parameter."""
+        if parameter not in self._entries:
+            shape = self.function.tensors[parameter].shape
+            rows = len(shape) > 2 and shape[0] > 1  # of a convolution that is computed from it: one label per row
+            found = self.labels.fresh(*(shape[:1] if rows else shape))
+            found = found.reshape(-1, *(1,) * (len(shape) - 1)).expand(shape) if rows else found
+            self._entries[parameter] = found
+            self.labels.entries.append(Entry(parameter, found))
+            if parameter in self._products:  # used both ways: each entry obeys both
+                self._agree(self._products[parameter])
+        return self._entries[parameter]
+
+    def product(self, raw: Raw, index: Tensor, inputs: Tensor, node: str, *, full: bool = True) -> Tensor:
+        """Return the labels of what a weight gives: new ones, the weight's rows and columns following them.
+
+        Args:
+            raw: the weight.
+            index: its flat positions, outputs first, inputs second.
+            inputs: labels of the inputs, one row per output or one for all.
+            node: the graph node.
+            full: whether every output reads every input.
+        """
+        labels = self.labels
+        outputs = labels.fresh(index.shape[0])
+        made = Product(raw.parameter, index, outputs, inputs, node, full)
+        labels.products.append(made)
+        if raw.parameter in self._entries:
+            self._agree(made)
+        elif raw.parameter in self._products:
+            self._share(self._products[raw.parameter], made)
+        self._products.setdefault(raw.parameter, made)
+        if not full:
+            labels.bend(outputs)
+            labels.bend(inputs)
+        return outputs
+
+    def _share(self, one: Product, other: Product) -> None:
+        """Say that two uses of one weight ask the same of each entry: outputs and inputs differ by one constant."""
+        labels = self.labels
+        constant = int(labels.fresh(1))
+        if (
+            one.index.ndim == 2
+            and one.index.shape == other.index.mT.shape
+            and bool((one.index == other.index.mT).all())
+        ):
+            for a, b in ((one.outputs, other.inputs), (one.inputs, other.outputs)):  # tied tables
+                for i, j in labels.pairs(a, b):
+                    labels.equation([(i, 1.0), (j, 1.0), (constant, -1.0)])
+                labels.relate(a, b)
+            return
+        if one.index.shape != other.index.shape or bool((one.index != other.index).any()):
+            if bool(torch.isin(one.index, other.index).any()):
+                self.entries(one.parameter)
+                self._agree(one)
+                self._agree(other)
+            return
+        for a, b in ((one.outputs, other.outputs), (one.inputs, other.inputs)):
+            for i, j in labels.pairs(a, b):
+                labels.equation([(i, 1.0), (j, -1.0), (constant, 1.0)])
+        labels.relate(one.outputs, other.outputs)
+        labels.relate(one.inputs, other.inputs)
+
+    def _agree(self, product: Product) -> None:
+        """Say that a weight used entry by entry and as a product has one scale for each entry."""
+        labels = self.labels
+        entry = self._entries[product.parameter].reshape(-1)[product.index].reshape(*product.index.shape[:2], -1)
+        inputs = product.inputs.expand(entry.shape[0], -1)
+        for o in range(entry.shape[0]):
+            for i in range(entry.shape[1]):
+                for label in torch.unique(entry[o, i]).tolist():
+                    terms = [(label, 1.0), (int(product.outputs[o]), -1.0), (int(inputs[o, i]), 1.0)]
+                    labels.equation(terms)
+        labels.bend(product.outputs)
+        labels.bend(product.inputs)
+
+
+@dataclass(frozen=True, eq=False)
+class Label:
+    """The labels of a tensor, one per entry."""
+
+    labels: Tensor
+
+
+def _has_labels(state: Any) -> bool:
+    """Tell whether a state holds labels or parameters."""
+    if isinstance(state, tuple | list):
+        return any(_has_labels(item) for item in state)
+    return isinstance(state, Label | Raw)
+
+
+def _filled(tree: Any, states: dict[str, Any]) -> Any:
+    """Return an argument with the states of the nodes it refers to."""
+    if isinstance(tree, Ref):
+        return states[tree.name]
+    if isinstance(tree, tuple | list):
+        return [_filled(item, states) for item in tree]
+    return tree
+
+
+def labelled_inputs(step: Step) -> list[Any]:
+    """Return every argument of an operation that holds labels or parameters."""
+    found: list[Any] = []
+
+    def visit(item: Any) -> None:
+        if isinstance(item, tuple | list):
+            for one in item:
+                visit(one)
+        elif _has_labels(item):
+            found.append(item)
+
+    visit(list(step.arguments.values()))
+    return found
+
+
+def unknown(walk: Labelling, step: Step) -> Any:
+    """Fix all that an operation without a rule reads; what it gives obeys no symmetry."""
+    for state in labelled_inputs(step):
+        walk.labels.fix(walk.of(state))
+    return _constant(step.value)
+
+
+def _constant(value: Any) -> Any:
+    """Return fixed labels for a result."""
+    if isinstance(value, tuple | list):
+        return [_constant(item) for item in value]
+    return Label(torch.zeros(value.shape, dtype=torch.int64)) if isinstance(value, Tensor) else value
+
+
+__all__ = [
+    "FIXED",
+    "LARGEST_EPS",
+    "NOTHING",
+    "RULES",
+    "Attention",
+    "Frozen",
+    "Gain",
+    "Label",
+    "Labelling",
+    "Raw",
+    "Rule",
+    "Step",
+    "labelled_inputs",
+    "rule",
+    "unknown",
+]

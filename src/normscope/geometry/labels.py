@@ -1,0 +1,461 @@
+r"""Unknown scales of channels and what ties them: the linear system whose solutions are the diagonal symmetries.
+
+Every channel of every tensor has a label. A symmetry multiplies the channel with label ``l`` by ``exp(t x_l)``; each
+operation of the network gives linear equations between the ``x_l``. Labels of one channel seen in several tensors are
+*kin*: a permutation of units must move them together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+#: The label of what no symmetry changes: inputs and constants.
+FIXED = 0
+#: The label of an entry that is always zero, which every scale leaves as it is.
+NOTHING = -1
+
+
+class Classes:
+    """Disjoint sets of labels.
+
+    >>> classes = Classes(4)
+    >>> classes.join(1, 3)
+    >>> classes.find(3) == classes.find(1)
+    True
+    """
+
+    def __init__(self, size: int = 1) -> None:
+        self.parent = list(range(size))
+
+    def grow(self, size: int) -> None:
+        """Add labels up to a size, each in a set of its own."""
+        self.parent.extend(range(len(self.parent), size))
+
+    def find(self, label: int) -> int:
+        """Return the representative of a label's set."""
+        while self.parent[label] != label:
+            self.parent[label] = self.parent[self.parent[label]]
+            label = self.parent[label]
+        return label
+
+    def join(self, a: int, b: int) -> None:
+        """Make two sets one; the smaller representative stays."""
+        a, b = self.find(a), self.find(b)
+        if a != b:
+            self.parent[max(a, b)] = min(a, b)
+
+    def roots(self) -> np.ndarray:
+        """Return the representative of every label."""
+        return np.array([self.find(i) for i in range(len(self.parent))])
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """A parameter used entry by entry, so that the scale of an entry is that of its label: biases, gains, tables.
+
+    Attributes:
+        parameter: its name.
+        labels: one label per entry.
+    """
+
+    parameter: str
+    labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Product:
+    """A parameter that multiplies channels: entry ``[o, i, ...]`` takes channel ``x_i`` into channel ``y_o``.
+
+    Attributes:
+        parameter: its name.
+        index: flat positions in the parameter, outputs first, inputs second.
+        outputs: labels of the outputs.
+        inputs: labels of the inputs, for each output (one row if all outputs read the same).
+        node: the graph node that uses it.
+        full: whether every output reads every input.
+    """
+
+    parameter: str
+    index: Tensor
+    outputs: Tensor
+    inputs: Tensor
+    node: str = ""
+    full: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Frozen:
+    """A BatchNorm with fixed statistics: ``y = gamma (x - mean)/s + beta`` channel by channel.
+
+    Attributes:
+        gamma: the name of its scale.
+        beta: the name of its shift.
+        offset: ``mean/s``.
+        inputs: labels before it.
+        outputs: labels after it.
+    """
+
+    gamma: str
+    beta: str
+    offset: Tensor
+    inputs: Tensor
+    outputs: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Gain:
+    """A parameter that multiplies a tensor channel by channel: ``y = gamma x``.
+
+    Attributes:
+        parameter: its name.
+        index: flat positions in the parameter.
+        inputs: labels before.
+        outputs: labels after.
+    """
+
+    parameter: str
+    index: Tensor
+    inputs: Tensor
+    outputs: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Attention:
+    """Queries and keys that meet in inner products.
+
+    Attributes:
+        queries: labels, one row per head.
+        keys: labels, one row per head.
+        node: the graph node.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    node: str
+
+
+@dataclass(eq=False)
+class Labels:
+    """Labels, their equations, and where parameters meet them.
+
+    Attributes:
+        scale: sets of labels with one scale.
+        kin: sets of labels of one channel, also behind gains and normalizers.
+        same: sets of labels that are one channel of one tensor, or of tensors that are added.
+        zero: labels whose scale is zero.
+        rows: further equations ``sum coefficient * x = 0``.
+        bent: labels that something treats otherwise than its neighbours, or not linearly.
+        squared: labels that meet in a sum of squares, which rotations leave as it is.
+        summed: labels whose mean over channels is taken.
+        entries: parameters used entry by entry.
+        products: parameters that multiply channels.
+        frozen: BatchNorms with fixed statistics.
+        gains: parameters that scale channel by channel.
+        attention: queries and keys.
+        averaged: labels that are averaged over positions together, one row per head.
+        links: labels before and after a division by one number for all channels.
+        centred: what LayerNorms give: names of scale and shift (empty without), and labels.
+        outputs: labels of the network's outputs.
+        statistics: mean and variance of a BatchNorm by name, and the labels before it.
+        size: how many labels there are.
+    """
+
+    scale: Classes = field(default_factory=Classes)
+    kin: Classes = field(default_factory=Classes)
+    same: Classes = field(default_factory=Classes)
+    zero: set[int] = field(default_factory=lambda: {FIXED})
+    rows: list[dict[int, float]] = field(default_factory=list)
+    bent: set[int] = field(default_factory=lambda: {FIXED})
+    squared: set[int] = field(default_factory=set)
+    summed: set[int] = field(default_factory=set)
+    entries: list[Entry] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
+    frozen: list[Frozen] = field(default_factory=list)
+    gains: list[Gain] = field(default_factory=list)
+    attention: list[Attention] = field(default_factory=list)
+    averaged: list[Tensor] = field(default_factory=list)
+    links: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    centred: list[tuple[str, str, Tensor]] = field(default_factory=list)
+    outputs: set[int] = field(default_factory=set)
+    statistics: list[tuple[str, str, Tensor]] = field(default_factory=list)
+    size: int = 1
+
+    def fresh(self, *shape: int) -> Tensor:
+        """Return new labels."""
+        count = int(np.prod(shape, dtype=np.int64))
+        found = torch.arange(self.size, self.size + count).reshape(shape)
+        self.size += count
+        self.scale.grow(self.size)
+        self.kin.grow(self.size)
+        self.same.grow(self.size)
+        return found
+
+    def pairs(self, a: Tensor, b: Tensor) -> list[list[int]]:
+        """Return the pairs of labels that meet in two tensors that broadcast, each once, without empty entries."""
+        a, b = _together(a, b)
+        a, b = a.reshape(-1), b.reshape(-1)
+        seen = (a >= 0) & (b >= 0)
+        keys = torch.unique(a[seen] * self.size + b[seen])
+        return torch.stack([keys // self.size, keys % self.size], 1).tolist()
+
+    def tie(self, a: Tensor, b: Tensor) -> None:
+        """Give labels that meet one scale, and make them kin."""
+        for i, j in self.pairs(a, b):
+            self.scale.join(i, j)
+            self.kin.join(i, j)
+            self.same.join(i, j)
+
+    def relate(self, a: Tensor, b: Tensor, *, fixed: bool = True) -> None:
+        """Make labels that meet kin, unless one is fixed and ``fixed`` says that this is to be ignored."""
+        for i, j in self.pairs(a, b):
+            if fixed or FIXED not in (i, j):
+                self.kin.join(i, j)
+
+    def merge(self, labels: Tensor, dims: tuple[int, ...]) -> None:
+        """Give all labels along some axes one scale, without making them kin."""
+        for i, j in self.pairs(labels, self.first(labels, dims)):
+            self.scale.join(i, j)
+
+    @staticmethod
+    def first(labels: Tensor, dims: tuple[int, ...]) -> Tensor:
+        """Return the labels at the beginning of some axes, which keep the length one."""
+        for dim in dims:
+            labels = labels.narrow(dim, 0, 1)
+        return labels
+
+    def along(self, labels: Tensor, dims: tuple[int, ...]) -> Tensor:
+        """Return the labels with some axes, along which they are made one, of length one; empty entries give way."""
+        best = labels
+        for dim in dims:
+            repeats = best.stride(dim) == 0 or best.shape[dim] == 1
+            best = best.narrow(dim, 0, 1) if repeats else best.amax(dim, keepdim=True)
+        self.tie(labels, best)
+        return best
+
+    def stop(self, labels: Tensor) -> None:
+        """Say that no scale of these labels is a symmetry."""
+        self.zero.update(unique(labels))
+
+    def fix(self, labels: Tensor) -> None:
+        """Say that nothing may be done to these labels."""
+        self.stop(labels)
+        self.bend(labels)
+        for label in unique(labels):
+            if label > 0:
+                self.kin.join(FIXED, label)
+
+    def bend(self, labels: Tensor) -> None:
+        """Say that no mixing of these labels is a symmetry."""
+        self.bent.update(unique(labels))
+
+    def equation(self, terms: list[tuple[int, float]]) -> None:
+        """Add an equation."""
+        row: dict[int, float] = {}
+        for label, coefficient in terms:
+            if label != FIXED:
+                row[label] = row.get(label, 0.0) + coefficient
+        self.rows.append(row)
+
+    def combine(self, a: Tensor, b: Tensor, sign: float = 1.0) -> Tensor:
+        """Return labels of a product (``sign`` 1) or quotient (-1): their scales are sums or differences."""
+        shape = torch.broadcast_shapes(a.shape, b.shape)
+        a, b = _together(a, b)
+        size = self.size + 1
+        keys, where = torch.unique((a - NOTHING) * size + (b - NOTHING), return_inverse=True)
+        made = []
+        for i, j in zip((keys // size + NOTHING).tolist(), (keys % size + NOTHING).tolist(), strict=True):
+            if i == NOTHING or j == NOTHING:
+                made.append(NOTHING)
+            elif j == FIXED:
+                made.append(i)
+            elif i == FIXED and sign > 0:
+                made.append(j)
+            else:
+                label = int(self.fresh(1))
+                self.equation([(i, 1.0), (j, sign), (label, -1.0)])
+                made.append(label)
+        return torch.tensor(made)[where].expand(shape)
+
+    def power(self, labels: Tensor, exponent: float) -> Tensor:
+        """Return labels whose scale is a multiple of that of others."""
+        shape = labels.shape
+        labels = _together(labels, labels)[0]
+        keys, where = torch.unique(labels, return_inverse=True)
+        made = []
+        for i in keys.tolist():
+            if i <= FIXED:
+                made.append(i)
+                continue
+            label = int(self.fresh(1))
+            self.equation([(i, exponent), (label, -1.0)])
+            made.append(label)
+        return torch.tensor(made)[where].expand(shape)
+
+    def solve(self) -> Solution:
+        """Return all scales that satisfy the equations.
+
+        >>> labels = Labels()
+        >>> q, k = labels.fresh(2).tolist()
+        >>> labels.equation([(q, 1.0), (k, 1.0)])
+        >>> labels.solve().of_labels([1.0]).tolist()
+        [0.0, 1.0, -1.0]
+        """
+        roots = self.scale.roots()
+        zero = {int(roots[label]) for label in self.zero if label >= 0}
+        ratios: dict[int, tuple[int, float]] = {}
+        rows = _substituted(self.rows, roots, ratios)
+        while True:
+            zero |= {_follow(label, ratios)[0] for label in zero}
+            rows = _without_zeros(rows, zero)
+            twos = [row for row in rows if len(row) == 2]
+            if not twos:
+                break
+            for row in twos:
+                (a, p), (b, q) = ((_follow(label, ratios), c) for label, c in row.items())
+                if a[0] == b[0]:
+                    if abs(p * a[1] + q * b[1]) > 1e-12:
+                        zero.add(a[0])
+                    continue
+                # p x_a + q x_b = 0: the later label follows the earlier
+                (a, p), (b, q) = ((a, p), (b, q)) if a[0] < b[0] else ((b, q), (a, p))
+                ratios[b[0]] = (a[0], -p * a[1] / (q * b[1]))
+                if b[0] in zero:
+                    zero.add(a[0])
+            rows = _substituted(rows, np.arange(self.size), ratios)
+        followed = [_follow(int(root), ratios) for root in roots]
+        classes = np.array([label for label, _ in followed])
+        factors = np.array([factor for _, factor in followed])
+        return Solution(classes, factors, _basis(np.unique(classes).tolist(), rows, zero, self.size))
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """The scales that satisfy all equations.
+
+    Attributes:
+        classes: the class of every label.
+        factors: the scale of a label is that of its class times this.
+        basis: the scale of each class that is not zero, for each free number.
+    """
+
+    classes: np.ndarray
+    factors: np.ndarray
+    basis: list[dict[int, float]]
+
+    def of_labels(self, coefficients: Any, basis: Any = None) -> Tensor:
+        """Return the scale of every label for a combination of the basis, or of another one."""
+        found = np.zeros(len(self.classes))
+        for c, solution in zip(coefficients, self.basis if basis is None else basis, strict=True):
+            for label, value in solution.items():
+                found[label] += float(c) * value
+        return torch.from_numpy(found[self.classes] * self.factors)
+
+
+def _follow(label: int, ratios: dict[int, tuple[int, float]]) -> tuple[int, float]:
+    """Return the label that another one follows in the end, and by which factor."""
+    factor = 1.0
+    while label in ratios:
+        label, more = ratios[label]
+        factor *= more
+    return label, factor
+
+
+def _substituted(
+    rows: list[dict[int, float]], roots: Any, ratios: dict[int, tuple[int, float]]
+) -> list[dict[int, float]]:
+    """Return equations between the labels that others follow, each once."""
+    found: dict[tuple[tuple[int, float], ...], dict[int, float]] = {}
+    for row in rows:
+        made: dict[int, float] = {}
+        for label, coefficient in row.items():
+            root, factor = _follow(int(roots[label]), ratios)
+            made[root] = made.get(root, 0.0) + coefficient * factor
+        made = {k: v for k, v in made.items() if abs(v) > 1e-12}
+        if made:
+            found[tuple(sorted(made.items()))] = made
+    return list(found.values())
+
+
+def _basis(classes: list[int], rows: list[dict[int, float]], zero: set[int], size: int) -> list[dict[int, float]]:
+    """Return a basis of the solutions, one independent part of the system after the other."""
+    involved = Classes(size)
+    for row in rows:
+        first = next(iter(row))
+        for label in row:
+            involved.join(first, label)
+    parts: dict[int, set[int]] = {}
+    systems: dict[int, list[dict[int, float]]] = {}
+    for row in rows:
+        part = involved.find(next(iter(row)))
+        parts.setdefault(part, set()).update(row)
+        systems.setdefault(part, []).append(row)
+    bound = {label for part in parts.values() for label in part}
+    basis: list[dict[int, float]] = [{label: 1.0} for label in classes if label not in zero and label not in bound]
+    for part, members in parts.items():
+        basis.extend(_null_space(sorted(members), systems[part]))
+    return sorted(basis, key=lambda solution: min(solution))
+
+
+def unique(labels: Tensor) -> list[int]:
+    """Return the labels in a tensor, each once."""
+    return torch.unique(_together(labels, labels)[0]).tolist()
+
+
+def _together(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Return two label tensors broadcast, axes along which both repeat themselves cut to the length one."""
+    a, b = torch.broadcast_tensors(a, b)
+    for dim in range(a.ndim):
+        if a.stride(dim) == 0 == b.stride(dim) and a.shape[dim] > 1:
+            a, b = a.narrow(dim, 0, 1), b.narrow(dim, 0, 1)
+    return a, b
+
+
+def _without_zeros(rows: list[dict[int, float]], zero: set[int]) -> list[dict[int, float]]:
+    """Return the equations without what is zero; an equation with one unknown makes that zero, too."""
+    moved = True
+    while moved:
+        moved = False
+        rows = [{k: v for k, v in row.items() if k not in zero} for row in rows]
+        for row in rows:
+            if len(row) == 1:
+                zero.update(row)
+                moved = True
+        rows = [row for row in rows if len(row) > 1]
+    return rows
+
+
+def _null_space(members: list[int], rows: list[dict[int, float]]) -> list[dict[int, float]]:
+    """Return a basis of the solutions of a small system, by elimination."""
+    place = {label: i for i, label in enumerate(members)}
+    matrix = np.zeros((len(rows), len(members)))
+    for r, row in enumerate(rows):
+        for label, coefficient in row.items():
+            matrix[r, place[label]] = coefficient
+    pivots: list[int] = []
+    top = 0
+    # Pivots from the right, so that the first labels, which are the weights', stay free.
+    for column in range(len(members) - 1, -1, -1):
+        if top == len(matrix):
+            break
+        best = top + int(np.abs(matrix[top:, column]).argmax())
+        if abs(matrix[best, column]) < 1e-9:
+            continue
+        matrix[[top, best]] = matrix[[best, top]]
+        matrix[top] /= matrix[top, column]
+        others = np.arange(len(matrix)) != top
+        matrix[others] -= np.outer(matrix[others, column], matrix[top])
+        pivots.append(column)
+        top += 1
+    basis = []
+    for column in sorted(set(range(len(members))) - set(pivots)):
+        solution = {members[column]: 1.0}
+        for r, pivot in enumerate(pivots):
+            if abs(matrix[r, column]) > 1e-9:
+                solution[members[pivot]] = -float(matrix[r, column])
+        basis.append(solution)
+    return basis

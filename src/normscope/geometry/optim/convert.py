@@ -1,0 +1,67 @@
+"""Turn a stock optimizer into one that knows which weights live on spheres."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.geometry.discover import symmetry
+from normscope.geometry.optim.adam import RiemannianAdam
+from normscope.geometry.optim.sgd import RiemannianSGD
+from normscope.geometry.optim.spheres import check_names, spheres_of
+
+_TWINS: dict[type[torch.optim.Optimizer], type[RiemannianSGD] | type[RiemannianAdam]] = {
+    torch.optim.SGD: RiemannianSGD,
+    torch.optim.Adam: RiemannianAdam,
+    torch.optim.AdamW: RiemannianAdam,
+}
+
+
+def riemannian(
+    model: nn.Module,
+    optimizer: type[torch.optim.Optimizer],
+    data: Any = None,
+    *,
+    spheres: Mapping[str, int] | None = None,
+    params: Any = None,
+    input_shape: tuple[int, ...] | None = None,
+    **options: Any,
+) -> RiemannianSGD | RiemannianAdam:
+    """Return an optimizer that moves scale-invariant weights on their spheres and all others as the given one does.
+
+    The weights keep their values and lengths; the model's state dict does not change its form. Checkpoints of the
+    optimizer are loaded into one made by the same call.
+
+    Args:
+        model: the model to be trained.
+        optimizer: ``torch.optim.SGD``, ``Adam`` or ``AdamW``.
+        data: a few inputs, to find the scale-invariant weights with; guessed if there are none.
+        spheres: the weights on spheres and their numbers of vectors, if they are known already.
+        params: parameters or groups, as for the optimizer; all of the model's by default.
+        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        **options: of the optimizer.
+
+    Raises:
+        InputError: if the optimizer has no twin on spheres, or a name is unknown.
+
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    >>> type(riemannian(net, torch.optim.AdamW, torch.randn(8, 3), lr=1e-3)).__name__
+    'RiemannianAdam'
+    """
+    twin = _TWINS.get(optimizer)
+    if twin is None:
+        raise InputError(f"Expected torch.optim.SGD, Adam or AdamW, got {getattr(optimizer, '__name__', optimizer)}.")
+    if optimizer is torch.optim.Adam and options.get("weight_decay"):
+        raise InputError("Use torch.optim.AdamW for weight decay: it is decoupled there.")
+    if twin is RiemannianAdam:
+        options = {"weight_decay": 0.0, **options} if optimizer is torch.optim.Adam else options
+    named = dict(model.named_parameters())
+    if spheres is None:
+        spheres = spheres_of(symmetry(model, data, input_shape=input_shape))
+    check_names(spheres, named)
+    given = model.parameters() if params is None else params
+    return twin(given, spheres={named[name]: blocks for name, blocks in spheres.items()}, **options)

@@ -1,0 +1,91 @@
+"""What the stabilizers of normalizers do to scale invariance: the small radial gradient that eps > 0 leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.function import Function
+from normscope.geometry.labelling import Label, Labelling
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.registry import bind
+
+_NORMALIZERS = ("batch_norm", "instance_norm", "layer_norm", "rms_norm", "group_norm")
+
+
+def _share(node: Node, source: Tensor) -> Tensor:
+    """Return ``eps/(sigma^2 + eps)`` for every entry of what a normalizer reads."""
+    given = bind(node.op, list(node.args), dict(node.kwargs))
+    name, eps = name_of(node), float(given.get("eps") or 0.0)
+    if name == "batch_norm" and not given["training"]:
+        return torch.zeros(())
+    if name == "group_norm":
+        view = source.reshape(len(source), given["num_groups"], -1)
+        share = eps / (view.var(-1, keepdim=True, correction=0) + eps)
+        return share.expand(view.shape).reshape(source.shape)
+    if name in ("layer_norm", "rms_norm"):
+        dims = tuple(range(source.ndim - len(given["normalized_shape"]), source.ndim))
+    else:
+        dims = tuple(d for d in range(source.ndim) if d > 1 or (d == 0 and name == "batch_norm"))
+    spread = source.square().mean(dims, keepdim=True)
+    if name != "rms_norm":
+        spread = source.var(dims, keepdim=True, correction=0)
+    return eps / (spread + eps)
+
+
+def _shift(node: Node, source: Tensor, function: Function) -> Tensor:
+    """Return the shift of a normalizer as it is added."""
+    given = bind(node.op, list(node.args), dict(node.kwargs))
+    bias = given.get("bias")
+    if not isinstance(bias, Ref):
+        return torch.zeros(())
+    value = function.tensors[function.canonical(function.graph[bias.name].target)]
+    if name_of(node) == "layer_norm":
+        return value
+    return value.reshape(-1, *(1,) * (source.ndim - 2))
+
+
+def stabilizer_breaking(function: Function, scales: Scales, coefficients: Tensor, seed: int = 0) -> tuple[float, float]:
+    r"""Return ``<grad L, X>`` of a family of scales with the model's own eps, as predicted and as measured.
+
+    A normalizer gives the same for ``(c x, c^2 eps)`` as for ``(x, eps)``, so that ``<grad L, X>`` is the sum over all
+    normalizers of ``sum lambda (eps/(sigma^2 + eps)) <dL/dout, out - beta>``, ``lambda`` being the rate at which its
+    input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel.
+
+    Args:
+        function: the model with its stabilizers.
+        scales: a family of scales; only normalizers that are one operation of torch are counted.
+        coefficients: of the family.
+        seed: of the targets of the loss.
+    """
+    targets = function.targets(seed)
+    leaves = {name: value.clone().requires_grad_() for name, value in function.point.items()}
+    kept: list[tuple[Node, Tensor, Tensor]] = []
+
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        if name_of(node) in _NORMALIZERS and isinstance(value, Tensor) and value.requires_grad:
+            kept.append((node, values[node.args[0].name].detach(), value))
+
+    tensors = function.outputs(leaves, visit)
+    loss = function.loss_of(tensors, targets)
+    gradient = torch.autograd.grad(loss, [*leaves.values(), *(v for _, _, v in kept)], allow_unused=True)
+    by_name = dict(zip(leaves, gradient, strict=False))
+    field = scales.field(function.point, coefficients)
+    measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)
+    walk = Labelling(function)
+    walk.run()
+    of_labels = scales.of_labels(coefficients)
+    predicted = 0.0
+    for (node, source, value), back in zip(kept, gradient[len(leaves) :], strict=True):
+        state = walk.states[node.args[0].name]
+        if back is None or not isinstance(state, Label):
+            continue
+        rate = of_labels[state.labels.clamp_min(0)].reshape(source.shape)
+        share, beta = _share(node, source), _shift(node, source, function)
+        predicted += float((rate * share * back * (value.detach() - beta)).sum())
+    return predicted, measured

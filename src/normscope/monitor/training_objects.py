@@ -1,0 +1,111 @@
+"""What training holds: the user's module inside its wrappers, and the learning rates of its optimizers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+
+#: Wrappers that hold the model they wrap as ``module`` and compute the same function.
+WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside ``torch.compile``, ``DistributedDataParallel`` and the like, in any order.
+
+    Running it triggers neither compilation nor communication; its parameters are the ones being trained.
+
+    Args:
+        model: the model as it is trained.
+
+    Raises:
+        InputError: if it is no module, or its parameters are sharded over processes, so that no process holds them.
+
+    >>> inner = nn.Linear(2, 2)
+    >>> unwrapped(nn.DataParallel(inner)) is inner
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
+    while True:
+        kind = type(model).__name__
+        if kind == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in model.parameters()):
+            raise InputError(
+                "Sharded models cannot be monitored: "
+                "use DistributedDataParallel, or analyze a checkpoint with normscope.analyze."
+            )
+        name = "_orig_mod" if kind == "OptimizedModule" else "module" if kind in WRAPPERS else ""
+        inner = getattr(model, name, None) if name else None
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def is_first_process() -> bool:
+    """Tell whether this process is the one that measures: alone, or of rank 0.
+
+    >>> is_first_process()
+    True
+    """
+    distributed = torch.distributed
+    return not (distributed.is_available() and distributed.is_initialized()) or distributed.get_rank() == 0
+
+
+def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
+    """Return the optimizers that were given: none, one, or several in a list or tuple.
+
+    Args:
+        optimizer: ``None``, an object with ``param_groups``, or a list or tuple of such.
+
+    Raises:
+        InputError: if it is something else.
+
+    >>> import torch
+    >>> layers = nn.Linear(1, 1), nn.Linear(1, 1)
+    >>> len(optimizers_of([torch.optim.SGD(layer.parameters(), lr=0.1) for layer in layers]))
+    2
+    """
+    if optimizer is None:
+        return ()
+    found = tuple(optimizer) if isinstance(optimizer, list | tuple) else (optimizer,)
+    for each in found:
+        if not hasattr(each, "param_groups"):
+            raise InputError(
+                "Expected optimizer= to be an optimizer or a list of optimizers; "
+                f"{type(each).__name__} has no param_groups. Leave it out and pass lr= to step()."
+            )
+    return found
+
+
+def learning_rates(model: nn.Module, optimizer: Any = None, rate: float | None = None) -> dict[str, float]:
+    """Return the learning rate of every parameter by each of its names.
+
+    Args:
+        model: the model.
+        optimizer: where the rates are read, if they are not given: one or several; one without groups of parameters
+            has none.
+        rate: the rate of all parameters, where it is known.
+
+    >>> import torch
+    >>> model = nn.Linear(2, 2)
+    >>> learning_rates(model, torch.optim.SGD([{"params": [model.bias], "lr": 0.5}], lr=0.1))
+    {'bias': 0.5}
+    >>> learning_rates(model, rate=0.25)
+    {'weight': 0.25, 'bias': 0.25}
+    """
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    if rate is not None:
+        return {name: rate for each in names.values() for name in each}
+    several = optimizer if isinstance(optimizer, list | tuple) else (optimizer,)
+    groups = [group for each in several for group in getattr(each, "param_groups", ())]
+    return {
+        name: float(group["lr"])
+        for group in groups
+        for parameter in group["params"]
+        for name in names.get(id(parameter), ())
+    }

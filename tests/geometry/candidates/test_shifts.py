@@ -1,0 +1,77 @@
+"""Shifts: biases that are taken away, taken up, or added to each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from normscope.geometry.candidates.shifts import Absorber, differences, ones
+from normscope.geometry.discover import symmetry
+
+
+def dimensions(model: nn.Module, x: Tensor, kind: str = "shift") -> dict[str, int]:
+    """Return the dimension of the shifts by the parameter that starts them."""
+    torch.manual_seed(0)
+    return {g.parameters[0]: g.dimension for g in symmetry(model, x).groups if g.kind == kind}
+
+
+def test_a_bias_is_taken_up_by_the_next_one() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    assert dimensions(model, torch.randn(8, 3)) == {"0.bias": 4}
+
+
+def test_zero_padding_shows_a_shift() -> None:
+    padded = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 3, padding=1))
+    plain = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 3))
+    x = torch.randn(2, 1, 6, 6)
+    assert dimensions(padded, x) == {}
+    assert dimensions(plain, x) == {"0.bias": 2}
+
+
+def test_two_summands_share_a_constant() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.two = nn.Linear(3, 4), nn.Linear(3, 4)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.tanh(self.one(x) + self.two(x * x))
+
+    assert dimensions(Sum(), torch.randn(8, 3)) == {"one.bias": 4}
+
+
+def test_keys_have_no_use_for_a_bias() -> None:
+    model = nn.MultiheadAttention(4, 2, batch_first=True)
+
+    class Self(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = model
+            with torch.no_grad():
+                model.in_proj_bias.normal_()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    # the constants of keys vanish in softmax, those of values go through to the bias of the output
+    assert dimensions(Self(), torch.randn(3, 5, 4)) == {"attention.in_proj_bias": 8}
+
+
+def test_columns_behind_a_layer_norm() -> None:
+    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.Tanh())
+    assert dimensions(model, torch.randn(8, 4), "column") == {"1.weight": 3}
+
+
+def test_absorber_takes_constants_only() -> None:
+    along = Absorber("b", -1)
+    constant = torch.tensor([1.0, 2.0]).expand(3, 2)
+    taken = along.absorbed(constant, torch.Size([2]))
+    assert taken is not None
+    assert taken.tolist() == [-1.0, -2.0]
+    assert along.absorbed(torch.randn(3, 2), torch.Size([2])) is None
+    assert Absorber("p", None).absorbed(constant, torch.Size([1, 2])).tolist() == [[-1.0, -2.0]]  # type: ignore[union-attr]
+
+
+def test_bases() -> None:
+    assert bool((differences(6, 2) @ ones(6, 2).mT == 0).all())
+    assert differences(6, 2).shape == (4, 6)

@@ -1,0 +1,73 @@
+"""Conservation laws: exact for steps at eps = 0, explained by eps otherwise, for flows up to the integrator's error."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.core.errors import InputError
+from normscope.geometry.conservation import conservation
+from normscope.geometry.discover import Symmetries, symmetry
+from normscope.geometry.growth import equilibrium_angle
+from normscope.geometry.sphere import angles
+from symmetric_networks import mlp, randomized
+
+
+def found(eps: float = 1e-5) -> Symmetries:
+    """Return the symmetries of a small network with BatchNorm."""
+    torch.manual_seed(0)
+    model = randomized(mlp(lambda h: [nn.BatchNorm1d(h, eps=eps)], nn.Tanh))
+    return symmetry(model, torch.randn(32, 3).double(), batch=32, loss="cross_entropy")
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_steps_follow_the_law_to_rounding(decay: float) -> None:
+    laws = conservation(found(), rate=0.5, decay=decay, steps=5, exact=True)
+    assert len(laws) == 4
+    for law in laws:
+        assert abs(law.difference) <= 1e-12 * law.measured
+        assert decay or law.measured > law.start
+
+
+def test_eps_explains_the_difference() -> None:
+    for law in conservation(found(eps=0.1), rate=0.5, steps=5):
+        assert abs(law.difference) > 1e-6
+        assert abs(law.rounding) <= 1e-12 * law.measured
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.2])
+def test_flow_conserves_lengths(decay: float) -> None:
+    for law in conservation(found(), law="flow", time=2.0, decay=decay, exact=True):
+        assert abs(law.difference) <= 1e-7 * law.measured
+    for law in conservation(found(eps=0.1), law="flow", time=2.0, decay=decay):
+        assert abs(law.eps) > 1e-7
+        assert abs(law.discretization) <= 1e-7 * law.measured
+
+
+def test_nothing_to_conserve_and_wrong_use() -> None:
+    torch.manual_seed(0)
+    assert conservation(symmetry(mlp(lambda h: [], nn.Tanh), torch.randn(8, 3))) == []
+    with pytest.raises(InputError, match="law 'steps' or 'flow'"):
+        conservation(found(), law="adam")
+
+
+def test_angle_at_equilibrium() -> None:
+    """A network with BatchNorm trained on noise with decay turns by sqrt(2 eta lambda) a step, within 3 %."""
+    torch.manual_seed(0)
+    rate, decay, generator = 0.1, 0.05, torch.Generator().manual_seed(0)
+    w = torch.randn(8, 16, dtype=torch.float64, requires_grad=True)
+    turned = []
+    for step in range(1500):
+        x = torch.randn(32, 16, generator=generator, dtype=torch.float64)
+        y = torch.randn(32, 8, generator=generator, dtype=torch.float64)
+        z = x @ w.mT
+        z = (z - z.mean(0)) / z.std(0, correction=0)
+        (gradient,) = torch.autograd.grad((z - y).square().sum() / 32, w)
+        with torch.no_grad():
+            moved = (1 - rate * decay) * w - rate * gradient
+            if step >= 500:
+                turned.append(angles(w, moved).square().mean())
+            w = moved.requires_grad_()
+    measured = float(torch.stack(turned).mean().sqrt())
+    assert measured == pytest.approx(equilibrium_angle(rate, decay), rel=0.03)

@@ -1,0 +1,182 @@
+"""Symmetries are found, all of them and no others: their number is that of the zeros of the Gauss-Newton matrix."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope
+from fingerprints import fingerprint
+from normscope.core.errors import InputError
+from normscope.geometry.discover import symmetry
+from symmetric_networks import Attention, Convolutional, Residual, mlp, nullity, randomized
+
+FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
+Build = Callable[[], nn.Module]
+#: name -> (network, input shape, loss, mode, dimension if it is printed somewhere).
+NETWORKS: dict[str, tuple[Build, tuple[int, ...], str, str, int | None]] = {
+    "plain relu": (lambda: mlp(lambda h: [], nn.ReLU), FLAT, "none", "batch", 4),
+    "bn without affine": (
+        lambda: mlp(lambda h: [nn.BatchNorm1d(h, affine=False)], nn.ReLU),
+        FLAT,
+        "none",
+        "batch",
+        8,
+    ),
+    "bn relu": (lambda: mlp(lambda h: [nn.BatchNorm1d(h)], nn.ReLU), FLAT, "none", "batch", 12),
+    "bn tanh": (lambda: mlp(lambda h: [nn.BatchNorm1d(h)], nn.Tanh), FLAT, "none", "batch", 8),
+    "ln relu": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.ReLU), FLAT, "none", "batch", 9),
+    "ln tanh": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.Tanh), FLAT, "none", "batch", 5),
+    "plain tanh": (lambda: mlp(lambda h: [], nn.Tanh), FLAT, "none", "batch", 0),
+    "ln tanh, cross-entropy": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.Tanh), FLAT, "cross_entropy", "batch", 10),
+    "rms relu": (lambda: mlp(lambda h: [nn.RMSNorm(h)], nn.ReLU), FLAT, "cross_entropy", "batch", None),
+    "gn tanh": (lambda: mlp(lambda h: [nn.GroupNorm(2, h)], nn.Tanh, 8), FLAT, "cross_entropy", "batch", None),
+    "wn relu": (
+        lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 3)),
+        FLAT,
+        "cross_entropy",
+        "batch",
+        None,
+    ),
+    "bn relu, running": (lambda: mlp(lambda h: [nn.BatchNorm1d(h)], nn.ReLU), FLAT, "none", "running", None),
+    "cnn bn relu": (lambda: Convolutional(nn.BatchNorm2d, nn.ReLU), MAPS, "cross_entropy", "batch", None),
+    "cnn gn tanh": (lambda: Convolutional(lambda c: nn.GroupNorm(2, c), nn.Tanh), MAPS, "cross_entropy", "batch", None),
+    "cnn in relu": (
+        lambda: Convolutional(lambda c: nn.InstanceNorm2d(c, affine=True), nn.ReLU),
+        MAPS,
+        "cross_entropy",
+        "batch",
+        None,
+    ),
+    "residual bn, after": (lambda: Residual(nn.BatchNorm1d, before=False), FLAT, "cross_entropy", "batch", None),
+    "residual bn, before": (lambda: Residual(nn.BatchNorm1d, before=True), FLAT, "cross_entropy", "batch", None),
+    "residual rms, before": (lambda: Residual(nn.RMSNorm, before=True), FLAT, "cross_entropy", "batch", None),
+    "attention rms": (
+        lambda: Attention(nn.RMSNorm, bias=False, gated=True),
+        SEQUENCES,
+        "none",
+        "batch",
+        None,
+    ),
+    "attention rms rotary": (
+        lambda: Attention(nn.RMSNorm, bias=False, gated=True, turned=True, heads=3),
+        SEQUENCES,
+        "none",
+        "batch",
+        57,
+    ),
+    "attention ln": (lambda: Attention(), SEQUENCES, "none", "batch", 152),
+}
+
+
+def drawn(shape: tuple[int, ...]) -> Tensor:
+    """Return random inputs."""
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_dimension_is_the_number_of_zeros(name: str) -> None:
+    build, shape, loss, mode, printed = NETWORKS[name]
+    torch.manual_seed(2)
+    model = randomized(build())
+    found = symmetry(model, drawn(shape), mode=mode, loss=loss, batch=shape[0])
+    assert found.dimension == nullity(found.function.exact())
+    assert printed is None or found.dimension == printed
+
+
+def test_heads_with_normalized_queries_and_keys() -> None:
+    torch.manual_seed(2)
+    model = randomized(Attention(nn.RMSNorm, bias=False, gated=True, turned=True, normed=True, heads=1))
+    found = symmetry(model, drawn(SEQUENCES), batch=60)
+    # Its smallest true eigenvalues are near 1e-9 of the largest, and the zeros below 1e-28.
+    assert found.dimension == nullity(found.function.exact(), 1e-20) == 80
+
+
+def test_every_group_has_a_certificate_and_the_model_is_untouched() -> None:
+    torch.manual_seed(0)
+    model = randomized(Residual(nn.BatchNorm1d, before=False)).train()
+    before = fingerprint(model)
+    found = normscope.symmetry(model, drawn((32, 3)))
+    assert fingerprint(model) == before
+    for group in found.groups:
+        assert group.certificate is not None
+        assert group.certificate.derivative <= 1e-9
+        assert group.certificate.orbit <= 1e-9
+
+
+def test_labels_choose_the_loss() -> None:
+    torch.manual_seed(0)
+    model = mlp(lambda h: [], nn.Tanh)
+    data = (drawn((16, 3)).float(), torch.randint(3, (16,)))
+    assert symmetry(model, data).loss == "cross_entropy"
+    assert symmetry(model, data[0]).loss == "none"
+    assert symmetry(model, data).dimension == 5  # the shifts of the last layer: four columns and the bias
+
+
+def test_no_parameter_and_frozen_parameters() -> None:
+    assert symmetry(nn.ReLU(), torch.randn(4, 3)).dimension == 0
+    model = mlp(lambda h: [nn.BatchNorm1d(h)], nn.ReLU).requires_grad_(requires_grad=False)
+    assert symmetry(model, torch.randn(16, 3)).groups == ()
+    model[0].weight.requires_grad_()
+    assert symmetry(model, torch.randn(16, 3)).dimension == 0  # the frozen bias is scaled with the weight
+    model[0].bias.requires_grad_()
+    assert symmetry(model, torch.randn(16, 3)).dimension == 8
+
+
+def test_a_dead_channel_does_not_hide_the_others() -> None:
+    torch.manual_seed(0)
+    model = mlp(lambda h: [nn.BatchNorm1d(h)], nn.Tanh)
+    with torch.no_grad():
+        model[0].weight[1] = 0.0  # its variance is zero: without eps nothing is defined
+    found = symmetry(model, torch.randn(32, 3))
+    assert next(g for g in found.groups if g.kind == "shift").dimension == 4
+
+
+def test_shared_weights_need_every_use_normalized() -> None:
+    class Shared(nn.Module):
+        def __init__(self, last: bool) -> None:
+            super().__init__()
+            self.layer, self.last, self.head = nn.Linear(3, 3), last, nn.Linear(3, 2)
+            self.one, self.two = nn.BatchNorm1d(3, affine=False), nn.BatchNorm1d(3, affine=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.tanh(self.one(self.layer(x)))
+            x = self.layer(x)
+            return self.head(torch.tanh(self.two(x) if self.last else x))
+
+    torch.manual_seed(0)
+    x = drawn((64, 3))
+    both = symmetry(Shared(True).double(), x, batch=64)
+    assert both.dimension == nullity(both.function.exact()) == 6
+    one = symmetry(Shared(False).double(), x, batch=64)
+    assert one.dimension == nullity(one.function.exact()) == 0
+
+
+def test_permutations_of_units_and_heads() -> None:
+    torch.manual_seed(0)
+    units = [g for g in symmetry(mlp(lambda h: [], nn.Tanh), torch.randn(8, 3)).groups if g.kind == "permutation"]
+    assert [g.details["units"] for g in units] == [4]
+    found = symmetry(randomized(Attention(nn.RMSNorm, bias=False, gated=True)), drawn((4, 4, 8)))
+    assert sorted(g.details["units"] for g in found.groups if g.kind == "permutation") == [2, 5, 6]
+
+
+def test_result_as_text_and_json() -> None:
+    found = symmetry(mlp(lambda h: [nn.BatchNorm1d(h)], nn.ReLU), torch.randn(16, 3), name="<net>")
+    body: dict[str, Any] = json.loads(found.to_json())
+    assert (body["kind"], body["dimension"], body["mode"]) == ("symmetry", 12, "batch")
+    assert str(found).startswith("<net>: 12 of 39")
+    assert "&lt;net&gt;" in found._repr_html_()
+
+
+def test_wrong_use() -> None:
+    with pytest.raises(InputError, match="Expected a Module, got int"):
+        symmetry(3)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="mode 'batch' or 'running'"):
+        symmetry(nn.Linear(2, 2), torch.randn(4, 2), mode="train")
+    with pytest.raises(InputError, match="loss"):
+        symmetry(nn.Linear(2, 2), torch.randn(4, 2), loss="mse")

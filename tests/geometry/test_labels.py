@@ -1,0 +1,51 @@
+"""The system of scales: its solutions are exactly those of the equations."""
+
+from __future__ import annotations
+
+import torch
+
+from normscope.geometry.labels import FIXED, NOTHING, Classes, Labels
+
+
+def test_classes_join() -> None:
+    classes = Classes(5)
+    classes.join(4, 2)
+    classes.join(2, 1)
+    assert classes.roots().tolist() == [0, 1, 1, 3, 1]
+
+
+def test_products_quotients_and_powers() -> None:
+    labels = Labels()
+    a, b = labels.fresh(1), labels.fresh(1)
+    ratio = labels.combine(labels.power(a, 2.0), b, -1.0)
+    labels.stop(ratio)  # 2 a = b
+    solution = labels.solve()
+    assert len(solution.basis) == 1
+    found = solution.of_labels([1.0])
+    assert float(found[b]) == 2 * float(found[a]) != 0
+
+
+def test_an_equation_with_one_unknown_makes_it_zero() -> None:
+    labels = Labels()
+    a, b, c = labels.fresh(3).tolist()
+    labels.equation([(a, 1.0), (b, 1.0), (c, -1.0)])
+    labels.zero |= {a, b}
+    assert labels.solve().basis == []
+
+
+def test_nothing_and_fixed() -> None:
+    labels = Labels()
+    a = labels.fresh(2)
+    zero = torch.full((2,), NOTHING)
+    labels.tie(a, zero)
+    assert len(labels.solve().basis) == 2
+    labels.tie(a[:1], torch.tensor([FIXED]))
+    assert len(labels.solve().basis) == 1
+    assert labels.combine(a, zero).tolist() == [NOTHING, NOTHING]
+
+
+def test_three_terms_leave_two_free() -> None:
+    labels = Labels()
+    a, b = labels.fresh(3), labels.fresh(3)
+    labels.combine(a, b)
+    assert len(labels.solve().basis) == 6
