@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult
-from normscope.core.rows import Rows
+from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 from normscope.report.bounds import bounds_page, bounds_sections
 from normscope.report.table import plain_text

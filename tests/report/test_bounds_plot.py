@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult
-from normscope.core.rows import Rows
+from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
 from normscope.report.bounds_plot import plot_bounds
 

@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.cli.options import Json, Quiet, Seed
 from normscope.cli.specification import checked_apart, checked_file, split_commas, writing
-from normscope.cli.streams import aside
 
 
 @guarded

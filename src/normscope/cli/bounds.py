@@ -7,11 +7,10 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import MODEL, DataRoot, Json, Limit, Mode, Normalize, Quiet, Seed, WeightsFile
 from normscope.cli.specification import checked_folder, split_commas, writing
-from normscope.cli.streams import aside
 from normscope.core.errors import InputError
 
 _DATA = "digits, mnist, fashion-mnist, cifar10 (its {0} split), or a tensor file with labels."

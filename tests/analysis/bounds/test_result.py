@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from, shown
-from normscope.core.result import to_plain
-from normscope.core.rows import Rows
+from normscope.core.result import Rows, to_plain
 from normscope.core.value import Kind, Value
 
 

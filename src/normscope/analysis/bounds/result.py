@@ -12,8 +12,7 @@ from typing import Any
 
 from normscope.core.files import write_text
 from normscope.core.lazy import late
-from normscope.core.result import from_plain, to_plain
-from normscope.core.rows import Rows
+from normscope.core.result import Rows, from_plain, to_plain
 from normscope.core.value import Kind, Value
 
 #: What a row may be.

@@ -22,8 +22,7 @@ from normscope.analysis.coupling import where_samples_meet
 from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
-from normscope.core.result import to_plain
-from normscope.core.rows import Rows
+from normscope.core.result import Rows, to_plain
 from normscope.generalization.bartlett import spectral_complexity
 from normscope.generalization.partition import Partition, voronoi
 from normscope.graph.capture import Captured, capture, uncompiled
