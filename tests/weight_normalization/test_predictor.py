@@ -123,3 +123,15 @@ def test_what_the_theory_does_not_cover() -> None:
         paper_layer(4, 0.0)
     with pytest.raises(InputError, match="finite bound"):
         activation_norm_bounds([], math.inf)
+
+
+@pytest.mark.slow
+def test_bounds_hold_on_a_network_of_a_million_parameters() -> None:
+    net = WeightNormNetwork(784, width=640, depth=2, seed=0).double()
+    assert sum(p.numel() for p in net.parameters()) > 900_000
+    x = torch.nn.functional.normalize(torch.randn(784, generator=torch.Generator().manual_seed(0)).double(), dim=0)
+    chain = read_chain(net, x[None])
+    layers, rho, sizes = chain.constants(), chain.output_norm(), activation_norms(chain, net, x[None])
+    measured = prediction_hessian_norm(net, x)
+    assert 0 < measured <= hessian_bound(layers, rho, sizes) <= 20 * measured
+    assert parameter_jacobian_norm(net, x) <= gradient_bound(layers, rho, sizes)
