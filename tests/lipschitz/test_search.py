@@ -15,6 +15,7 @@ from networks import Lambda, captured_of, jacobian, jacobian_norm, points, seede
 from normscope.graph.capture import Captured
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.lipschitz import search as rescaled
+from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.lower import EndToEnd, jacobian_map
 from normscope.lipschitz.search import Rescaled, Search, _inside, is_homogeneous, number_of_points, search
@@ -339,3 +340,20 @@ def test_only_chains_of_homogeneous_functions_are_rescaled(name: str) -> None:
     captured = captured_of(model, x)
     program = build_program(captured.graph, captured.tensors, captured.example)
     assert is_homogeneous(Rescaled(captured, program, captured.example)) is expected
+
+
+def test_what_is_climbed_to_counts_only_where_the_factors_stay_in_their_ranges() -> None:
+    """A product is steeper far out; on the domain where its factors are bounded, their bounds hold for its slope."""
+    model = seeded(Lambda(lambda s, x: s.a(x) * s.b(x), a=nn.Linear(3, 2), b=nn.Linear(3, 2)))
+    x = points(6, 3)
+    captured, program, inputs = _walked(model, x)
+    nodes = [n.name for n in captured.graph if n.op == "aten.linear.default"]
+    with torch.no_grad():
+        most = float(max(model.a(x).abs().max(), model.b(x).abs().max()))
+    factors = {node: Range(-most, most) for node in nodes}
+    norms = batched_norms(captured, program)
+    found = search(captured, program, inputs, floors={}, factors=factors, norms=norms, look=[x.double()])
+    bound = most * (jacobian_norm(model.a, x[:1]) + jacobian_norm(model.b, x[:1]))
+    assert found.on_floor is not None
+    assert found.everywhere is not None
+    assert math.exp(found.on_floor) <= bound < math.exp(found.everywhere)

@@ -9,7 +9,7 @@ import normscope
 from normscope.core.errors import InputError
 from normscope.graph.inputs import ModelInputs
 from normscope.testing.hooked_model import HookedModel
-from normscope.testing.scene import attempt, find_calls, groups_of, samples_of
+from normscope.testing.scene import attempt, find_calls, groups_of, only_normalizes, samples_of
 from refuting import scene, small
 
 
@@ -56,3 +56,25 @@ def test_samples_are_cut_along_the_batch() -> None:
     parts = samples_of(ModelInputs((torch.arange(6).reshape(3, 2), 7)), 2)
     assert [p.args[0].tolist() for p in parts] == [[[0, 1], [2, 3]]]
     assert parts[0].args[1] == 7
+
+
+class _Hand(nn.Module):
+    """A normalizer without a telling name, and perhaps something after it."""
+
+    def __init__(self, after: nn.Module) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1.0, -2.0, 0.5, 3.0]))
+        self.last = [after]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last[0](x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-3) * self.scale)
+
+
+def test_a_normalizer_is_told_by_what_it_does() -> None:
+    """Whatever it is called; one with an activation in it does more."""
+    x = torch.randn(4, 3)
+    for after, only in ((nn.Identity(), True), (nn.ReLU(), False), (nn.GELU(), False)):
+        model = nn.Sequential(nn.Linear(3, 4), _Hand(after), nn.Linear(4, 2)).eval()
+        here = scene(model, x, normscope.analyze(model, x, points=1, ascent=0, time=0))
+        assert only_normalizes(here, ("1", 0)) is only
+        assert not only_normalizes(here, ("0", 0))

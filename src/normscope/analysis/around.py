@@ -17,7 +17,7 @@ from normscope.core.value import Kind, Value, log_of
 from normscope.graph.interpreter import run
 from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
-from normscope.lipschitz.cost import forward_cost
+from normscope.lipschitz.cost import forward_cost, overhead
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
 from normscope.lipschitz.local.steps import Steps
@@ -29,6 +29,8 @@ POINTS, DRAWN_FROM = 100, 1_000
 RELATIVE = (0.001, 0.003)
 #: Multiplications for one point below which balls are looked at without being asked for, and seconds then spent.
 CHEAP, USUAL_SECONDS = 2e9, 30.0
+#: How much longer than in a plain pass an operation takes here, however small it is.
+AGAIN = 20
 #: Multiplications in a second, and seconds for each nonlinear operation on a ball, for an estimate of the time.
 RATE, OVERHEAD = 5e9, 0.02
 #: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
@@ -55,6 +57,7 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
     timed = options.time != SECONDS
     asked = options.radius is not None or timed
     cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))
+    cost += AGAIN * overhead(work.program)
     points = _drawn(work, model, data, limit)
     if not points:
         return None
@@ -88,7 +91,7 @@ def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, se
     if seconds is not None:
         left_out = f"constants within a radius were left out: they take about {seconds:.0f} s a point"
         notes.append(f"{left_out}; ask for them with radius (--radius) or time (--time)")
-    norms = batched_norms(work.captured, work.program, torch.float64)
+    norms = batched_norms(work.captured, work.program, torch.float64, unknown=math.inf)
     each = forward_cost(work.program) * (1 + 2 * sum(e.numel for _, e in work.program.outputs))
     needed = points_needed(work.options.share, work.options.confidence)
     if norms is None or (seconds is not None and needed * each > USUAL_SECONDS * RATE):

@@ -33,7 +33,9 @@ CLIMB_WORK, LOOK_WORK = 8e10, 6e10
 Norms = Callable[[Tensor], Tensor]
 
 
-def batched_norms(captured: Captured, program: Program, dtype: torch.dtype = torch.float64) -> Norms | None:
+def batched_norms(
+    captured: Captured, program: Program, dtype: torch.dtype = torch.float64, *, unknown: float = 0.0
+) -> Norms | None:
     """Return a function from a batch of inputs to the norms of their Jacobians, or ``None`` where there is none.
 
     There is one where the model has one floating input, samples may be batched, and the outputs are few.
@@ -42,6 +44,7 @@ def batched_norms(captured: Captured, program: Program, dtype: torch.dtype = tor
         captured: the model.
         program: its program at a batch of one.
         dtype: precision to compute in.
+        unknown: what is returned where a derivative is not finite: zero in a search for large ones.
     """
     graph = captured.graph
     inputs = [node.name for node in graph if node.op == "input"]
@@ -67,7 +70,8 @@ def batched_norms(captured: Captured, program: Program, dtype: torch.dtype = tor
         usable = torch.isfinite(size) & (size > 0)
         scaled = torch.where(usable, J / size, 0.0)  # so that squares neither overflow nor vanish
         values = torch.linalg.eigvalsh(scaled @ scaled.mT)[:, -1].clamp_min(0.0).sqrt()
-        return torch.nan_to_num(torch.where(usable.flatten(), values * size.flatten(), 0.0), nan=0.0, posinf=0.0)
+        finite = torch.isfinite(size.flatten())
+        return torch.where(finite, values * size.flatten(), unknown).nan_to_num(nan=unknown, posinf=unknown)
 
     return norms
 
@@ -162,13 +166,19 @@ def _tried(points: Tensor, size: Tensor, last: Tensor, tries: int, generator: to
     )
 
 
-def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS) -> int:
+def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS, *, overhead: float = 0.0) -> int:
     """Return how many rounds a network of a given cost allows: the same on every machine.
 
-    >>> rounds_for(1e4, 10), rounds_for(1e9, 10)
-    (200, 0)
+    Args:
+        cost: multiplications of a forward pass.
+        outputs: of the network.
+        rounds: most rounds.
+        overhead: what a pass costs however few samples it has, in multiplications.
+
+    >>> rounds_for(1e4, 10), rounds_for(1e9, 10), rounds_for(1e4, 10, overhead=1e8)
+    (200, 0, 37)
     """
-    return min(rounds, int(CLIMB_WORK / (cost * (1 + 2 * outputs) * STARTS * TRIES / 2)))
+    return min(rounds, int(CLIMB_WORK / ((cost * STARTS * TRIES / 2 + overhead) * (1 + 2 * outputs))))
 
 
 def limit_for(cost: float, outputs: int) -> int:

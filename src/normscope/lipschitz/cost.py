@@ -28,6 +28,11 @@ def forward_cost(program: Program) -> float:
     return total
 
 
+def overhead(program: Program) -> float:
+    """Return what one pass costs however small its tensors are, in multiplications."""
+    return EACH_OPERATION * program.total
+
+
 def is_large(program: Program) -> bool:
     """Tell whether a network has so many multiplications, or so many operations, that it is run a few times only."""
-    return forward_cost(program) + EACH_OPERATION * program.total > LARGE
+    return forward_cost(program) + overhead(program) > LARGE

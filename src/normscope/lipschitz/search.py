@@ -17,7 +17,7 @@ from normscope.graph.interpreter import call, run
 from normscope.graph.ir import SOURCES, Node, Ref, references
 from normscope.graph.recognise import name_of
 from normscope.lipschitz.climb import Norms, best_of, climb, rounds_for
-from normscope.lipschitz.cost import forward_cost, is_large
+from normscope.lipschitz.cost import forward_cost, is_large, overhead
 from normscope.lipschitz.lower import EndToEnd, ascend, attained_at, attained_by_pair, jacobian_norm
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program
@@ -139,7 +139,8 @@ def search(
             on_floor = max(on_floor or 0.0, quotient)
     if ascent and norms is not None and looked is not None:
         slow = 6.0 if any(e.op is not None and e.op.kind == "convolution" for e in program.layers) else 1.0
-        rounds = rounds_for(slow * forward_cost(program), sum(e.numel for _, e in program.outputs))
+        outputs = sum(e.numel for _, e in program.outputs)
+        rounds = rounds_for(slow * forward_cost(program), outputs, overhead=overhead(program))
         point = climb(norms, *looked, rounds=rounds, seed=seed, progress=say)[0].flatten()
         higher = attained_at(precise, point, jacobian_norm(precise, point, steps=40, seed=seed)[1])
         everywhere = max(everywhere, higher)

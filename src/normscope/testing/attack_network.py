@@ -22,7 +22,7 @@ from normscope.testing.pairs import (
     quotients,
     without_rounding,
 )
-from normscope.testing.scene import Groups, Scene, attempt, find_calls, groups_of, stacked_model
+from normscope.testing.scene import Groups, Scene, attempt, find_calls, groups_of, only_normalizes, stacked_model
 
 #: Pairs kept at each place; points at which directions are looked for; places from which ascent starts.
 KEPT, POINTS, CLIMBED = 3, 4, 6
@@ -168,11 +168,11 @@ def depth_places(scene: Scene) -> dict[str, tuple[int, Call]]:
             if what != kind:
                 continue
             call = calls.get(name, "no row of that name")
-            module = None if isinstance(call, str) else scene.hooked.modules[call[0]]
             if isinstance(call, str):
                 scene.skip(f"depth[{name}]", call)
-            elif kind == "normalizer" and "norm" not in type(module).__name__.lower():
-                scene.skip(f"depth[{name}]", f"{type(module).__name__} may do more than normalize")
+            elif kind == "normalizer" and not only_normalizes(scene, call):
+                what = type(scene.hooked.modules[call[0]]).__name__
+                scene.skip(f"depth[{name}]", f"{what} may do more than normalize")
             else:
                 found[f"{i} {name}"] = (i, call)
     return found
@@ -203,6 +203,7 @@ def _consistent(scene: Scene) -> None:
     values = scene.result.end_to_end
     for upper, lower in (
         ("global", "lower_everywhere"),
+        ("global_composition", "lower_everywhere"),
         ("variance_floor", "lower"),
         ("stacked_batch", "stacked_batch_lower"),
     ):

@@ -12,7 +12,7 @@ from normscope.core.result import LayerResult, NormalizerResult
 from normscope.operators.normalizer import row_of_weights
 from normscope.testing.hooked_model import Call
 from normscope.testing.pairs import attack, best_pair, everywhere
-from normscope.testing.scene import Scene, attempt, find_calls, groups_of
+from normscope.testing.scene import Scene, attempt, find_calls, groups_of, only_normalizes
 
 #: Entries of a matrix that is formed to be compared with its norm.
 DENSE = 4_000_000
@@ -142,7 +142,7 @@ def _attack_reparametrized(scene: Scene, row: NormalizerResult, call: Call) -> N
 def _attack_normalizer(scene: Scene, row: NormalizerResult, call: Call) -> None:
     """Hold one normalizer of activations against its module."""
     module = scene.hooked.modules[call[0]]
-    if "norm" not in type(module).__name__.lower() and "grn" not in type(module).__name__.lower():
+    if not only_normalizes(scene, call):
         scene.skip(f"normalizers[{row.name}]", f"{type(module).__name__} may do more than normalize")
         return
     apply = scene.hooked.function(call)

@@ -23,7 +23,8 @@ class Attack:
     """One certified number and what was attained against it.
 
     Attributes:
-        table: where it stands: ``layers``, ``normalizers``, ``depth``, ``end_to_end``, ``effect``, ``weights``.
+        table: where it stands: ``layers``, ``normalizers``, ``depth``, ``end_to_end``, ``effect``, ``around``,
+            ``weights``.
         name: its row or place, e.g. ``conv1``.
         number: which number of it, e.g. ``upper``.
         domain: the inputs it speaks about.

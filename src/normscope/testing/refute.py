@@ -16,6 +16,7 @@ from normscope.core.result import Result
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, iterate
 from normscope.graph.repeatable_data import repeatable
+from normscope.testing.attack_around import attack_around
 from normscope.testing.attack_network import attack_network
 from normscope.testing.attack_rows import attack_effect, attack_layers, attack_normalizers
 from normscope.testing.attack_weights import attack_weights
@@ -43,7 +44,8 @@ def refute(
 
     The model is analyzed, and a copy of it in float64 is run with hooks on its modules, so that nothing of the graph
     behind the bounds is used: layers against their singular values, normalizers against pairs of inputs at every scale
-    and at the edge of their domain, totals and depth curves against pairs found by differentiation and ascent.
+    and at the edge of their domain, totals and depth curves against pairs found by differentiation and ascent, balls
+    around the data against Jacobians inside them, and certified decisions against inputs decided otherwise.
 
     Args:
         model: any PyTorch module; nothing of it is changed.
@@ -88,6 +90,7 @@ def refute(
         attempt(scene, "normalizers", lambda: attack_normalizers(scene))
         attempt(scene, "effect", lambda: attack_effect(scene))
         attempt(scene, "end_to_end", lambda: attack_network(scene))
+        attempt(scene, "around", lambda: attack_around(scene))
         if weights:
             say("analyzing the weights")
             attempt(scene, "weights", lambda: attack_weights(scene, weight_lipschitz(model, batch, options=options)))

@@ -156,6 +156,23 @@ def _split(name: str, hooked: HookedModel) -> tuple[str, int]:
     return base, number
 
 
+def only_normalizes(scene: Scene, call: Call) -> bool:
+    """Tell whether a module is a normalizer and nothing else: by its name, or because it acts like one.
+
+    Far from zero a normalizer does not notice how its input is scaled, and turning the input around turns what it
+    gives around, up to a shift.
+    """
+    if any(part in type(scene.hooked.modules[call[0]]).__name__.lower() for part in ("norm", "grn")):
+        return True
+    apply, seen = scene.hooked.function(call), scene.trace.before[call]
+    generator = torch.Generator().manual_seed(0)
+    a, b = (1e6 * torch.randn(seen.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    with torch.no_grad():
+        here, small = apply(a), 1e-3 * float(apply(a).abs().max())
+        turned = here + apply(-a) - apply(b) - apply(-b)
+        return float((apply(3.0 * a) - here).abs().max()) <= small and float(turned.abs().max()) <= small
+
+
 @dataclass(frozen=True, eq=False)
 class Groups:
     """The groups of entries that a normalizer takes statistics of, and the least spread the data showed.

@@ -70,3 +70,25 @@ def test_a_network_without_activations_needs_no_chain() -> None:
     alone, joined, chains = _bounds(seeded(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))), 6)
     assert not chains.used
     assert joined == alone
+
+
+def test_in_a_deep_network_only_short_chains_are_made() -> None:
+    """Every block adds to what the next chain runs over: those that are too long are left out, by counting."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.linear = nn.LayerNorm(2), nn.Linear(2, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + self.linear(self.norm(x).relu())
+
+    longest = []
+    for blocks in (6, 18):
+        program = program_of(seeded(nn.Sequential(*(Block() for _ in range(blocks)))), points(2, 2))
+        chains = Chains(program, seconds=0.4)
+        Composition(program, Domain(), SegmentNorms(), chains).total()
+        units = [certificate.units for _, certificate in chains._found.values() if certificate is not None]
+        longest.append(max(units))
+    assert longest[0] == 6
+    assert longest[1] < 12

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from normscope.lipschitz.chains.certificate import Certificate, certify
+from normscope.lipschitz.chains.certificate import SPEED, Certificate, certify
 from normscope.lipschitz.chains.dense import dense_form, fits
 from normscope.lipschitz.chains.floor import STARTS, pattern_floor
 from normscope.lipschitz.chains.region import Region, region_below
@@ -16,6 +16,10 @@ from normscope.operators.program import Program
 
 #: Seconds of search for all regions of a network together, unless told otherwise.
 SECONDS = 4.0
+#: What one region, and each of its matrices, costs however small it is, in multiplications: most of it is Python.
+EACH_REGION, EACH_MATRIX = 1e8, 2e7
+#: How many times longer than the search of one region, and of all together, forming their matrices may take.
+LONGEST, LONGEST_OF_ALL = 6.0, 2.0
 #: Sides from which few patterns are tried for the floor.
 WIDE = 160
 
@@ -39,6 +43,7 @@ class Chains:
         inner = {e.id for atom in program.atoms if atom.atom.sector is None for e in atom.atom.inputs}
         self.ends = frozenset(inner)
         self.seconds = seconds / (len(inner) + max(1, len(program.outputs)))
+        self._left = LONGEST_OF_ALL * seconds
         self._found: dict[int, tuple[Region, Certificate | None]] = {}
 
     @property
@@ -60,13 +65,28 @@ class Chains:
     def certificate(self, target: Expr, context: Context) -> tuple[Region, Certificate | None]:
         """Return the region that ends at a tensor and what is proved of it; the context weighs its sources."""
         if target.id not in self._found:
-            region = region_below(target, self._atoms)
+            affordable = self._affordable([len(target.atoms)])
+            region = region_below(target, self._atoms) if affordable else Region(target, (), ())
             found = None
-            if region.units and region.sources:
+            if region.units and region.sources and self._paid(region):
                 logs = [max(context.lipschitz(source).certified) for source in region.sources]
                 found = certify(region, logs, seconds=self.seconds, progress=self.progress)
             self._found[target.id] = region, found
         return self._found[target.id]
+
+    def _affordable(self, reads: Sequence[int]) -> bool:
+        """Tell whether there is time for one region whose tensors read so many atoms each."""
+        return _seconds(reads) <= min(LONGEST * self.seconds, self._left)
+
+    def _paid(self, region: Region) -> bool:
+        """Tell whether there is time for the matrices of a region, and take it: by counting, not by a clock."""
+        atoms = {atom.id for atom in (*region.sources, *region.units)}
+        readers = (region.target, *(unit.atom.inputs[0] for unit in region.units))
+        reads = [len(atoms & reader.atoms) for reader in readers]
+        if not self._affordable(reads):
+            return False
+        self._left -= _seconds(reads)
+        return True
 
     def floor(self, target: Expr) -> float | None:
         """Return the logarithm of what no bound over free activation patterns can go below, where that is cheap."""
@@ -79,3 +99,8 @@ class Chains:
         starts = STARTS if max(form.sizes) <= WIDE else 2
         value = pattern_floor(reduced(form), starts=starts)
         return math.log(value) if 0.0 < value < math.inf else None
+
+
+def _seconds(reads: Sequence[int]) -> float:
+    """Return about how long preparing a region takes: the more atoms a tensor reads, the longer the way to each."""
+    return (EACH_REGION + EACH_MATRIX * sum(n * n for n in reads)) / SPEED
