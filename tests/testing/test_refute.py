@@ -36,7 +36,7 @@ def test_a_model_is_attacked_everywhere_and_left_alone() -> None:
     assert fingerprint(model, data) == before
     assert found.refuted == ()
     assert found.skipped == ()
-    assert {a.table for a in found.attacks} == {"layers", "normalizers", "depth", "end_to_end", "weights"}
+    assert {a.table for a in found.attacks} == {"layers", "normalizers", "depth", "end_to_end", "around", "weights"}
     assert json.loads(found.to_json())["attacks"][0]["refuted"] is False
     assert str(found).startswith("small: ")
 
@@ -67,3 +67,23 @@ def test_bad_arguments_are_told(arguments: dict[str, Any], message: str) -> None
     given: dict[str, Any] = {"model": small()[0], "data": torch.ones(2, 4), **arguments}
     with pytest.raises(InputError, match=message):
         refute(given.pop("model"), given.pop("data"), **given)
+
+
+class _Cosine(nn.Module):
+    """A layer inside a module that does more before and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the cosines."""
+        return 7 * nn.functional.linear(nn.functional.normalize(x, dim=-1, eps=0.1), self.weight)
+
+
+def test_a_layer_is_not_held_against_a_module_that_does_more() -> None:
+    """The place of the layer along depth lies inside the module: what the module gives says nothing about it."""
+    model = nn.Sequential(nn.Linear(5, 4), _Cosine()).eval()
+    found = refute(model, torch.randn(4, 5), points=1, ascent=0, time=0, effort=0.2, weights=False)
+    assert [str(a) for a in found.refuted] == []
+    assert ("depth[1]", "_Cosine does more than a linear map") in found.skipped

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from normscope.core.value import Value
 from normscope.operators.normalizer import row_of_weights
+from normscope.testing.attack_rows import is_affine, sample_shape
 from normscope.testing.hooked_model import Call, HookedModel
 from normscope.testing.pairs import (
     Pair,
@@ -171,11 +172,17 @@ def depth_places(scene: Scene) -> dict[str, tuple[int, Call]]:
             if isinstance(call, str):
                 scene.skip(f"depth[{name}]", call)
             elif kind == "normalizer" and not only_normalizes(scene, call):
-                what = type(scene.hooked.modules[call[0]]).__name__
-                scene.skip(f"depth[{name}]", f"{what} may do more than normalize")
+                scene.skip(f"depth[{name}]", f"{_class(scene, call)} may do more than normalize")
+            elif kind == "layer" and not is_affine(scene.hooked.function(call), sample_shape(scene, call)):
+                scene.skip(f"depth[{name}]", f"{_class(scene, call)} does more than a linear map")
             else:
                 found[f"{i} {name}"] = (i, call)
     return found
+
+
+def _class(scene: Scene, call: Call) -> str:
+    """Return the name of the class of a module."""
+    return type(scene.hooked.modules[call[0]]).__name__
 
 
 def attack_network(scene: Scene) -> None:

@@ -53,7 +53,7 @@ def _hold_norm(scene: Scene, row: LayerResult, norm: float, how: str) -> None:
 def _attack_layer(scene: Scene, row: LayerResult, call: Call) -> None:
     """Hold one layer, and the same with the fixed normalization after it, against the module."""
     function = scene.hooked.function(call)
-    shape = _sample_shape(scene, call)
+    shape = sample_shape(scene, call)
     truth = linear_norm(function, shape)
     if isinstance(truth, str):
         scene.skip(f"layers[{row.name}]", truth)
@@ -78,10 +78,23 @@ def _attack_layer(scene: Scene, row: LayerResult, call: Call) -> None:
     scene.skip(f"layers[{row.name}].folded", "no module reads the result of the layer directly")
 
 
-def _sample_shape(scene: Scene, call: Call) -> tuple[int, ...]:
+def sample_shape(scene: Scene, call: Call) -> tuple[int, ...]:
     """Return the shape of what goes into a call for one point."""
     shape = tuple(scene.trace.before[call].shape)
     return (shape[0] // len(scene.trace.output), *shape[1:])
+
+
+def is_affine(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> bool:
+    """Tell whether a function is a linear map and a shift, by trying it on a line.
+
+    >>> is_affine(lambda x: 3 * x + 1, (1, 4)), is_affine(torch.relu, (1, 4))
+    (True, False)
+    """
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    with torch.no_grad():
+        left, right = function(2 * a - b), 2 * function(a) - function(b)
+    return torch.allclose(left, right, rtol=1e-6, atol=1e-6 * float(left.abs().max() + 1e-300))
 
 
 def linear_norm(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) -> tuple[float, bool] | str:
@@ -98,12 +111,10 @@ def linear_norm(function: Callable[[Tensor], Tensor], shape: tuple[int, ...]) ->
     """
     generator = torch.Generator().manual_seed(0)
     n = math.prod(shape)
+    if not is_affine(function, shape):
+        return "the module does more than a linear map"
     with torch.no_grad():
         zero = function(torch.zeros(shape, dtype=torch.float64))
-        a, b = (torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(2))
-        left, right = function(2 * a - b), 2 * function(a) - function(b)
-        if not torch.allclose(left, right, rtol=1e-6, atol=1e-6 * float(left.abs().max() + 1e-300)):
-            return "the module does more than a linear map"
         if n * zero.numel() > DENSE:
             flat = lambda x: function(x.reshape(len(x) * shape[0], *shape[1:])).reshape(len(x), -1)  # noqa: E731
             start = torch.randn(2, n, generator=generator, dtype=torch.float64)
@@ -131,7 +142,7 @@ def attack_normalizers(scene: Scene) -> None:
 
 def _attack_reparametrized(scene: Scene, row: NormalizerResult, call: Call) -> None:
     """Hold the number of a normalizer of weights against the layer whose weight it normalizes."""
-    truth = linear_norm(scene.hooked.function(call), _sample_shape(scene, call))
+    truth = linear_norm(scene.hooked.function(call), sample_shape(scene, call))
     if isinstance(truth, str):
         scene.skip(f"normalizers[{row.name}]", truth)
         return

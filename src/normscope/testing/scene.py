@@ -159,18 +159,26 @@ def _split(name: str, hooked: HookedModel) -> tuple[str, int]:
 def only_normalizes(scene: Scene, call: Call) -> bool:
     """Tell whether a module is a normalizer and nothing else: by its name, or because it acts like one.
 
-    Far from zero a normalizer does not notice how its input is scaled, and turning the input around turns what it
-    gives around, up to a shift.
+    Far from zero a normalizer does not notice how its input is scaled, turning the input around turns what it gives
+    around, up to a shift, and two entries of a row show in all others alike: nothing is mixed.
     """
     if any(part in type(scene.hooked.modules[call[0]]).__name__.lower() for part in ("norm", "grn")):
         return True
     apply, seen = scene.hooked.function(call), scene.trace.before[call]
     generator = torch.Generator().manual_seed(0)
     a, b = (1e6 * torch.randn(seen.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+    first, second = torch.zeros(2, *seen.shape, dtype=torch.float64)
+    first[..., :1], second[..., 1:2] = 1e6, 1e6
     with torch.no_grad():
-        here, small = apply(a), 1e-3 * float(apply(a).abs().max())
-        turned = here + apply(-a) - apply(b) - apply(-b)
-        return float((apply(3.0 * a) - here).abs().max()) <= small and float(turned.abs().max()) <= small
+        here = apply(a)
+        if here.shape != seen.shape or seen.shape[-1] < 3:
+            return False
+        differences = (
+            apply(3.0 * a) - here,
+            here + apply(-a) - apply(b) - apply(-b),
+            (apply(first) - apply(second))[..., 2:],
+        )
+    return max(float(d.abs().max()) for d in differences) <= 1e-3 * float(here.abs().max())
 
 
 @dataclass(frozen=True, eq=False)
