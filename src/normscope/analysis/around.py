@@ -36,7 +36,7 @@ RATE, OVERHEAD = 5e9, 0.02
 #: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
 EXACT_POINTS = 300
 #: What is said of these Jacobians.
-UNENCLOSED = "Jacobians computed in float64, rounding not enclosed"
+UNENCLOSED = "Jacobians by automatic differentiation in float64: rounding, and the other sides of kinks, are not enclosed"
 
 
 def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
