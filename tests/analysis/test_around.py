@@ -126,3 +126,13 @@ def test_nothing_random_is_left_to_chance() -> None:
     assert second is not None
     assert [n.constants for n in first.neighbourhoods] == [n.constants for n in second.neighbourhoods]
     assert bool((torch.random.get_rng_state() == state).all())
+
+
+def test_a_derivative_that_is_not_finite_is_no_constant_of_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The root has no bounded slope at zero: nothing finite may be said there, in large networks either."""
+    monkeypatch.setattr("normscope.analysis.around.CHEAP", 0.0)
+    model = Lambda(lambda s, x: s.head(x.abs().sqrt()), head=nn.Linear(3, 2)).eval()
+    found = analyze(model, torch.tensor([[0.0, 1.0, 2.0], [1.0, 1.0, 2.0]]), points=1, ascent=0).around
+    assert found is not None
+    low, high = sorted(found.neighbourhoods[0].constants)
+    assert 0.0 < low < high == float("inf")

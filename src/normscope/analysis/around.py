@@ -36,7 +36,9 @@ RATE, OVERHEAD = 5e9, 0.02
 #: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
 EXACT_POINTS = 300
 #: What is said of these Jacobians.
-UNENCLOSED = "Jacobians by automatic differentiation in float64: rounding, and the other sides of kinks, are not enclosed"
+UNENCLOSED = (
+    "Jacobians by automatic differentiation in float64: rounding, and the other sides of kinks, are not enclosed"
+)
 
 
 def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceiling: Value | None) -> Around | None:
@@ -95,7 +97,7 @@ def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, se
     each = forward_cost(work.program) * (1 + 2 * sum(e.numel for _, e in work.program.outputs))
     needed = points_needed(work.options.share, work.options.confidence)
     if norms is None or (seconds is not None and needed * each > USUAL_SECONDS * RATE):
-        work.messages += notes
+        work.messages.extend(notes)
         return None
     points = points[: EXACT_POINTS if seconds is None else needed]
     start, balls = time.process_time(), []

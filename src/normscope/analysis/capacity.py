@@ -161,7 +161,7 @@ def _analyze(
         "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
         "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
     }
-    parts = attempt("the shares of the gap", lambda: gap(work, rows, sites, constants, tables["depth"]), None, told)
+    parts = attempt("the shares of the gap", lambda: gap(work, rows, sites, whole, tables["depth"]), None, told)
     said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
     return Result(
         model=model_facts(captured, model, name, options),

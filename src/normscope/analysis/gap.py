@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 
 from normscope.analysis.context import Work
 from normscope.analysis.depth_curve import Place, places
+from normscope.analysis.end_to_end import Whole
 from normscope.core.depth_curve import Depth
 from normscope.core.gap import Gap, Share
 from normscope.core.result import LayerResult, NormalizerResult
-from normscope.core.value import Value
 from normscope.operators.arithmetic import Product, Quotient
 from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.expression import Expr
@@ -28,23 +28,23 @@ def gap(
     work: Work,
     layers: Sequence[LayerResult],
     normalizers: Sequence[NormalizerResult],
-    constants: Mapping[str, Value | None],
+    whole: Whole,
     depth: Depth,
 ) -> Gap | None:
     """Return the shares of the gap, or nothing where a bound is infinite or nothing was measured along depth.
 
     Args:
-        work: the analysis, its end-to-end constants composed.
+        work: the analysis.
         layers: the rows of its layers.
         normalizers: the rows of its normalizers.
-        constants: its end-to-end constants.
+        whole: its end-to-end constants, and what composed them.
         depth: its curves along depth.
     """
     floor, everywhere = depth.curves.get("variance_floor"), depth.curves.get("global")
     same = floor is None or (everywhere is not None and floor.domain == everywhere.domain)
     bound = "global" if same else "variance_floor"
-    ends = [constants.get(name) for name in (bound, "lower", "jacobian")]
-    composition = work.compositions.get(bound)
+    ends = [whole.constants.get(name) for name in (bound, "lower", "jacobian")]
+    composition = whole.compositions.get(bound)
     if composition is None or "lower" not in depth.curves or len(work.program.outputs) != 1:
         return None
     if any(value is None or math.isinf(value.log) for value in ends):
