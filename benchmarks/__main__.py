@@ -1,4 +1,4 @@
-"""``python -m benchmarks [convolutions certificates bounds normalization analyze growth monitor] [--quick]``."""
+"""``python -m benchmarks [NAME ...] [--quick]``; the names are those of :data:`CHOICES`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from benchmarks.machine import use_one_thread
 
-CHOICES = ("convolutions", "certificates", "bounds", "normalization", "analyze", "growth", "monitor")
+CHOICES = ("convolutions", "certificates", "bounds", "normalization", "analyze", "growth", "monitor", "curvature")
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -352,6 +352,65 @@ def monitor(section: Section) -> str:
     return "\n\n".join([_where(section), table([*head, "CPU time", "identical"], rows), note])
 
 
+def curvature(section: Section) -> str:
+    """Return curvature beside the peers."""
+    head = [
+        "network, evaluation mode",
+        "tool",
+        "products",
+        "CPU s",
+        "per product, gradients",
+        "worst residual",
+        "largest",
+    ]
+    rows = []
+    for r in section["top"]:
+        if "error" in r:
+            rows.append([r["case"], r["tool"], "-", "-", "-", r["error"], "-"])
+            continue
+        each = "-" if r["per_product"] is None else f"{r['per_product']:.2f}"
+        count = str(r["products"] or "-")
+        rows.append(
+            [r["case"], r["tool"], count, seconds(r["cpu"]), each, f"{r['residual']:.1e}", f"{r['values'][0]:.5g}"]
+        )
+    parts = [_where(section), table(head, rows)]
+    if "training" in section:
+        head = [
+            "network, training mode",
+            "products",
+            "CPU s",
+            "worst residual",
+            "|VV'-I|",
+            "model untouched",
+            "largest",
+        ]
+        rows = [
+            [r["case"], str(r["products"]), seconds(r["cpu"]), f"{r['residual']:.1e}", f"{r['orthogonality']:.1e}",
+             "yes" if r["untouched"] else "no", f"{r['values'][0]:.5g}"]
+            for r in section["training"]
+        ]  # fmt: skip
+        parts.append(table(head, rows))
+    if "modes" in section:
+        head = ["tool, BatchNorm in training mode", "outcome", "buffers moved by", "still in training mode"]
+        rows = [
+            [r["tool"], r["outcome"], f"{r['buffers_moved_by']:.2g}", "yes" if r["still_training"] else "no"]
+            for r in section["modes"]
+        ]
+        parts.append(table(head, rows))
+    if "small" in section:
+        small = section["small"]
+        t, d, c = small["trace"], small["density"], small["condition"]
+        rows = [
+            ["trace, 60 products: 95 % interval covers", f"{100 * t['coverage']:.1f} %"],
+            ["trace, median error (Hutchinson)", f"{100 * t['median_error']:.2f} % ({100 * t['hutchinson']:.2f} %)"],
+            [f"density, {d['products']} products: distance to the spectrum", f"{d['ours']:.2e}"],
+            ["the same, plain quadrature (blurred)", f"{d['plain']:.2e} ({d['blurred']:.2e})"],
+            *([f"condition number modulo symmetries, {m}", f"{q['condition']:.6g}"] for m, q in c.items()),
+        ]
+        parts.append(table([f"{small['parameters']} parameters, dense truth", "measured"], rows))
+    return "\n\n".join(parts)
+
+
 def bounds(section: Section) -> str:
     """Return bounds beside their targets."""
     rows = []
@@ -399,6 +458,7 @@ RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "analyze": ("Whole analyses", analyze),
     "growth": ("Growth with depth and width", growth),
     "monitor": ("A monitor beside training", monitor),
+    "curvature": ("Curvature", curvature),
 }
 
 

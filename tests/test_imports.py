@@ -19,6 +19,7 @@ ORDER = (
     "linalg",
     "lipschitz",
     "geometry",
+    "curvature",
     "generalization",
     "weight_normalization",
     "analysis",

@@ -10,6 +10,8 @@ from normscope.core.finding import Finding as Finding
 from normscope.core.result import Result as Result
 from normscope.core.value import Kind as Kind
 from normscope.core.value import Value as Value
+from normscope.curvature.result import CurvatureResult as CurvatureResult
+from normscope.curvature.run import curvature as curvature
 from normscope.doctor import CheckResult as CheckResult
 from normscope.doctor import UnhealthyError as UnhealthyError
 from normscope.doctor import assert_healthy as assert_healthy

@@ -18,6 +18,7 @@ from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
 from normscope.cli.console import divert
+from normscope.cli.curvature import curvature
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
 from normscope.cli.explain import explain
@@ -49,6 +50,7 @@ app.command("audit")(audit)
 app.command("explain")(explain)
 app.command("extremal")(extremal)
 app.command("complexity")(complexity)
+app.command("curvature")(curvature)
 app.command("decompose")(decompose)
 app.command("report")(report)
 app.command("reproduce")(reproduce)

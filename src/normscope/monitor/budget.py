@@ -113,7 +113,7 @@ class Preset:
 PRESETS = {
     "economy": Preset(_WEIGHTS, 0.02, 20),
     "standard": Preset((*_WEIGHTS, *_GRADIENT), 0.05, 10),
-    "full": Preset((*_WEIGHTS, *_GRADIENT, "landscape"), 0.5, 10, certify=10),
+    "full": Preset((*_WEIGHTS, *_GRADIENT, "landscape", "curvature"), 0.5, 10, certify=10),
 }
 
 

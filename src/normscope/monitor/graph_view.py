@@ -20,7 +20,7 @@ from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
-from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.graph.objective import LossFunction, probe_loss
 from normscope.monitor.view import (
     Layer,
     Look,
@@ -203,10 +203,15 @@ class GraphView:
         return tuple(Normalizer(self._sites.get(s.node, s.owner or s.node), s) for s in self._walk().sites)
 
     def look(
-        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+        self,
+        *,
+        gradient: bool = False,
+        curved: bool = False,
+        statistics: bool = True,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> Look:
         """Run the graph over the probe batch."""
-        wanted = {n for n, p in self.model.named_parameters() if p.requires_grad} if gradient else set()
+        wanted = {n for n, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
         leaves = trained(self.parameters() | dict(parameters or {}), wanted)
         first = _first_names(self.model)
         tied = {name: leaves[first[name]] for name in self._names if name in first}
@@ -216,13 +221,14 @@ class GraphView:
             for name, site in self._watch.get(node.name, ()):
                 _see(look, name, site, value)
 
-        with torch.set_grad_enabled(gradient), sdpa_kernel(SDPBackend.MATH):
+        with torch.set_grad_enabled(gradient or curved), sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
             found = run(self.graph, self._live() | tied, inputs, visit if statistics else None)
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
             look.outputs = dict(zip(names, found, strict=True))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
-            look.gradients = gradients_of(look.loss, leaves) if gradient else {}
+            look.gradients = gradients_of(look.loss, leaves, curved=curved) if gradient or curved else {}
+            look.leaves = leaves if curved else {}
         return look
 
 

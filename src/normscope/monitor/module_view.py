@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,10 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from normscope.core.errors import CaptureError
+from normscope.curvature.backends import twice_differentiable
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
-from normscope.monitor.objective import LossFunction, probe_loss
+from normscope.graph.objective import LossFunction, probe_loss
 from normscope.monitor.view import (
     Layer,
     Look,
@@ -119,13 +121,19 @@ class ModuleView:
         return tuple(found)
 
     def look(
-        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+        self,
+        *,
+        gradient: bool = False,
+        curved: bool = False,
+        statistics: bool = True,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> Look:
         """Run the model over the probe batch; hooks live as long as the pass."""
         look = Look()
         shapes: dict[str, tuple[int, ...]] = {}
-        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient else set()
-        with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient):
+        wanted = {name for name, p in self.model.named_parameters() if p.requires_grad} if gradient or curved else set()
+        second = twice_differentiable(self.model) if curved else contextlib.nullcontext()
+        with untouched(self.model, *self.inputs), torch.set_grad_enabled(gradient or curved), second:
             leaves = trained(self.parameters() | dict(parameters or {}), wanted)
             buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
             self._set_modes()
@@ -139,7 +147,8 @@ class ModuleView:
             self._shapes = shapes  # of the modules this pass reached, and no others
             look.outputs = dict(outputs_of(result))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)
-            look.gradients = gradients_of(look.loss, leaves) if gradient else {}
+            look.gradients = gradients_of(look.loss, leaves, curved=curved) if gradient or curved else {}
+            look.leaves = leaves if curved else {}
         return look
 
     def _set_modes(self) -> None:

@@ -16,15 +16,16 @@ from torch import Tensor, nn
 from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Value, json_number
+from normscope.graph.objective import LossFunction
 from normscope.monitor.budget import Budget, preset_of
 from normscope.monitor.facts import run_facts
-from normscope.monitor.objective import LossFunction, OwnNumbers
 from normscope.monitor.outlets import Outlets
 from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
 from normscope.monitor.quantities import QUANTITIES, descriptions
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
+from normscope.monitor.scalars import OwnNumbers
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.training_objects import is_first_process, learning_rates, optimizers_of, unwrapped
 from normscope.monitor.view import View

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from normscope.core.environment import restore_rng, rng_state
 from normscope.core.errors import CaptureError, InputError
 from normscope.graph.inputs import ModelInputs, as_inputs, check_runs
+from normscope.graph.objective import LossFunction
 from normscope.graph.signature import signature_of
 from normscope.monitor.graph_view import GraphView
 from normscope.monitor.module_view import ModuleView
-from normscope.monitor.objective import LossFunction
 from normscope.monitor.view import View
 
 

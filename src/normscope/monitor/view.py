@@ -62,6 +62,7 @@ class Look:
         floors: least spread of each group before normalizers that use the statistics of their input.
         activations: per-channel variance before each activation.
         gradients: of the loss, by parameter; empty if they were not asked for.
+        leaves: the parameters that gradients with a graph are functions of; empty unless such were asked for.
     """
 
     outputs: dict[str, Tensor] = field(default_factory=dict)
@@ -70,6 +71,7 @@ class Look:
     floors: dict[str, Tensor] = field(default_factory=dict)
     activations: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
+    leaves: dict[str, Tensor] = field(default_factory=dict)
 
 
 class View(Protocol):
@@ -96,12 +98,18 @@ class View(Protocol):
         ...
 
     def look(
-        self, *, gradient: bool = False, statistics: bool = True, parameters: Mapping[str, Tensor] | None = None
+        self,
+        *,
+        gradient: bool = False,
+        curved: bool = False,
+        statistics: bool = True,
+        parameters: Mapping[str, Tensor] | None = None,
     ) -> Look:
         """Run over the probe batch.
 
         Args:
             gradient: also differentiate the loss with respect to the parameters that are trained.
+            curved: keep the graph of the gradient, so that it can be differentiated again.
             statistics: also collect variances.
             parameters: values in the place of live ones.
         """
@@ -163,8 +171,13 @@ def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Ten
     return {name: value.detach().requires_grad_(name in wanted) for name, value in parameters.items()}
 
 
-def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor], *, curved: bool = False) -> dict[str, Tensor]:
     """Return the gradient of a loss with respect to leaves; those it does not depend on are left out.
+
+    Args:
+        loss: the loss, or nothing.
+        leaves: the parameters.
+        curved: keep the graph of the gradient.
 
     >>> w = torch.tensor([3.0], requires_grad=True)
     >>> gradients_of((w * w).sum(), {"w": w})["w"].tolist()
@@ -173,8 +186,9 @@ def gradients_of(loss: Tensor | None, leaves: Mapping[str, Tensor]) -> dict[str,
     if loss is None or not loss.requires_grad:
         return {}
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.requires_grad}
-    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
-    return {name: value.detach() for name, value in zip(wanted, found, strict=True) if value is not None}
+    found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True, create_graph=curved)
+    pairs = zip(wanted, found, strict=True)
+    return {name: value if curved else value.detach() for name, value in pairs if value is not None}
 
 
 def outputs_of(value: Any) -> list[tuple[str, Tensor]]:

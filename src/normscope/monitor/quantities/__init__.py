@@ -5,6 +5,7 @@ from __future__ import annotations
 from normscope.monitor.quantities.angle import AngularUpdates
 from normscope.monitor.quantities.certified import DESCRIPTIONS
 from normscope.monitor.quantities.chain import ChainEstimate
+from normscope.monitor.quantities.curvature import LargestCurvature
 from normscope.monitor.quantities.effective_rate import EffectiveRates
 from normscope.monitor.quantities.folded import FoldedNorms
 from normscope.monitor.quantities.gradient import Gradients
@@ -24,7 +25,8 @@ QUANTITIES: dict[str, type[Quantity]] = {
     kind.name: kind
     for kind in (
         ProbeLoss, Margins, Variances, MinimumNorms, EffectiveRates, AngularUpdates, SpectralNorms, FoldedNorms,
-        InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness, WeightNormTheory,
+        InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness, LargestCurvature,
+        WeightNormTheory,
     )
 }  # fmt: skip
 

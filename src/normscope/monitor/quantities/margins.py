@@ -6,7 +6,7 @@ import torch
 
 from normscope.core.value import Kind
 from normscope.generalization.margins import margins
-from normscope.monitor.objective import class_scores
+from normscope.graph.objective import class_scores
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
 

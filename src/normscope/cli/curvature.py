@@ -1,0 +1,133 @@
+"""``normscope curvature``: eigenvalues, trace and condition of the Hessian, in the mode people train in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from normscope.cli.analyze import checked_device
+from normscope.cli.console import STOPPED, Stages, aside, guarded, show
+from normscope.cli.loading import Named, load
+from normscope.cli.options import (
+    MODEL,
+    DataName,
+    DataRoot,
+    Device,
+    Everything,
+    Json,
+    Normalize,
+    Quiet,
+    Seed,
+    Split,
+    WeightsFile,
+)
+from normscope.cli.specification import checked_file, checked_folder, split_commas, writing
+from normscope.core.errors import InputError
+
+if TYPE_CHECKING:
+    from normscope.curvature.result import CurvatureResult
+
+FILE = "curvature.json"
+
+
+@guarded
+def curvature(
+    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    data: DataName = None,
+    weights: WeightsFile = None,
+    data_root: DataRoot = None,
+    split: Split = "train",
+    limit: Annotated[int, typer.Option(min=2, help="Use at most this many samples.")] = 256,
+    normalize: Normalize = None,
+    mode: Annotated[
+        str, typer.Option(help="What BatchNorm does: batch (as in training), running (as in evaluation), frozen-batch.")
+    ] = "batch",
+    matrix: Annotated[str, typer.Option(help="hessian, ggn, fisher or empirical-fisher.")] = "hessian",
+    parameters: Annotated[str | None, typer.Option(help="Only these parameters: patterns, with commas.")] = None,
+    top: Annotated[int, typer.Option(min=1, help="How many of the largest eigenvalues.")] = 5,
+    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest.")] = 1,
+    tolerance: Annotated[float, typer.Option(min=0.0, help="Relative residual of an eigenvalue.")] = 1e-5,
+    max_products: Annotated[int, typer.Option(min=1, help="The most products for eigenvalues.")] = 300,
+    probes: Annotated[int, typer.Option(min=0, help="Random vectors for the trace.")] = 20,
+    density: Annotated[int, typer.Option(min=0, help="Random vectors for the density of eigenvalues.")] = 0,
+    quotient: Annotated[
+        bool | None, typer.Option("--quotient/--no-quotient", help="Spectrum and condition number modulo symmetries.")
+    ] = None,
+    modes: Annotated[bool, typer.Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness family.")] = False,
+    radius: Annotated[float, typer.Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
+    rate: Annotated[float | None, typer.Option(min=0.0, help="Learning rate, for the stability threshold.")] = None,
+    momentum: Annotated[float, typer.Option(min=0.0, help="Momentum in use.")] = 0.0,
+    masks: Annotated[int, typer.Option(min=0, help="Fixed dropout masks to average over; 0 for none.")] = 0,
+    batch: Annotated[int, typer.Option(min=2, help="Samples of a batch; BatchNorm sees each batch as a whole.")] = 128,
+    double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
+    seed: Seed = 0,
+    device: Device = None,
+    out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
+    json: Json = False,
+    quiet: Quiet = False,
+    everything: Everything = False,
+) -> None:
+    """Measure the curvature of the loss of MODEL on labelled --data, and write curvature.json.
+
+    Eigenvalues with residuals, trace with an interval, per layer; what the scale symmetries of normalized weights
+    explain; what has not converged is marked. Ctrl-C keeps what is known.
+    """
+    if data is None:
+        raise typer.BadParameter("Expected labelled data.", param_hint="--data")
+    target = checked_file(checked_folder(out) / FILE)
+    chosen: dict[str, Any] = {
+        "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
+        "tolerance": tolerance, "max_products": max_products, "probes": probes, "density": density,
+        "quotient": quotient, "modes": modes, "sharpness": sharpness or rate is not None,
+        "radius": radius, "rate": rate or None, "momentum": momentum, "masks": masks, "batch": batch, "seed": seed,
+    }  # fmt: skip
+    named = Named(model, weights, data, data_root, split, limit, normalize, None)
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+        result = run(named, chosen, stages, device=device, double=double)
+    with writing(target):
+        result.save(target)
+    if json:
+        print(result.to_json())
+    elif not quiet:
+        from normscope.report.curvature import curvature_sections
+
+        show(curvature_sections(result, everything=everything))
+        print(f"\nwritten: {target}")
+    if result.stopped:
+        raise SystemExit(STOPPED)
+
+
+def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | None, double: bool) -> CurvatureResult:
+    """Load model and data, and measure.
+
+    Args:
+        named: model and data.
+        chosen: fields of :class:`normscope.curvature.run.Settings`.
+        stages: called with a line of text at each step.
+        device: where to compute.
+        double: compute in float64.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong.
+    """
+    stages("loading torch")
+    import torch
+
+    from normscope.curvature.run import curvature as measured
+
+    checked_device(device)
+    loaded = load(named, chosen["seed"], stages)
+    if loaded.data is None:
+        raise InputError("Expected labelled data.")
+    inputs, labels = loaded.data.tensors()
+    if labels is None:
+        raise InputError(f"Expected labelled data, but {named.data} has no labels.")
+    model = loaded.model if device is None else loaded.model.to(device)
+    with loaded.home.open():
+        return measured(
+            model, (inputs, labels), name=named.model, progress=stages,
+            dtype=torch.float64 if double else None, **chosen,
+        )  # fmt: skip

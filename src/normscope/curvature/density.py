@@ -1,0 +1,126 @@
+"""The density of eigenvalues: known zeros and eigenpairs exactly, the rest by stochastic Lanczos quadrature."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.stats import wasserstein_distance
+from torch import Tensor
+
+from normscope.curvature.directions import Directions
+from normscope.linalg.accumulated import orthogonalized
+from normscope.linalg.quadrature import Quadrature, lanczos_quadrature
+from normscope.linalg.thick_restart import Eigenpairs
+
+Apply = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Density:
+    r"""The distribution of eigenvalues of a symmetric matrix of ``dimension`` rows.
+
+    .. math:: \phi = \frac{r}{D} \delta_0 + \frac1D \sum_{i \le k} \delta_{\lambda_i} + \frac{D-r-k}{D} \phi_{rest}
+
+    Attributes:
+        dimension: ``D``.
+        zeros: ``r``, directions in which the matrix is known to vanish.
+        pairs: eigenvalues that are known.
+        rules: one quadrature rule per probe for the rest.
+    """
+
+    dimension: int
+    zeros: int
+    pairs: np.ndarray
+    rules: tuple[Quadrature, ...]
+
+    @property
+    def rest(self) -> float:
+        """Return the share of the eigenvalues that is estimated."""
+        return max(0.0, 1.0 - (self.zeros + len(self.pairs)) / self.dimension)
+
+    def atoms(self, probe: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Return places and masses, which sum to one; of one probe, or of all together."""
+        rules = self.rules if probe is None else (self.rules[probe],)
+        places = [np.zeros(1), self.pairs, *(rule.nodes for rule in rules)]
+        masses = [np.array([self.zeros / self.dimension]), np.full(len(self.pairs), 1.0 / self.dimension)]
+        masses += [self.rest * rule.weights / len(rules) for rule in rules]
+        return np.concatenate(places), np.concatenate(masses)
+
+    def share(self, low: float, high: float) -> tuple[float, float]:
+        """Return the share of eigenvalues in ``[low, high]`` and its standard error over probes."""
+        found = []
+        for probe in range(max(1, len(self.rules))):
+            places, masses = self.atoms(probe if self.rules else None)
+            found.append(float(masses[(places >= low) & (places <= high)].sum()))
+        error = float(np.std(found, ddof=1) / np.sqrt(len(found))) if len(found) > 1 else 0.0
+        return float(np.mean(found)), error
+
+    def quantile(self, q: float) -> float:
+        """Return the eigenvalue below which a share ``q`` lies."""
+        places, masses = self.atoms()
+        order = np.argsort(places)
+        reached = np.searchsorted(np.cumsum(masses[order]), q - 1e-12)
+        return float(places[order][min(int(reached), len(order) - 1)])
+
+    def smoothed(self, grid: np.ndarray, width: float) -> tuple[np.ndarray, np.ndarray]:
+        """Return the density blurred by a Gaussian on a grid, and its standard error over probes."""
+        curves = []
+        for probe in range(max(1, len(self.rules))):
+            places, masses = self.atoms(probe if self.rules else None)
+            bumps = np.exp(-0.5 * ((grid[:, None] - places[None, :]) / width) ** 2) / (width * np.sqrt(2 * np.pi))
+            curves.append(bumps @ masses)
+        error = np.std(curves, axis=0, ddof=1) / np.sqrt(len(curves)) if len(curves) > 1 else np.zeros_like(grid)
+        return np.mean(curves, axis=0), error
+
+    def distance(self, eigenvalues: np.ndarray) -> float:
+        """Return the Wasserstein-1 distance to the distribution of given eigenvalues."""
+        places, masses = self.atoms()
+        return float(wasserstein_distance(places, eigenvalues, masses))
+
+
+def spectral_density(
+    apply: Apply,
+    start: Tensor,
+    *,
+    steps: int = 30,
+    probes: int = 4,
+    directions: Directions | None = None,
+    pairs: Eigenpairs | None = None,
+    seed: int = 0,
+) -> Density:
+    """Return the density of eigenvalues from ``steps * probes`` products.
+
+    Args:
+        apply: multiplies a vector by the symmetric matrix.
+        start: a vector of the right size, dtype and device; its content does not matter.
+        steps: Lanczos steps of each probe.
+        probes: random vectors.
+        directions: directions known to be flat, which become the atom at zero.
+        pairs: eigenpairs that are known; only those that have converged are used.
+        seed: of the probes.
+
+    >>> d = torch.cat([torch.zeros(90), torch.ones(10)]).double()
+    >>> found = spectral_density(lambda v: d * v, d, steps=5, probes=8)
+    >>> round(found.share(0.5, 2.0)[0], 1)
+    0.1
+    """
+    known = start[:0].reshape(0, start.numel())
+    values = np.zeros(0)
+    if pairs is not None and bool(pairs.converged.any()):
+        chosen = torch.as_tensor(pairs.converged, device=start.device)
+        known, values = pairs.vectors[chosen], pairs.values[pairs.converged]
+
+    def project(vector: Tensor) -> Tensor:
+        inside = vector if directions is None else directions.project(vector)
+        return orthogonalized(inside.clone(), known) if len(known) else inside
+
+    rules = []
+    for probe in range(probes):
+        generator = torch.Generator().manual_seed(1000 * seed + probe)
+        random = torch.randn(start.numel(), generator=generator, dtype=torch.float64).to(start)
+        rules.append(lanczos_quadrature(apply, random, steps, project=project))
+    zeros = 0 if directions is None else directions.count
+    return Density(start.numel(), zeros, values, tuple(rules))

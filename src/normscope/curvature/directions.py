@@ -1,0 +1,119 @@
+"""Directions in which the loss is known not to change: scalings of groups of weights, and given generators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.curvature.problem import Problem
+from normscope.linalg.accumulated import length, orthogonalized
+
+#: Generators that differ from a combination of earlier ones by less than this are not counted.
+INDEPENDENT = 1e-9
+
+
+class Directions:
+    r"""Symmetry directions of a point: the span of scalings :math:`w_g` of groups of weights and of other generators.
+
+    Groups have no parameter in common, so the projection along all of them costs as much as one inner product.
+
+    Args:
+        point: the parameters as one vector.
+        groups: the number of the group of every parameter, -1 for none.
+        generators: further directions, one a row.
+
+    Attributes:
+        count: dimension of the span.
+        scales: number of groups.
+
+    >>> found = Directions(torch.tensor([3.0, 4.0, 1.0]), torch.tensor([0, 0, -1]))
+    >>> found.count, found.project(torch.ones(3, dtype=torch.float64)).round(decimals=6).tolist()
+    (1, [0.16, -0.12, 1.0])
+    """
+
+    def __init__(self, point: Tensor, groups: Tensor | None = None, generators: Tensor | None = None) -> None:
+        places = torch.full((point.numel(),), -1, device=point.device) if groups is None else groups.to(point.device)
+        _, self.groups = torch.unique(places, return_inverse=True)
+        inside = places >= 0
+        squares = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=point.device)
+        squares.index_add_(0, self.groups, torch.where(inside, point.double().square(), 0.0))
+        lengths = squares.sqrt()[self.groups]
+        #: Whether each parameter is in a group that is not zero.
+        self.inside = inside & (lengths > 0)
+        self.unit = torch.where(self.inside, point.double() / lengths, 0.0)
+        #: Length of the group that each parameter is in, 1 for those in none: sphere coordinates.
+        self.lengths = torch.where(self.inside, lengths, 1.0)
+        self.scales = int((squares > 0).sum())
+        self.rest = self._independent(generators, point)
+        self.count = self.scales + len(self.rest)
+
+    def _independent(self, generators: Tensor | None, point: Tensor) -> Tensor:
+        """Return an orthonormal basis of what generators add to the scalings."""
+        rows: list[Tensor] = []
+        for row in () if generators is None else generators.double():
+            if row.shape != point.shape:
+                raise InputError(f"Expected generators of {point.numel()} entries, got {row.numel()}.")
+            norm = length(row)
+            left = self._without_scales(row / norm) if norm else row
+            left = orthogonalized(left.clone(), torch.stack(rows)) if rows else left
+            if length(left) > INDEPENDENT:
+                rows.append(left / length(left))
+        return torch.stack(rows) if rows else torch.zeros(0, point.numel(), dtype=torch.float64, device=point.device)
+
+    def _without_scales(self, vector: Tensor) -> Tensor:
+        """Return a vector without its components along the scalings, in float64."""
+        wide = vector.double()
+        along = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=wide.device)
+        along.index_add_(0, self.groups, self.unit * wide)
+        return wide - self.unit * along[self.groups]
+
+    def project(self, vector: Tensor) -> Tensor:
+        """Return a vector without its components along the directions."""
+        if not self.count:
+            return vector
+        left = self._without_scales(vector)
+        if len(self.rest):
+            left = left - (self.rest @ left) @ self.rest
+        return left.to(vector.dtype)
+
+    def on_sphere(self, vector: Tensor) -> Tensor:
+        r"""Return :math:`D_w v`: coordinates in which every group lies on the unit sphere."""
+        return (self.lengths * vector.double()).to(vector.dtype)
+
+    def basis(self) -> Tensor:
+        """Return an orthonormal basis of the span, one vector a row, in float64; meant for small problems."""
+        rows = []
+        for number in torch.unique(self.groups[self.inside]).tolist():
+            rows.append(torch.where(self.groups == number, self.unit, 0.0))
+        scalings = torch.stack(rows) if rows else self.rest[:0]
+        return torch.cat([scalings, self.rest])
+
+
+def row_groups(problem: Problem, rows: Mapping[str, int] | Sequence[str]) -> Tensor:
+    """Return group numbers for parameters of which every output (row, filter, neuron) is a group of its own.
+
+    Args:
+        problem: the loss.
+        rows: names of parameters; as a mapping, with the number of equal groups their first axis is cut into.
+
+    Raises:
+        InputError: if a name is no chosen parameter, or its rows cannot be cut so.
+    """
+    wanted = dict(rows) if isinstance(rows, Mapping) else dict.fromkeys(rows, 0)
+    places = torch.full((problem.dimension,), -1, device=problem.device)
+    at = 0
+    known = {block.name: block for block in problem.blocks}
+    for name, count in wanted.items():
+        if name not in known:
+            raise InputError(f"Unknown parameter {name!r} for a scale group.")
+        block = known[name]
+        number = count or block.shape[0]
+        if block.shape.numel() % number:
+            raise InputError(f"{name} of shape {tuple(block.shape)} cannot be cut into {number} groups.")
+        each = torch.arange(number, device=problem.device) + at
+        places[block.place] = each.repeat_interleave(block.shape.numel() // number)
+        at += number
+    return places

@@ -1,0 +1,303 @@
+"""A loss as a function of a model's parameters on fixed data, in a fixed mode: what curvature is the curvature of."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError, NonFiniteError, listed
+from normscope.curvature.backends import twice_differentiable
+from normscope.curvature.batch_norm import BatchNormMode
+from normscope.graph.capture import tensors_in
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs, iterate
+from normscope.graph.objective import LossFunction, Outputs, prediction, probe_loss
+from normscope.graph.statefulness import evaluating
+
+
+@dataclass(frozen=True)
+class Block:
+    """One parameter as a part of the vector of all.
+
+    Attributes:
+        name: of the parameter.
+        shape: its shape.
+        place: where it stands in the vector.
+    """
+
+    name: str
+    shape: torch.Size
+    place: slice
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of the loss: a batch under one fixed set of dropout masks.
+
+    Attributes:
+        inputs: the batch, with labels.
+        share: its share of all samples.
+        seed: of the dropout masks.
+    """
+
+    inputs: ModelInputs
+    share: float
+    seed: int
+
+
+class Problem:
+    r"""The loss :math:`L(w) = \sum_b s_b L_b(w)`, a mean over batches weighted by their sizes.
+
+    Use it as a context manager: inside, the model may be run; afterwards it is as it was. A batch is never split, since
+    BatchNorm in batch mode makes it one input.
+
+    Args:
+        model: the network; nothing of it is changed.
+        data: batches with labels, as :func:`normscope.graph.inputs.iterate` takes them.
+        loss: the loss ``f(outputs, labels)``; by default the model's own, cross-entropy for class numbers, or the mean
+            squared error for numbers.
+        mode: what BatchNorm does: ``batch`` (as in training), ``running`` (as in evaluation) or ``frozen-batch``.
+        parameters: name patterns such as ``layer1.*``; by default every parameter that requires a gradient.
+        masks: how many fixed dropout masks the loss is averaged over; 0 switches dropout off.
+        batch: the size of batches that tensors and datasets are cut into.
+        limit: how many samples to use, at most.
+        dtype: compute in this precision instead of the model's own.
+        seed: of dropout masks.
+
+    Raises:
+        InputError: if no parameter matches, there are no labels to take a loss of, or an argument is out of range.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> with Problem(model, (torch.ones(4, 2), torch.zeros(4, 1))) as problem:
+    ...     round(problem.value(torch.tensor([1.0, 1.0])), 6), problem.dimension
+    (4.0, 2)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Any,
+        loss: LossFunction | None = None,
+        *,
+        mode: str = "batch",
+        parameters: str | Sequence[str] | None = None,
+        masks: int = 0,
+        batch: int = 128,
+        limit: int | None = None,
+        dtype: torch.dtype | None = None,
+        seed: int = 0,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"Expected a Module, got {type(model).__name__}.")
+        if masks < 0:
+            raise InputError(f"Expected a number of dropout masks of at least 0, got {masks}.")
+        BatchNormMode(mode)  # an unknown mode is refused before anything runs
+        self.model, self.loss, self.mode, self.masks, self.seed = model, loss, mode, masks, seed
+        self.terms = _terms(data, model, batch, limit, max(1, masks), seed)
+        self.samples = sum(term.inputs.batch for term in self.terms) // max(1, masks)
+        named = dict(model.named_parameters())
+        chosen = _chosen(named, parameters)
+        first = next(iter(chosen.values()))
+        self.dtype, self.device = dtype or first.dtype, first.device
+        self.blocks: tuple[Block, ...] = tuple(_blocks(chosen))
+        self.dimension = self.blocks[-1].place.stop
+        self._cast = dtype is not None
+        self._values = {name: self._as(p.detach()) for name, p in named.items()}
+        self._buffers = {name: self._as(b.detach()) for name, b in model.named_buffers()}
+        if self._cast:
+            self.terms = tuple(replace(term, inputs=_cast(term.inputs, self.dtype)) for term in self.terms)
+        self._stack: contextlib.ExitStack | None = None
+
+    def _as(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in the precision that was asked for."""
+        return tensor.to(self.dtype) if self._cast and tensor.is_floating_point() else tensor
+
+    def __enter__(self) -> Problem:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(untouched(self.model))
+            stack.enter_context(twice_differentiable(self.model))
+            stack.enter_context(BatchNormMode(self.mode))
+            evaluating(self.model)
+            if self.masks:
+                self.model.train()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        assert self._stack is not None
+        self._stack.__exit__(*error)
+        self._stack = None
+
+    def point(self) -> Tensor:
+        """Return the parameters as they are, as one vector."""
+        return self.flat({block.name: self._values[block.name] for block in self.blocks})
+
+    def flat(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """Return tensors by name of parameter as one vector; what is missing is zero."""
+        found = torch.zeros(self.dimension, dtype=self.dtype, device=self.device)
+        for block in self.blocks:
+            if block.name in tensors:
+                found[block.place] = tensors[block.name].detach().reshape(-1).to(found)
+        return found
+
+    def split(self, vector: Tensor) -> dict[str, Tensor]:
+        """Return the parts of a vector by name of parameter, as views."""
+        return {block.name: vector[block.place].view(block.shape) for block in self.blocks}
+
+    def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Outputs:
+        """Run the model on one term with these parameters in the place of its own."""
+        buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
+        torch.manual_seed(term.seed)
+        arguments = self._values | dict(parameters) | buffers
+        found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
+        return dict(tensors_in(found))
+
+    def loss_of(self, outputs: Outputs, term: Term) -> Tensor:
+        """Return the loss of outputs.
+
+        Raises:
+            InputError: if there is none: no labels and no loss of the model's own.
+        """
+        value = probe_loss(outputs, term.inputs.labels, self.loss)
+        if value is None:
+            raise InputError("Expected labelled data or a loss; pass (inputs, labels) or loss=f(outputs).")
+        return value
+
+    def prediction(self, outputs: Outputs) -> Tensor:
+        """Return the output that the loss compares with labels."""
+        return prediction(outputs)
+
+    def leaves(self, vector: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the parameters as leaves to differentiate with respect to."""
+        if vector is None:
+            values = {block.name: self._values[block.name].detach() for block in self.blocks}
+        else:
+            values = self.split(vector.detach().to(self.dtype))
+        return {name: value.requires_grad_(True) for name, value in values.items()}
+
+    def value(self, vector: Tensor | None = None) -> float:
+        """Return the loss at a vector of parameters."""
+        with torch.no_grad():
+            leaves = {name: leaf.detach() for name, leaf in self.leaves(vector).items()}
+            return sum(
+                term.share * float(self.loss_of(self.outputs(leaves, term), term).double()) for term in self.terms
+            )
+
+    def gradient(self, vector: Tensor | None = None) -> tuple[float, Tensor]:
+        """Return the loss and its gradient at a vector of parameters, summed over terms in float64.
+
+        Raises:
+            NonFiniteError: if the loss is NaN or infinite.
+        """
+        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
+        value = 0.0
+        for term in self.terms:
+            leaves = self.leaves(vector)
+            loss = self.loss_of(self.outputs(leaves, term), term)
+            parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+            value += term.share * float(loss.detach().double())
+            total += term.share * self.flatten(parts).double()
+        if not torch.isfinite(torch.tensor(value)):
+            raise NonFiniteError(f"The loss is {value}: curvature needs a finite loss.")
+        return value, total.to(self.dtype)
+
+    def parts(self, vector: Tensor) -> list[Tensor]:
+        """Return the parts of a vector, or of several in rows, in the shapes of the parameters."""
+        return [vector[..., block.place].reshape(*vector.shape[:-1], *block.shape) for block in self.blocks]
+
+    def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None) -> Tensor:
+        """Return one tensor per block as one vector; a missing one is zero.
+
+        Args:
+            parts: one per block; of several vectors at once, stacked.
+            like: a vector, or several in rows, whose shape the result has.
+        """
+        rows = () if like is None else tuple(like.shape[:-1])
+        pieces = [
+            torch.zeros(*rows, block.shape.numel(), dtype=self.dtype, device=self.device)
+            if part is None
+            else part.detach().reshape(*rows, -1)
+            for block, part in zip(self.blocks, parts, strict=True)
+        ]
+        return torch.cat(pieces, dim=-1)
+
+
+def _terms(data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int) -> tuple[Term, ...]:
+    """Return the batches of the data, each under every mask."""
+    batches: list[ModelInputs] = []
+    for inputs in _limited(iterate(data, model, batch=batch), limit):
+        batches.append(inputs)
+    total = sum(inputs.batch for inputs in batches)
+    if not total:
+        raise InputError("Expected at least one sample.")
+    return tuple(Term(inputs, inputs.batch / total / masks, seed + mask) for inputs in batches for mask in range(masks))
+
+
+def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:
+    """Yield batches up to a number of samples; the last one is cut."""
+    left = limit
+    for inputs in batches:
+        if left is not None and inputs.batch > left:
+            inputs = cut(inputs, left)
+        yield inputs
+        if left is not None:
+            left -= inputs.batch
+            if left <= 0:
+                return
+
+
+def cut(inputs: ModelInputs, count: int) -> ModelInputs:
+    """Return the first samples of a batch.
+
+    >>> cut(ModelInputs((torch.zeros(4, 3),), {}, torch.zeros(4)), 2).batch
+    2
+    """
+    size = inputs.batch
+
+    def shorter(value: Any) -> Any:
+        return value[:count] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
+
+    kwargs = {name: shorter(value) for name, value in inputs.kwargs.items()}
+    return ModelInputs(tuple(map(shorter, inputs.args)), kwargs, shorter(inputs.labels))
+
+
+def _cast(inputs: ModelInputs, dtype: torch.dtype) -> ModelInputs:
+    """Return a batch with its floating tensors in another precision."""
+
+    def cast(value: Any) -> Any:
+        return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+    kwargs = {name: cast(value) for name, value in inputs.kwargs.items()}
+    return ModelInputs(tuple(map(cast, inputs.args)), kwargs, cast(inputs.labels))
+
+
+def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | None) -> dict[str, Tensor]:
+    """Return the parameters that patterns select.
+
+    Raises:
+        InputError: if a pattern matches none, or a chosen parameter is not a floating tensor.
+    """
+    if patterns is None:
+        found = {name: p for name, p in named.items() if p.requires_grad and p.is_floating_point()}
+        if not found:
+            raise InputError("Expected a model with trainable parameters; it has none.")
+        return dict(found)
+    wanted = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for pattern in wanted:
+        if not fnmatch.filter(named, pattern):
+            raise InputError(f"No parameter matches {pattern!r}. The model has: {listed(list(named))}.")
+    return {name: p for name, p in named.items() if any(fnmatch.fnmatch(name, pattern) for pattern in wanted)}
+
+
+def _blocks(chosen: Mapping[str, Tensor]) -> Iterator[Block]:
+    """Yield the parameters one after the other."""
+    at = 0
+    for name, parameter in chosen.items():
+        yield Block(name, parameter.shape, slice(at, at + parameter.numel()))
+        at += parameter.numel()

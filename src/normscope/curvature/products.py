@@ -1,0 +1,219 @@
+"""Products of a vector with the Hessian, the Gauss-Newton matrix or a Fisher matrix of a loss."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.curvature.problem import Problem, Term
+
+#: Matrices that can be multiplied by.
+MATRICES = ("hessian", "ggn", "fisher", "empirical-fisher")
+#: Ways of computing a product.
+WAYS = ("retained", "recompute", "linearize")
+#: Vectors that are multiplied at once where a dense matrix is built.
+TOGETHER = 32
+#: The most that a linearized product may differ from one by double backward, relative.
+AGREEMENT = 1e-5
+
+Product = Callable[[Tensor], Tensor]
+
+
+class Products:
+    r"""A curvature matrix of a problem, as something to multiply vectors by.
+
+    ``hessian`` is :math:`\nabla^2 L`. ``ggn`` is :math:`J^T H_\ell J` with ``J`` the Jacobian of the outputs and
+    :math:`H_\ell` the Hessian of the loss in the outputs. ``fisher`` is the Fisher matrix of the model's distribution,
+    which for cross-entropy and squared error is the Gauss-Newton matrix. ``empirical-fisher`` is
+    :math:`\frac1N \sum_n g_n g_n^T` with the gradients of single samples, for a loss that is a mean over samples.
+
+    Args:
+        problem: the loss, entered as a context.
+        matrix: one of :data:`MATRICES`.
+        way: ``retained`` keeps the graph of the gradient, ``recompute`` builds it anew for each product with less
+            memory, ``linearize`` records the derivative of the gradient once, which pays after about 100 products.
+
+    Attributes:
+        count: products made so far.
+
+    Raises:
+        InputError: if the matrix or the way is unknown, or does not exist for this loss.
+
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> with Problem(model, (torch.eye(2), torch.zeros(2, 1))) as problem:
+    ...     Products(problem)(torch.tensor([1.0, 0.0])).tolist()
+    [1.0, 0.0]
+    """
+
+    def __init__(self, problem: Problem, matrix: str = "hessian", way: str = "retained") -> None:
+        if matrix not in MATRICES:
+            raise InputError(f"Unknown matrix {matrix!r}. Known matrices: {', '.join(MATRICES)}.")
+        if way not in WAYS:
+            raise InputError(f"Unknown way {way!r}. Known ways: {', '.join(WAYS)}.")
+        if matrix == "fisher" and problem.loss is not None:
+            raise InputError("The Fisher matrix needs a likelihood: use ggn or empirical-fisher with your own loss.")
+        self.problem, self.matrix, self.way, self.count = problem, matrix, way, 0
+        self._kept: list[Product] | None = None
+        if way == "linearize":
+            self._kept = self._linearized() if matrix == "hessian" else None
+            self.way = "linearize" if self._kept else "retained"
+        if self.way == "retained":
+            self._kept = [self._build(term) for term in problem.terms]
+
+    @property
+    def dimension(self) -> int:
+        """Return the size of the matrix."""
+        return self.problem.dimension
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Multiply a vector; terms are added in float64."""
+        self.count += 1
+        return self._sum(vector.to(self.problem.dtype))
+
+    def _sum(self, vector: Tensor) -> Tensor:
+        """Multiply one vector, or several in rows."""
+        terms = self.problem.terms
+        if len(terms) == 1:
+            return self._product(0)(vector)
+        total = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
+        for place, term in enumerate(terms):
+            total += term.share * self._product(place)(vector).double()
+        return total.to(vector.dtype)
+
+    def _product(self, place: int) -> Product:
+        """Return the product of one term."""
+        return self._build(self.problem.terms[place]) if self._kept is None else self._kept[place]
+
+    def _build(self, term: Term) -> Product:
+        """Record what one term's products need."""
+        return self._hessian(term) if self.matrix == "hessian" else self._through_outputs(term)
+
+    def _hessian(self, term: Term) -> Product:
+        """Record the gradient as a function of the parameters: its backward pass is the product."""
+        problem = self.problem
+        leaves = list(problem.leaves().items())
+        loss = problem.loss_of(problem.outputs(dict(leaves), term), term)
+        every = [leaf for _, leaf in leaves]
+        slopes = torch.autograd.grad(loss, every, create_graph=True, allow_unused=True)
+        curved = [(i, slope) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
+
+        def product(vector: Tensor) -> Tensor:
+            if not curved:
+                return torch.zeros_like(vector)
+            parts = problem.parts(vector)
+            found = torch.autograd.grad(
+                [slope for _, slope in curved], every, [parts[i] for i, _ in curved],
+                retain_graph=self.way != "recompute", allow_unused=True, is_grads_batched=vector.ndim == 2,
+            )  # fmt: skip
+            return problem.flatten(found, vector)
+
+        return product
+
+    def _through_outputs(self, term: Term) -> Product:
+        """Record the Jacobian of the outputs in both directions, and the middle factor."""
+        problem = self.problem
+        leaves = problem.leaves()
+        outputs = problem.outputs(leaves, term)
+        if "loss" in outputs and problem.loss is None:
+            raise InputError(
+                f"The {self.matrix} matrix needs the loss as a function of the outputs: pass loss=f(outputs, labels)."
+            )
+        every, scores = list(leaves.values()), problem.prediction(outputs)
+        seed = torch.zeros_like(scores, requires_grad=True)
+        pulled = torch.autograd.grad(scores, every, seed, create_graph=True, allow_unused=True)
+        used = [(i, part) for i, part in enumerate(pulled) if part is not None]
+        middle = self._middle(term, outputs, scores)
+
+        def product(vector: Tensor) -> Tensor:
+            parts = problem.parts(vector)
+            several = {"retain_graph": True, "is_grads_batched": vector.ndim == 2}
+            pushed = torch.autograd.grad([p for _, p in used], seed, [parts[i] for i, _ in used], **several)
+            back = torch.autograd.grad(scores, every, middle(pushed[0]), allow_unused=True, **several)
+            return problem.flatten(back, vector)
+
+        return product
+
+    def _middle(self, term: Term, outputs: object, scores: Tensor) -> Product:
+        """Return the product with the Hessian of the loss in the outputs, or with the gradients of single samples."""
+        problem = self.problem
+        free = scores.detach().requires_grad_(True)
+        replaced = {name: free if value is scores else value.detach() for name, value in dict(outputs).items()}  # type: ignore[call-overload]
+        loss = problem.loss_of(replaced, term)
+        if self.matrix == "empirical-fisher":
+            slope = torch.autograd.grad(loss, free)[0]
+            axes = list(range(1 - slope.ndim, 0))
+
+            def outer(u: Tensor) -> Tensor:
+                along = (slope * u).sum(axes, keepdim=True) if axes else slope * u
+                return len(slope) * slope * along
+
+            return outer
+        slope = torch.autograd.grad(loss, free, create_graph=True)[0]
+        if not slope.requires_grad:
+            return torch.zeros_like
+        return lambda u: torch.autograd.grad(slope, free, u, retain_graph=True, is_grads_batched=u.ndim > free.ndim)[0]
+
+    def _linearized(self) -> list[Product] | None:
+        """Return recorded derivatives of the gradient, or nothing where they cannot be recorded or differ."""
+        problem = self.problem
+        names = [block.name for block in problem.blocks]
+        found: list[Product] = []
+        for term in problem.terms:
+
+            def loss(parts: tuple[Tensor, ...], term: Term = term) -> Tensor:
+                return problem.loss_of(problem.outputs(dict(zip(names, parts, strict=True)), term), term)
+
+            values = tuple(leaf.detach() for leaf in problem.leaves().values())
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # of torch's own tracer, about constants
+                    _, derivative = torch.func.linearize(torch.func.grad(loss), values)
+            except (RuntimeError, NotImplementedError, TypeError, ValueError):
+                return None
+
+            def product(vector: Tensor, derivative: Callable[..., Sequence[Tensor]] = derivative) -> Tensor:
+                return problem.flatten(derivative(tuple(problem.parts(vector))), vector)
+
+            if not _agree(product, self._hessian(term), problem):
+                return None
+            found.append(product)
+        return found
+
+    def dense(self) -> Tensor:
+        """Return the whole matrix in float64: ``dimension`` products, many at once where the model allows it.
+
+        >>> model = torch.nn.Linear(2, 1, bias=False)
+        >>> with Problem(model, (torch.eye(2), torch.zeros(2, 1))) as problem:
+        ...     Products(problem).dense().tolist()
+        [[1.0, 0.0], [0.0, 1.0]]
+        """
+        n = self.dimension
+        matrix = torch.empty(n, n, dtype=torch.float64, device=self.problem.device)
+        for at in range(0, n, TOGETHER):
+            rows = torch.zeros(min(TOGETHER, n - at), n, dtype=self.problem.dtype, device=self.problem.device)
+            rows[:, at:].fill_diagonal_(1.0)
+            matrix[at : at + TOGETHER] = self._many(rows).double()
+        return (matrix + matrix.mT) / 2
+
+    def _many(self, rows: Tensor) -> Tensor:
+        """Multiply several vectors: at once, or one by one where an operation does not allow it."""
+        if self.way == "retained":
+            with contextlib.suppress(RuntimeError):
+                found = self._sum(rows)
+                self.count += len(rows)
+                return found
+        return torch.stack([self(row) for row in rows])
+
+
+def _agree(product: Product, other: Product, problem: Problem) -> bool:
+    """Tell whether two ways give one product of a random vector."""
+    generator = torch.Generator().manual_seed(1)
+    vector = torch.randn(problem.dimension, generator=generator).to(problem.device, problem.dtype)
+    expected = other(vector)
+    gap = torch.linalg.vector_norm(product(vector) - expected, dtype=torch.float64)
+    return bool(gap <= AGREEMENT * torch.linalg.vector_norm(expected, dtype=torch.float64))

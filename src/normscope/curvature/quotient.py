@@ -1,0 +1,185 @@
+"""Spectrum modulo symmetries: the smallest eigenvalue that is not a known zero, and the condition number."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.core import memory
+from normscope.curvature.directions import Directions
+from normscope.curvature.problem import Problem, Term
+from normscope.curvature.products import Products
+from normscope.linalg.thick_restart import eigenpairs
+
+#: Eigenvalues below this share of the largest are zero, in float64 and after known directions are taken out.
+ZERO = 1e-10
+#: Parameters up to which the whole matrix is computed.
+DENSE = 5000
+#: Outputs (samples times classes) up to which the matrix of inner products of their gradients is computed.
+DUAL = 5000
+#: Outputs that are differentiated at once.
+TOGETHER = 64
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """What is left of a spectrum when known symmetries are divided out.
+
+    Attributes:
+        method: ``dense``, ``dual`` or ``lanczos``.
+        largest: largest eigenvalue on the quotient.
+        smallest: smallest eigenvalue that is not zero; for an indefinite Hessian the smallest in absolute value.
+        condition: their ratio.
+        explained: dimension of the known symmetries.
+        unexplained: further zero eigenvalues, such as dead units or more parameters than the data determine; ``None``
+            if they cannot be counted this way.
+        negative: eigenvalues below zero; ``None`` if they cannot be counted.
+        converged: whether the smallest eigenvalue is reliable.
+        spectrum: every eigenvalue on the quotient, if all are known, ascending.
+    """
+
+    method: str
+    largest: float
+    smallest: float
+    condition: float
+    explained: int
+    unexplained: int | None
+    negative: int | None
+    converged: bool
+    spectrum: np.ndarray | None = None
+
+
+def quotient(
+    problem: Problem,
+    directions: Directions,
+    *,
+    matrix: str = "ggn",
+    sphere: bool = False,
+    method: str | None = None,
+    max_products: int = 400,
+) -> Quotient:
+    r"""Return the extreme eigenvalues of ``P A P`` on the range of ``P``, the complement of the symmetry directions.
+
+    For a scale group, :math:`H = P H P - (g \hat w^T + \hat w g^T)/\|w\|`: off stationary points the second
+    term alone has the eigenvalues :math:`\pm\|g\|/\|w\|`, curvature of the parametrization and not of the function.
+    Projecting removes it.
+
+    Args:
+        problem: the loss, entered as a context; float64 is needed to tell small eigenvalues from zero.
+        directions: known symmetry directions at the point.
+        matrix: ``ggn`` or ``hessian``.
+        sphere: measure in coordinates in which every scale group has length one, so that rescaling changes nothing.
+        method: ``dense``, ``dual`` (Gauss-Newton only) or ``lanczos``; by default the first that is affordable.
+        max_products: of the Lanczos method.
+    """
+    chosen = method or affordable(problem, matrix, sphere=sphere)
+    products = Products(problem, matrix)
+    if chosen == "dense":
+        return _dense(products, directions, sphere=sphere)
+    if chosen == "dual":
+        return _dual(products, directions)
+    return _lanczos(products, directions, sphere=sphere, max_products=max_products)
+
+
+def affordable(problem: Problem, matrix: str, *, sphere: bool = False) -> str:
+    """Return the most exact method that can be afforded."""
+    if problem.dimension <= DENSE:
+        return "dense"
+    with torch.no_grad():
+        outputs = sum(problem.prediction(problem.outputs(problem.leaves(), t)).numel() for t in problem.terms)
+    item = torch.finfo(problem.dtype).bits // 8
+    fits = outputs * (problem.dimension * item + 16 * outputs) < 0.5 * memory.available()
+    return "dual" if matrix != "hessian" and not sphere and outputs <= DUAL and fits else "lanczos"
+
+
+def _dense(products: Products, directions: Directions, *, sphere: bool) -> Quotient:
+    """Compute the whole matrix on an orthonormal basis of the complement."""
+    full = products.dense()
+    if sphere:
+        full = directions.lengths[:, None] * full * directions.lengths[None, :]
+    known = directions.basis()
+    if len(known):
+        complement = torch.linalg.qr(known.mT, mode="complete")[0][:, len(known) :]
+        full = complement.mT @ full @ complement
+    values = torch.linalg.eigvalsh((full + full.mT) / 2).cpu().numpy()
+    return _summary("dense", values, directions.count, len(values))
+
+
+def _summary(method: str, values: np.ndarray, explained: int, dimension: int) -> Quotient:
+    """Return the quotient of a complete list of eigenvalues; those missing to ``dimension`` are zero."""
+    scale = float(np.abs(values).max(initial=0.0))
+    other = values[np.abs(values) > ZERO * scale]
+    if not len(other):
+        return Quotient(method, 0.0, 0.0, math.nan, explained, dimension, 0, True, values)
+    smallest = float(other[np.argmin(np.abs(other))])
+    largest = float(other.max())
+    negative = int((other < 0).sum())
+    condition = float(np.abs(other).max()) / abs(smallest)
+    return Quotient(
+        method, largest, smallest, condition, explained, dimension - len(other), negative, True, np.sort(values)
+    )
+
+
+def _dual(products: Products, directions: Directions) -> Quotient:
+    r"""Compute the non-zero spectrum of :math:`G = J^T S S^T J` from the smaller matrix :math:`S^T J J^T S`."""
+    problem = products.problem
+    rows = []
+    for term in problem.terms:
+        jacobian, root = _factors(products, term)
+        rows.append(math.sqrt(term.share) * torch.einsum("nij,nid->njd", root, jacobian).reshape(-1, problem.dimension))
+    stacked = torch.cat(rows)
+    values = torch.linalg.eigvalsh((stacked @ stacked.mT).double()).cpu().numpy()
+    return _summary("dual", values, directions.count, problem.dimension - directions.count)
+
+
+def _factors(products: Products, term: Term) -> tuple[Tensor, Tensor]:
+    """Return the Jacobian of the outputs of each sample, and a root of the Hessian of the loss in them."""
+    problem = products.problem
+    leaves = problem.leaves()
+    outputs = problem.outputs(leaves, term)
+    scores = problem.prediction(outputs)
+    samples, size = len(scores), scores[0].numel()
+    middle = products._middle(term, outputs, scores)
+    columns = []
+    for place in range(size):
+        unit = torch.zeros(samples, size, dtype=scores.dtype, device=scores.device)
+        unit[:, place] = 1.0
+        columns.append(middle(unit.reshape(scores.shape)).reshape(samples, size))
+    values, vectors = torch.linalg.eigh(torch.stack(columns, 2))
+    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
+    rows = []
+    units = torch.eye(scores.numel(), dtype=scores.dtype, device=scores.device)
+    for piece in units.split(TOGETHER):
+        seeds = piece.reshape(-1, *scores.shape)
+        parts = torch.autograd.grad(
+            scores, list(leaves.values()), seeds, retain_graph=True, allow_unused=True, is_grads_batched=True
+        )
+        rows.append(problem.flatten(parts, piece))
+    return torch.cat(rows).reshape(samples, size, -1), root
+
+
+def _lanczos(products: Products, directions: Directions, *, sphere: bool, max_products: int) -> Quotient:
+    """Search for both ends; the lower end converges slowly, and is marked where it has not."""
+    problem = products.problem
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device, problem.dtype)
+
+    def apply(vector: Tensor) -> Tensor:
+        if not sphere:
+            return products(vector)
+        return directions.on_sphere(products(directions.on_sphere(vector)))
+
+    steps = min(max_products, problem.dimension - directions.count)
+    found = eigenpairs(
+        apply, start, largest=1, smallest=1, tolerance=1e-3, max_products=steps, size=min(steps, problem.dimension),
+        project=directions.project,
+    )  # fmt: skip
+    largest, smallest = float(found.values[0]), float(found.values[-1])
+    zero = abs(smallest) <= ZERO * largest  # there are zero modes beside the known ones
+    condition = math.nan if zero else largest / abs(smallest)
+    sure = bool(found.converged.all()) and not zero
+    return Quotient("lanczos", largest, smallest, condition, directions.count, None, None, sure)

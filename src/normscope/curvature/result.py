@@ -1,0 +1,128 @@
+"""What a measurement of curvature found, as plain data with a JSON form."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from normscope.core.files import write_text
+from normscope.core.lazy import late
+from normscope.core.result import Rows, to_plain
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Eigenvalue:
+    """One eigenvalue.
+
+    Attributes:
+        value: the Ritz value; the largest is attained, so it is a lower bound of the true one up to rounding.
+        residual: an eigenvalue lies within this distance.
+        error: estimated error, the residual squared over the gap.
+        converged: whether the residual is as small as was asked for.
+    """
+
+    value: float
+    residual: float
+    error: float
+    converged: bool
+
+
+@dataclass(frozen=True)
+class LayerCurvature:
+    """The diagonal block of one parameter.
+
+    Attributes:
+        name: of the parameter.
+        parameters: its number of entries.
+        trace: of its block, an estimate.
+        low: lower end of the 95 % interval.
+        high: upper end.
+    """
+
+    name: str
+    parameters: int
+    trace: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class CurvatureResult:
+    """What ``curvature`` found.
+
+    Attributes:
+        model: name, class, number of parameters.
+        data: samples, batches, dropout masks.
+        mode: what BatchNorm did: ``batch``, ``running`` or ``frozen-batch``.
+        matrix: ``hessian``, ``ggn``, ``fisher`` or ``empirical-fisher``.
+        loss: at this point.
+        gradient_norm: at this point.
+        largest: largest eigenvalues, descending.
+        smallest: smallest eigenvalues, ascending.
+        trace: value, low, high, probes.
+        frobenius: estimate of the Frobenius norm.
+        stable_rank: ``||A||_F^2/||A||^2``.
+        layers: trace by parameter.
+        density: quantiles and shares of the spectrum.
+        symmetry: known flat directions, and what they remove.
+        quotient: spectrum modulo symmetries, if it was computed.
+        sharpness: measures of sharpness by name.
+        modes: largest eigenvalue in each mode of BatchNorm, if asked for.
+        checks: symmetry of the products and a difference of gradients.
+        cost: products, way, memory.
+        messages: what a reader must know.
+        stopped: whether the user stopped the work; what is missing was not computed.
+    """
+
+    model: dict[str, Any]
+    data: dict[str, Any]
+    mode: str
+    matrix: str
+    loss: float
+    gradient_norm: float
+    largest: tuple[Eigenvalue, ...] = ()
+    smallest: tuple[Eigenvalue, ...] = ()
+    trace: dict[str, float] | None = None
+    frobenius: float | None = None
+    stable_rank: float | None = None
+    layers: Rows[LayerCurvature] = field(default_factory=Rows)
+    density: dict[str, Any] | None = None
+    symmetry: dict[str, Any] = field(default_factory=dict)
+    quotient: dict[str, Any] | None = None
+    sharpness: dict[str, Any] = field(default_factory=dict)
+    modes: dict[str, Any] = field(default_factory=dict)
+    checks: dict[str, float] = field(default_factory=dict)
+    cost: dict[str, Any] = field(default_factory=dict)
+    messages: tuple[str, ...] = ()
+    stopped: bool = False
+
+    @property
+    def converged(self) -> bool:
+        """Tell whether every eigenvalue has converged."""
+        return bool(self.largest) and all(e.converged for e in (*self.largest, *self.smallest))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON form; every number in it is an estimate on these data, in this mode."""
+        rest: dict[str, Any] = to_plain(asdict(self))
+        return {"schema_version": SCHEMA_VERSION, "kind": "curvature", **rest}
+
+    def to_json(self) -> str:
+        """Return the JSON text (strict: no NaN, infinities as strings)."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    def __str__(self) -> str:
+        """Return the report as text."""
+        return str(late("normscope.report.curvature", "curvature_text")(self))
+
+    def _repr_html_(self) -> str:
+        """Return the report for a notebook."""
+        return str(late("normscope.report.curvature", "curvature_html")(self))

@@ -1,0 +1,432 @@
+"""One measurement of curvature, from products to a result; stopping it keeps what is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import InputError, NormscopeError
+from normscope.core.result import Rows
+from normscope.curvature.batch_norm import MODES
+from normscope.curvature.cost import Plan, plan
+from normscope.curvature.density import spectral_density
+from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.problem import Problem
+from normscope.curvature.products import Products
+from normscope.curvature.quotient import DENSE, quotient
+from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
+from normscope.curvature.self_test import difference_gap, random_vector, symmetry_gap
+from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
+from normscope.curvature.symmetries import directions_of
+from normscope.curvature.trace import moments
+from normscope.geometry.discover import symmetry
+from normscope.graph.inputs import check_runs
+from normscope.graph.objective import LossFunction
+from normscope.linalg.accumulated import length
+from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
+
+#: A self-test above this is told as a warning.
+ASYMMETRIC, DIFFERENT = 1e-3, 0.1
+#: Parameters up to which the spectrum modulo symmetries is computed unasked.
+SMALL = 1500
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to measure curvature.
+
+    Attributes:
+        mode: what BatchNorm does: ``batch``, ``running`` or ``frozen-batch``.
+        matrix: ``hessian``, ``ggn``, ``fisher`` or ``empirical-fisher``.
+        parameters: name patterns of the parameters to look at.
+        top: how many of the largest eigenvalues.
+        bottom: how many of the smallest.
+        tolerance: relative residual of an eigenvalue.
+        max_products: the most products for eigenvalues.
+        probes: random vectors for trace and Frobenius norm; 0 for none.
+        density: random vectors for the density; 0 for none.
+        quotient: compute the spectrum modulo symmetries; by default for small networks.
+        symmetry: look for the symmetries of the model; or the names of weights whose rows may be rescaled.
+        generators: further flat directions, one a row.
+        modes: also compare the largest eigenvalue in all three modes.
+        sharpness: also measure the sharpness family.
+        radius: of the balls in which sharpness is measured.
+        rate: the learning rate in use, for the stability threshold.
+        momentum: the momentum in use.
+        masks: fixed dropout masks to average over; 0 switches dropout off.
+        batch: samples of a batch.
+        limit: samples to use.
+        dtype: compute in this precision instead of the model's own.
+        way: ``retained``, ``recompute`` or ``linearize``; by default by cost.
+        seed: of everything random.
+    """
+
+    mode: str = "batch"
+    matrix: str = "hessian"
+    parameters: str | Sequence[str] | None = None
+    top: int = 5
+    bottom: int = 1
+    tolerance: float = 1e-5
+    max_products: int = 300
+    probes: int = 20
+    density: int = 0
+    quotient: bool | None = None
+    symmetry: bool | Sequence[str] = True
+    generators: Tensor | None = None
+    modes: bool = False
+    sharpness: bool = False
+    radius: float = 0.05
+    rate: float | None = None
+    momentum: float = 0.0
+    masks: int = 0
+    batch: int = 128
+    limit: int | None = None
+    dtype: torch.dtype | None = None
+    way: str | None = None
+    seed: int = 0
+
+    def problem(self, model: nn.Module, data: Any, loss: LossFunction | None, **changes: Any) -> Problem:
+        """Return the loss that is looked at."""
+        names = ("mode", "parameters", "masks", "batch", "limit", "dtype", "seed")
+        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return Problem(model, data, loss, **(arguments | changes))
+
+
+def curvature(
+    model: nn.Module,
+    data: Any,
+    *,
+    loss: LossFunction | None = None,
+    name: str = "",
+    progress: Progress | None = None,
+    **settings: Any,
+) -> CurvatureResult:
+    """Measure the curvature of the loss of a model on data, in the mode it is trained in.
+
+    Nothing of the model is changed: weights, buffers, mode, gradients and random generators are as before.
+
+    Args:
+        model: the network.
+        data: batches with labels: tensors, a dataset, or a loader.
+        loss: ``f(outputs, labels)``; by default the model's own, cross-entropy, or the mean squared error.
+        name: of the model, for the report.
+        progress: called with a line of text at each step.
+        settings: fields of :class:`Settings`, such as ``mode="running"``, ``top=10``.
+
+    Returns:
+        The result. Numbers that have not converged are marked. After Ctrl-C, what was known by then.
+
+    Raises:
+        NormscopeError: a subclass that says what is wrong with the input, or that memory does not suffice.
+
+    >>> model = nn.Linear(2, 1, bias=False)
+    >>> found = curvature(model, (torch.eye(2) * 3, torch.zeros(2, 1)), top=1, bottom=0, probes=0)
+    >>> round(found.largest[0].value, 4), found.largest[0].converged
+    (9.0, True)
+    """
+    try:
+        chosen = Settings(**settings)
+    except TypeError as error:
+        raise InputError(f"{str(error).partition(' ')[2]}. Known settings: {', '.join(vars(Settings()))}.") from None
+    run = _Run(model, data, loss, chosen, name or type(model).__name__, progress or (lambda text: None))
+    return run.measure()
+
+
+@dataclass
+class _Run:
+    """The steps of a measurement, each adding to what is known."""
+
+    model: nn.Module
+    data: Any
+    loss: LossFunction | None
+    settings: Settings
+    name: str
+    say: Progress
+    messages: list[str] = field(default_factory=list)
+    tested: tuple[Tensor, Tensor] | None = None
+    groups: tuple[Any, ...] = ()
+    left_out: int = 0
+
+    def measure(self) -> CurvatureResult:
+        """Go through the steps; a stop ends them early."""
+        s = self.settings
+        self.say("reading the data")
+        first = s.problem(self.model, self.data, self.loss, limit=2, dtype=None).terms[0].inputs
+        check_runs(self.model, first)
+        self.groups = self._find_groups()
+        with s.problem(self.model, self.data, self.loss) as problem:
+            self.say("estimating memory")
+            planned = self._plan(problem)
+            value, gradient = problem.gradient()
+            products = Products(problem, s.matrix, planned.way)
+            known = self._directions(problem)
+            result = self._begin(problem, value, gradient, known)
+            stopped = False
+            try:
+                pairs = self._eigenpairs(products, known)
+                result = self._with_pairs(result, pairs, products, gradient, known)
+                stopped = pairs.stopped
+                if not stopped:
+                    for step in (self._checks, self._moments, self._density, self._sphere, self._sharpness):
+                        result = step(result, products, pairs, known)
+            except KeyboardInterrupt:
+                stopped = True
+            result = replace(result, cost=_cost(products, planned))
+        if not stopped:
+            try:
+                result = self._difference(result)
+                result = self._quotient(result)
+                result = self._modes(result)
+            except KeyboardInterrupt:
+                stopped = True
+        if stopped:
+            self.messages.append("Stopped by the user; what is missing was not computed.")
+        return replace(result, stopped=stopped, messages=tuple(self.messages))
+
+    def _plan(self, problem: Problem) -> Plan:
+        """Choose the way of making products, or refuse."""
+        s = self.settings
+        expected = 4 * (s.top + s.bottom) + s.probes + 30 * s.density
+        return plan(problem, expected, min(60 + 2 * (s.top + s.bottom), problem.dimension), s.way)
+
+    def _find_groups(self) -> tuple[Any, ...]:
+        """Return the symmetry groups of the model in this mode; where they cannot be found, say so."""
+        s = self.settings
+        if s.symmetry is not True or s.mode == "frozen-batch":  # of frozen statistics none is known
+            return ()
+        self.say("looking for symmetries")
+        try:
+            kind = "auto" if self.loss is None else "none"
+            found = symmetry(self.model, self.data, mode=s.mode, loss=kind, seed=s.seed)
+        except NormscopeError as error:
+            self.messages.append(f"Symmetries were not looked for: {str(error).splitlines()[0]}")
+            return ()
+        return found.groups
+
+    def _directions(self, problem: Problem) -> Directions:
+        """Return the known flat directions at the point."""
+        s = self.settings
+        if not isinstance(s.symmetry, bool):
+            return Directions(problem.point(), row_groups(problem, s.symmetry), s.generators)
+        found, self.left_out = directions_of(problem, self.groups, s.generators)
+        return found
+
+    def _begin(self, problem: Problem, value: float, gradient: Tensor, known: Directions) -> CurvatureResult:
+        """Return a result that holds what is known before the first product."""
+        s = self.settings
+        symmetry = {
+            "explained": known.count,
+            "scale_groups": known.scales,
+            "left_out": self.left_out,
+        }
+        return CurvatureResult(
+            model={"name": self.name, "class": type(self.model).__name__, "parameters": problem.dimension},
+            data={"samples": problem.samples, "batches": len(problem.terms), "dropout_masks": s.masks},
+            mode=s.mode,
+            matrix=s.matrix,
+            loss=value,
+            gradient_norm=length(gradient),
+            symmetry=symmetry,
+        )
+
+    def _eigenpairs(self, products: Products, known: Directions) -> Eigenpairs:
+        """Search for eigenpairs at both ends."""
+        s = self.settings
+        top = max(1, min(s.top, products.dimension))
+        bottom = min(s.bottom, products.dimension - top)
+
+        def told(count: int, values: Any) -> None:
+            self.say(f"eigenvalues: {count} products, largest {values[0]:.6g}")
+
+        return eigenpairs(
+            products, random_vector(products.problem, s.seed + 100), largest=top, smallest=bottom,
+            tolerance=s.tolerance, max_products=s.max_products, keep_basis=True, told=told,
+        )  # fmt: skip
+
+    def _with_pairs(
+        self, result: CurvatureResult, pairs: Eigenpairs, products: Products, gradient: Tensor, known: Directions
+    ) -> CurvatureResult:
+        """Add the eigenvalues, and what symmetry makes of the smallest."""
+        rows = [
+            Eigenvalue(float(v), float(r), float(e), bool(c))
+            for v, r, e, c in zip(pairs.values, pairs.residuals, pairs.errors, pairs.converged, strict=True)
+        ]
+        top = min(max(1, self.settings.top), len(rows))
+        missing = sum(not row.converged for row in rows)
+        if missing:
+            self.messages.append(
+                f"{missing} of {len(rows)} eigenvalues have not converged after {pairs.products} products; they are "
+                "marked. Raise --max-products or --tolerance."
+            )
+        spurious = _spurious(gradient, known) if known.scales and result.matrix == "hessian" else None
+        symmetry = result.symmetry | ({} if spurious is None else {"spurious": spurious})
+        return replace(result, largest=tuple(rows[:top]), smallest=tuple(reversed(rows[top:])), symmetry=symmetry)
+
+    def _checks(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+        """Test the products for symmetry, and keep one for a difference of gradients."""
+        self.say("testing the products")
+        gap = symmetry_gap(products, self.settings.seed)
+        if gap > ASYMMETRIC:
+            self.messages.append(
+                f"The products are not symmetric (relative gap {gap:.1e}): an operation of the model has a wrong "
+                "second derivative. Do not rely on these numbers."
+            )
+        if result.matrix == "hessian" and len(pairs.vectors):
+            self.tested = (pairs.vectors[0], products(pairs.vectors[0]))
+        return replace(result, checks={"symmetry": gap})
+
+    def _difference(self, result: CurvatureResult) -> CurvatureResult:
+        """Compare a product with a difference of gradients in float64."""
+        if self.tested is None:
+            return result
+        try:
+            with self.settings.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:
+                gap = difference_gap(problem, *self.tested)
+        except RuntimeError:  # the model computes in one precision only
+            return result
+        if gap > DIFFERENT:
+            self.messages.append(
+                f"A difference of gradients along the largest eigenvector is {gap:.0%} away from the product: the loss "
+                "has kinks here, or an operation of the model has a wrong second derivative."
+            )
+        return replace(result, checks=result.checks | {"difference": gap})
+
+    def _moments(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+        """Add trace, Frobenius norm and stable rank."""
+        if not self.settings.probes:
+            return result
+        self.say("trace")
+        problem = products.problem
+        found = moments(
+            products, problem.point(), probes=self.settings.probes, seed=self.settings.seed, deflate=pairs,
+            blocks={block.name: block.place for block in problem.blocks},
+        )  # fmt: skip
+        norm = max(abs(float(v)) for v in pairs.values)
+        layers = Rows(
+            LayerCurvature(block.name, block.shape.numel(), e.value, e.low, e.high)
+            for block in problem.blocks
+            for e in (found.layers[block.name],)
+        )
+        return replace(
+            result, trace=asdict(found.trace), frobenius=found.frobenius, stable_rank=found.stable_rank(norm),
+            layers=layers,
+        )  # fmt: skip
+
+    def _density(
+        self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Directions
+    ) -> CurvatureResult:
+        """Add the density of eigenvalues."""
+        if not self.settings.density:
+            return result
+        self.say("density")
+        flat = known if result.matrix != "hessian" else None  # off stationary points the Hessian does not vanish there
+        found = spectral_density(
+            products, products.problem.point(), probes=self.settings.density, directions=flat, pairs=pairs,
+            seed=self.settings.seed,
+        )  # fmt: skip
+        scale = max(abs(float(v)) for v in pairs.values)
+        places, masses = found.atoms()
+        return replace(result, density={
+            "zeros": found.zeros,
+            "quantiles": {str(q): found.quantile(q) for q in (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)},
+            "negative": found.share(-math.inf, -1e-6 * scale),
+            "flat": found.share(-1e-6 * scale, 1e-6 * scale),
+            "places": places.tolist(),
+            "masses": masses.tolist(),
+        })  # fmt: skip
+
+    def _sphere(
+        self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Directions
+    ) -> CurvatureResult:
+        """Add the largest eigenvalue in coordinates that rescaling of scale groups leaves alone."""
+        if not known.count:
+            return result
+        self.say("eigenvalues modulo symmetries")
+
+        def apply(vector: Tensor) -> Tensor:
+            return known.on_sphere(products(known.on_sphere(vector)))
+
+        s = self.settings
+        found = eigenpairs(
+            apply, random_vector(products.problem, s.seed + 200), largest=1, smallest=min(1, s.bottom),
+            tolerance=max(1e-4, s.tolerance), max_products=s.max_products, project=known.project,
+        )  # fmt: skip
+        added = {"largest_on_sphere": float(found.values[0]), "largest_on_sphere_converged": bool(found.converged[0])}
+        if len(found.values) > 1:
+            added["smallest_on_sphere"] = float(found.values[-1])
+            added["smallest_on_sphere_converged"] = bool(found.converged[-1])
+        return replace(result, symmetry=result.symmetry | added)
+
+    def _sharpness(self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Any) -> CurvatureResult:
+        """Add the sharpness family."""
+        s, problem = self.settings, products.problem
+        if not s.sharpness:
+            return result
+        self.say("sharpness")
+        top = float(pairs.values[0])
+        measures: dict[str, Any] = {"raw": top, "spherical": result.symmetry.get("largest_on_sphere")}
+        worst = worst_rise(problem, s.radius, eigenvalue=top if result.matrix == "hessian" else None)
+        measures |= {"sam": worst.rise, "sam_quadratic": worst.quadratic}
+        measures["adaptive"] = worst_rise(problem, s.radius, kind="elementwise").rise
+        spread = s.radius / problem.dimension**0.5  # noise whose length is about rho
+        measures["average"] = asdict(average_rise(problem, spread, samples=10, seed=s.seed))
+        if result.trace is not None and result.matrix == "hessian":
+            measures["average_quadratic"] = 0.5 * spread**2 * result.trace["value"]
+        if result.matrix in ("ggn", "fisher"):
+            measures["fisher_rao"] = fisher_rao(products(problem.point()), problem.point())
+        if s.rate is not None:
+            threshold = stability_threshold(s.rate, momentum=s.momentum)
+            measures |= {"threshold": threshold, "largest over threshold": top / threshold}
+        return replace(result, sharpness=measures)
+
+    def _quotient(self, result: CurvatureResult) -> CurvatureResult:
+        """Add the spectrum modulo symmetries, in float64."""
+        s = self.settings
+        size = result.model["parameters"]
+        if s.quotient is False or (s.quotient is None and (size > min(SMALL, DENSE) or result.matrix == "hessian")):
+            return result
+        self.say("spectrum modulo symmetries")
+        with s.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:
+            found = quotient(problem, self._directions(problem), matrix=s.matrix)
+        return replace(result, quotient={k: v for k, v in asdict(found).items() if k != "spectrum"})
+
+    def _modes(self, result: CurvatureResult) -> CurvatureResult:
+        """Compare the largest eigenvalue in all modes of BatchNorm."""
+        s = self.settings
+        if not s.modes:
+            return result
+        found: dict[str, Any] = {}
+        for mode in MODES:
+            if mode == s.mode and result.largest:
+                found[mode] = {"largest": result.largest[0].value, "loss": result.loss}
+                continue
+            self.say(f"largest eigenvalue in {mode} mode")
+            with s.problem(self.model, self.data, self.loss, mode=mode) as problem:
+                products = Products(problem, s.matrix, result.cost.get("way", "retained"))
+                pairs = eigenpairs(
+                    products, random_vector(problem, s.seed + 100), largest=1, tolerance=1e-3, max_products=100
+                )
+                found[mode] = {"largest": float(pairs.values[0]), "loss": problem.value()}
+        return replace(result, modes=found)
+
+
+def _spurious(gradient: Tensor, known: Directions) -> float:
+    r"""Return the largest :math:`\|g_i\|/\|w_i\|` over scale groups: curvature of the parametrization alone."""
+    count = int(known.groups.max()) + 1
+    squares = torch.zeros(count, dtype=torch.float64, device=gradient.device)
+    inside = known.inside
+    squares.index_add_(0, known.groups, torch.where(inside, gradient.double().square(), 0.0))
+    ratios = torch.where(inside, squares.sqrt()[known.groups] / known.lengths, 0.0)
+    return float(ratios.max())
+
+
+def _cost(products: Products, planned: Plan) -> dict[str, Any]:
+    """Return what was spent."""
+    return {"products": products.count, "way": products.way, "bytes": planned.bytes, "free": planned.free}

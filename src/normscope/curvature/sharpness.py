@@ -1,0 +1,207 @@
+"""Sharpness: how much the loss rises around the weights, in the worst case, on average, raw and free of scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.core.errors import InputError
+from normscope.core.statement import statement
+from normscope.curvature.problem import Problem
+from normscope.curvature.trace import Estimate
+from normscope.graph.objective import class_scores
+from normscope.linalg.accumulated import dot, length
+
+#: How weights are measured: not at all, each by its own size, each filter by its own, each tensor by its own.
+METRICS = ("plain", "elementwise", "filter", "tensor")
+
+
+def metric(problem: Problem, kind: str = "plain", floor: float = 1e-12) -> Tensor:
+    r"""Return the diagonal ``T`` by which a perturbation :math:`e = T u` is measured.
+
+    Args:
+        problem: the loss.
+        kind: ``plain`` (ones), ``elementwise`` (:math:`|w_i|`), ``filter`` (norm of the row of a weight, size of
+            the entry of a vector) or ``tensor`` (norm of the tensor over the root of its size).
+        floor: the least entry.
+
+    Raises:
+        InputError: if the kind is unknown.
+    """
+    if kind not in METRICS:
+        raise InputError(f"Unknown metric {kind!r}. Known metrics: {', '.join(METRICS)}.")
+    found = torch.ones(problem.dimension, dtype=torch.float64, device=problem.device)
+    if kind == "plain":
+        return found
+    for name, value in problem.split(problem.point().double()).items():
+        place = next(block.place for block in problem.blocks if block.name == name)
+        if kind == "elementwise" or (kind == "filter" and value.ndim < 2):
+            found[place] = value.abs().reshape(-1)
+        elif kind == "filter":
+            rows = value.reshape(len(value), -1)
+            found[place] = rows.norm(dim=1, keepdim=True).expand_as(rows).reshape(-1)
+        else:
+            found[place] = float(value.norm()) / value.numel() ** 0.5
+    return found.clamp(min=floor)
+
+
+@dataclass(frozen=True)
+class Worst:
+    """The largest rise of the loss that was found in a ball; an attained lower bound of the true one.
+
+    Attributes:
+        rise: of the loss.
+        quadratic: what gradient and largest eigenvalue predict, if the eigenvalue was given.
+    """
+
+    rise: float
+    quadratic: float | None
+
+
+def worst_rise(
+    problem: Problem, radius: float, *, kind: str = "plain", steps: int = 10, eigenvalue: float | None = None
+) -> Worst:
+    r"""Return :math:`\max_{\|T^{-1} e\| \le \rho} L(w + e) - L(w)` by projected gradient ascent.
+
+    The first step is that of SAM; with ``kind="elementwise"`` it is adaptive SAM, which elementwise rescaling of the
+    network leaves alone.
+
+    Args:
+        problem: the loss, entered as a context.
+        radius: ``rho``.
+        kind: the metric ``T``, see :func:`metric`.
+        steps: gradients to take.
+        eigenvalue: the largest of ``T H T``, for the quadratic prediction.
+    """
+    scale, point = metric(problem, kind), problem.point().double()
+    base, gradient = problem.gradient()
+    slope = scale * gradient.double()
+    best, u = 0.0, torch.zeros_like(slope)
+    for step in range(steps):
+        norm = length(slope)
+        if norm == 0.0:
+            break
+        u = u + (radius if step == 0 else 0.5 * radius) * slope / norm
+        u = u * min(1.0, radius / max(length(u), 1e-300))
+        value, gradient = problem.gradient((point + scale * u).to(problem.dtype))
+        best = max(best, value - base)
+        slope = scale * gradient.double()
+    first = length(scale * problem.gradient()[1].double())
+    quadratic = None if eigenvalue is None else radius * first + 0.5 * radius**2 * eigenvalue
+    return Worst(best, quadratic)
+
+
+def average_rise(problem: Problem, radius: float, *, kind: str = "plain", samples: int = 20, seed: int = 0) -> Estimate:
+    r"""Return :math:`E\,L(w + \rho T \xi) - L(w)`, ``xi`` Gaussian with unit entries, with a 95 % interval.
+
+    Pairs of opposite signs are used, so that the slope cancels. For small ``rho`` it is
+    :math:`\tfrac12 \rho^2\, tr(T H T)`.
+
+    Args:
+        problem: the loss, entered as a context.
+        radius: ``rho``, the standard deviation of the noise in units of ``T``.
+        kind: the metric ``T``.
+        samples: pairs of noise vectors.
+        seed: of the noise.
+    """
+    scale, point, base = metric(problem, kind), problem.point().double(), problem.value()
+    rises = []
+    for sample in range(samples):
+        noise = radius * scale * _noise(problem, seed + sample)
+        values = [problem.value((point + sign * noise).to(problem.dtype)) for sign in (1, -1)]
+        rises.append(sum(values) / 2 - base)
+    return Estimate.of(0.0, np.array(rises))
+
+
+def noise_accuracy(
+    problem: Problem, radii: Sequence[float], *, kind: str = "plain", samples: int = 10, seed: int = 0
+) -> list[float]:
+    """Return the accuracy on the data under noise of several sizes on the parameters, the mean over noise vectors.
+
+    Args:
+        problem: the loss of a classifier, entered as a context.
+        radii: standard deviations of the noise in units of the metric.
+        kind: the metric, see :func:`metric`; ``filter`` makes it free of the scale of normalized weights.
+        samples: noise vectors.
+        seed: of the noise.
+
+    Raises:
+        InputError: if the data have no classes.
+    """
+    scale, point = metric(problem, kind), problem.point().double()
+    found = []
+    for radius in radii:
+        right = [
+            accuracy(problem, (point + radius * scale * _noise(problem, seed + s)).to(problem.dtype))
+            for s in range(samples if radius else 1)
+        ]
+        found.append(float(np.mean(right)))
+    return found
+
+
+def accuracy(problem: Problem, vector: Tensor | None = None) -> float:
+    """Return the share of samples whose class has the largest score at a vector of parameters.
+
+    Raises:
+        InputError: if the data have no classes.
+    """
+    right = total = 0
+    with torch.no_grad():
+        for term in problem.terms:
+            leaves = {name: leaf.detach() for name, leaf in problem.leaves(vector).items()}
+            pair = class_scores(problem.outputs(leaves, term), term.inputs.labels)
+            if pair is None:
+                raise InputError("Accuracy needs class numbers as labels.")
+            right += int((pair[0].argmax(1) == pair[1]).sum())
+            total += len(pair[1])
+    return right / total
+
+
+def fisher_rao(products_image: Tensor, point: Tensor) -> float:
+    r"""Return :math:`w^T G w`, the Fisher-Rao norm; scale groups contribute nothing to it.
+
+    Args:
+        products_image: ``G w``, the product of the Gauss-Newton matrix with the parameters.
+        point: ``w``.
+
+    >>> fisher_rao(torch.tensor([2.0, 0.0]), torch.tensor([3.0, 1.0]))
+    6.0
+    """
+    return dot(point, products_image)
+
+
+@statement("normscope", "Stability thresholds", holds="a quadratic loss; full-batch steps with a constant rate")
+def stability_threshold(rate: float, *, momentum: float = 0.0, betas: tuple[float, float] | None = None) -> float:
+    r"""Return the eigenvalue above which steps of an optimizer diverge on a quadratic loss.
+
+    Gradient descent: :math:`2/\eta`; heavy ball: :math:`(2 + 2\beta)/\eta`; Adam with a frozen preconditioner ``P``,
+    for the eigenvalues of :math:`P^{-1} H`: :math:`(2 + 2\beta_1)/((1 - \beta_1)\eta)`.
+
+    Args:
+        rate: the learning rate.
+        momentum: of the heavy ball.
+        betas: of Adam.
+
+    Raises:
+        InputError: if the rate is not positive.
+
+    >>> round(stability_threshold(0.1), 6), round(stability_threshold(1.0, momentum=0.9), 6)
+    (20.0, 3.8)
+    >>> round(stability_threshold(1.0, betas=(0.9, 0.999)), 6)
+    38.0
+    """
+    if not rate > 0:
+        raise InputError(f"Expected a positive learning rate, got {rate}.")
+    if betas is not None:
+        return (2 + 2 * betas[0]) / ((1 - betas[0]) * rate)
+    return (2 + 2 * momentum) / rate
+
+
+def _noise(problem: Problem, seed: int) -> Tensor:
+    """Return a Gaussian vector in float64, the same for every device."""
+    generator = torch.Generator().manual_seed(104729 + seed)
+    return torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device)

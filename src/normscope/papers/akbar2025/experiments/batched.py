@@ -1,0 +1,135 @@
+"""Small networks of many seeds at once: every tensor has the seeds along its first axis."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Point = Mapping[str, Tensor]
+#: The loss of every seed, as a vector.
+Losses = Callable[[Point], Tensor]
+
+
+def drawn(seed: int, seeds: int, *shape: int) -> Tensor:
+    """Return Gaussian numbers in float64, one generator per seed, so that a seed has the same numbers in any company.
+
+    >>> bool((drawn(0, 3, 2)[1] == drawn(1, 1, 2)[0]).all())
+    True
+    """
+    rows = []
+    for k in range(seeds):
+        generator = torch.Generator().manual_seed(1_000_003 * (seed + k) + 17)
+        rows.append(torch.randn(shape, generator=generator, dtype=torch.float64))
+    return torch.stack(rows)
+
+
+def weights(seed: int, seeds: int, widths: Sequence[int], gain: float = 1.0) -> dict[str, Tensor]:
+    """Return weights of variance gain^2/inputs: W0, W1, ... of hidden layers and V of the last one.
+
+    >>> {name: tuple(value.shape) for name, value in weights(0, 2, (3, 4, 1)).items()}
+    {'W0': (2, 4, 3), 'V': (2, 1, 4)}
+    """
+    found = {}
+    for k, (inputs, outputs) in enumerate(itertools.pairwise(widths)):
+        name = f"W{k}" if k < len(widths) - 2 else "V"
+        found[name] = gain * drawn(seed + 1000 * (k + 1), seeds, outputs, inputs) / math.sqrt(inputs)
+    return found
+
+
+def output(point: Point, x: Tensor, *, norm: bool, activation: Callable[[Tensor], Tensor], eps: float = 1e-5) -> Tensor:
+    """Return what networks without biases give, BatchNorm (no affine part) after every hidden layer if wanted.
+
+    Args:
+        point: weights, seeds first.
+        x: inputs (seeds, samples, features).
+        norm: whether BatchNorm is there; it uses the statistics of the batch.
+        activation: after each hidden layer.
+        eps: the stabilizer.
+
+    >>> output(weights(0, 2, (3, 4, 1)), drawn(5, 2, 6, 3), norm=True, activation=torch.tanh).shape
+    torch.Size([2, 6, 1])
+    """
+    h = x
+    for k in range(len(point) - 1):
+        z = h @ point[f"W{k}"].mT
+        if norm:
+            centred = z - z.mean(1, keepdim=True)
+            z = centred / (centred.square().mean(1, keepdim=True) + eps).sqrt()
+        h = activation(z)
+    return h @ point["V"].mT
+
+
+def descend(
+    losses: Losses,
+    start: Point,
+    rate: float | Mapping[str, Tensor],
+    steps: int,
+    watch: Callable[[int, Point, Tensor, Point], None] | None = None,
+) -> dict[str, Tensor]:
+    """Make full-batch gradient steps for all seeds at once, and return where they end.
+
+    Args:
+        losses: the loss of every seed; seeds do not interact.
+        start: where to start.
+        rate: the learning rate; or one for each parameter and seed, of a shape that multiplies the parameter.
+        steps: how many.
+        watch: called before each step with its number, the point, the losses and the gradients.
+
+    >>> descend(lambda p: (p["w"] ** 2).sum(1), {"w": torch.ones(2, 1)}, 0.25, 2)["w"].flatten().tolist()
+    [0.25, 0.25]
+    """
+    point = {name: value.detach().clone() for name, value in start.items()}
+    for step in range(steps):
+        leaves = {name: value.requires_grad_(True) for name, value in point.items()}
+        found = losses(leaves)
+        slopes = dict(zip(leaves, torch.autograd.grad(found.sum(), list(leaves.values())), strict=True))
+        with torch.no_grad():
+            if watch is not None:
+                watch(step, {k: v.detach() for k, v in leaves.items()}, found.detach(), slopes)
+            rates = rate if isinstance(rate, Mapping) else dict.fromkeys(leaves, rate)
+            point = {name: (leaf - rates[name] * slopes[name]).detach() for name, leaf in leaves.items()}
+    return point
+
+
+def length(point: Point, axes: Sequence[int] | None = None) -> Tensor:
+    """Return the Euclidean length of all parameters of each seed.
+
+    >>> length({"a": torch.tensor([[3.0], [0.0]]), "b": torch.tensor([[4.0], [1.0]])}).tolist()
+    [5.0, 1.0]
+    """
+    return torch.stack([value.flatten(1).square().sum(1) for value in point.values()]).sum(0).sqrt()
+
+
+def module(point: Point, place: int, *, norm: bool, activation: type[nn.Module], eps: float = 1e-5) -> nn.Sequential:
+    """Return the network of one seed as a module, for measurements of curvature.
+
+    >>> len(module(weights(0, 2, (3, 4, 1)), 1, norm=True, activation=nn.Tanh))
+    4
+    """
+    layers: list[nn.Module] = []
+    for name, value in point.items():
+        weight = value[place].detach().clone()
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=False, dtype=weight.dtype)
+        linear.weight = nn.Parameter(weight)
+        layers.append(linear)
+        if name != "V":
+            layers += [nn.BatchNorm1d(len(weight), eps=eps, affine=False, dtype=weight.dtype)] if norm else []
+            layers.append(activation())
+    return nn.Sequential(*layers)
+
+
+def spread(values: Any) -> dict[str, float]:
+    """Return median, least and most of numbers over seeds; what is not finite counts as infinite.
+
+    >>> spread([1.0, 2.0, float("nan")])
+    {'median': 2.0, 'least': 1.0, 'most': inf}
+    """
+    numbers = np.asarray(values, dtype=float)
+    numbers = np.where(np.isnan(numbers), np.inf, numbers)
+    return {"median": float(np.median(numbers)), "least": float(numbers.min()), "most": float(numbers.max())}

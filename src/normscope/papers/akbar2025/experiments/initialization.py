@@ -1,0 +1,133 @@
+"""Experiment 4: five layers from weights of scales between 1e-8 and 1e3, with and without BatchNorm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.papers.akbar2025.experiments.batched import (
+    Losses,
+    Point,
+    descend,
+    drawn,
+    length,
+    output,
+    spread,
+    weights,
+)
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence
+
+
+@dataclass(frozen=True)
+class _Setting:
+    seeds: int
+    steps: int
+    samples: int = 64
+    rate: float = 0.1
+    widths: tuple[int, ...] = (4, 12, 12, 12, 12, 1)
+    scales: tuple[float, ...] = (1e-8, 1e-6, 1e-4, 1e-2, 1.0, 1e1, 1e2, 1e3)
+
+
+_SETTINGS = {"smoke": _Setting(10, 60), "laptop": _Setting(20, 500)}
+#: A network has trained if its loss fell below this share of the loss of predicting zero.
+TRAINED = 0.5
+
+
+@statement("akbar2025", "Experiment 4 (run)", holds="as an experiment; data and seeds are ours, the paper gives none")
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Train five layers from bad initial scales: with BatchNorm, without, and with a rate proportional to ``|w|^2``.
+
+    Args:
+        scale: ``smoke`` or ``laptop``.
+        seed: the first of the seeds.
+        data_root: of no account.
+        progress: called with a line of text at each step.
+    """
+    s = _SETTINGS[scale]
+    x = drawn(seed, s.seeds, s.samples, 4)
+    target = torch.tanh(x[..., :1] - x[..., 1:2])
+    zero = target.square().mean((1, 2)) / 2
+    found: dict[str, list[np.ndarray]] = {
+        "BatchNorm": [],
+        "plain": [],
+        "BatchNorm, rate times |w|^2": [],
+        "gradient": [],
+    }
+    for factor in s.scales:
+        progress(f"weights times {factor:g}")
+        start = weights(seed + 1, s.seeds, s.widths, math.sqrt(2))
+        start = {name: value if name == "V" else factor * value for name, value in start.items()}
+        for name, norm in (("BatchNorm", True), ("plain", False)):
+            end = descend(_losses(x, target, norm), start, s.rate, s.steps)
+            found[name].append(_share(_losses(x, target, norm), end, zero))
+        rates = {n: torch.tensor(s.rate * (1.0 if n == "V" else factor**2), dtype=torch.float64) for n in start}
+        end = descend(_losses(x, target, True), start, rates, s.steps)
+        found["BatchNorm, rate times |w|^2"].append(_share(_losses(x, target, True), end, zero))
+        found["gradient"].append(_first(_losses(x, target, True), start))
+    facts = {**asdict(s), "seed": seed, "activation": "ReLU"}
+    names = ("BatchNorm", "plain", "BatchNorm, rate times |w|^2")
+    table = {name: np.stack(values) for name, values in found.items()}
+    panels = (
+        Panel("Loss after training over that of predicting zero", "scale of the weights", "share", tuple(
+            Line.over_seeds(n, s.scales, np.minimum(table[n], 10.0).T) for n in names
+        ), log_x=True),
+        Panel("First gradient of the first layer, BatchNorm", "scale of the weights", "norm",
+              (Line.over_seeds("measured", s.scales, table["gradient"].T),), log_x=True, log_y=True),
+    )  # fmt: skip
+    title = "Bad initial scales with and without BatchNorm"
+    return Study("geometry4", title, scale, facts, panels, _evidence(table, s))
+
+
+def _losses(x: Tensor, target: Tensor, norm: bool) -> Losses:
+    """Return the squared error of every seed."""
+    return lambda p: (output(p, x, norm=norm, activation=torch.relu) - target).square().mean((1, 2)) / 2
+
+
+def _share(losses: Losses, end: Point, zero: Tensor) -> np.ndarray:
+    """Return the loss at the end over that of predicting zero; infinite where training left the numbers."""
+    with torch.no_grad():
+        found: np.ndarray = (losses(end) / zero).numpy()
+    return np.where(np.isfinite(found), found, np.inf)
+
+
+def _first(losses: Losses, start: Point) -> np.ndarray:
+    """Return the norm of the gradient of the first layer before any step."""
+    leaf = start["W0"].detach().clone().requires_grad_(True)
+    slope = torch.autograd.grad(losses({**start, "W0": leaf}).sum(), leaf)[0]
+    found: np.ndarray = length({"W0": slope}).numpy()
+    return found
+
+
+def _evidence(table: dict[str, np.ndarray], s: _Setting) -> tuple[Evidence, ...]:
+    """Judge the claims of Experiment 4."""
+    place = {scale: i for i, scale in enumerate(s.scales)}
+    small, unit, large = place[s.scales[0]], place[1.0], place[s.scales[-1]]
+    trained = {name: (values < TRAINED).mean(1) for name, values in table.items()}
+    shrink = table["gradient"][large] / table["gradient"][unit]
+    free = table["BatchNorm, rate times |w|^2"]
+    return (
+        Evidence("without BatchNorm training fails from very large weights (not finite, or no progress)", "plain",
+                 {"share of seeds that train": float(trained["plain"][large])}, bool(trained["plain"][large] == 0)),
+        Evidence("without BatchNorm training fails from very small weights", "plain",
+                 {"share of seeds that train": float(trained["plain"][small])}, bool(trained["plain"][small] == 0)),
+        Evidence("with BatchNorm training proceeds from very large weights", "BatchNorm",
+                 {"share of seeds that train": float(trained["BatchNorm"][large]), **spread(table["BatchNorm"][large])},
+                 bool(trained["BatchNorm"][large] > 0.9)),
+        Evidence("with BatchNorm training proceeds from very small weights", "BatchNorm",
+                 {"share of seeds that train": float(trained["BatchNorm"][small]), **spread(table["BatchNorm"][small])},
+                 bool(trained["BatchNorm"][small] > 0.9)),
+        Evidence("with BatchNorm training proceeds from scale 1", "BatchNorm",
+                 {"share of seeds that train": float(trained["BatchNorm"][unit])}, None),
+        Evidence("the first gradient falls with the scale of the weights (largest scale over 1)", "BatchNorm",
+                 {"predicted": 1.0 / s.scales[-1], **spread(shrink)}, None),
+        Evidence("free of scale: with a rate times |w|^2 large weights train as those of scale 1", "BatchNorm",
+                 {"largest difference of the loss share": float(np.abs(free[large] - free[unit]).max())}, None),
+    )  # fmt: skip

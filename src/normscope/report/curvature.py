@@ -1,0 +1,189 @@
+"""Curvature as text: eigenvalues with residuals, what symmetry explains, layers, sharpness."""
+
+from __future__ import annotations
+
+import html
+from typing import Any
+
+from normscope.curvature.result import CurvatureResult, Eigenvalue
+from normscope.report.numbers import NOTHING, count_text, digits
+from normscope.report.table import ROWS, Section, Table, plain_text
+
+#: Words for the sharpness measures.
+_SHARPNESS = {
+    "raw": "largest eigenvalue of the Hessian, raw",
+    "spherical": "largest eigenvalue on the spheres of scale groups",
+    "sam": "worst rise of the loss within rho (SAM)",
+    "sam_quadratic": "the same from gradient and curvature, rho |g| + rho^2/2 lambda",
+    "adaptive": "worst rise within rho relative to each weight (adaptive SAM)",
+    "average": "mean rise under Gaussian noise of length about rho",
+    "average_quadratic": "the same from the trace, rho^2/2 tr H / D",
+    "threshold": "eigenvalue above which steps of this size diverge",
+    "fisher_rao": "Fisher-Rao norm w'Gw",
+}
+
+
+def curvature_text(result: CurvatureResult, *, everything: bool = False) -> str:
+    """Return the report on curvature as plain text.
+
+    Args:
+        result: what ``curvature`` returned.
+        everything: show every layer.
+    """
+    return plain_text(curvature_sections(result, everything=everything))
+
+
+def curvature_html(result: CurvatureResult) -> str:
+    """Return the report for a notebook: its sections as headings and tables."""
+    parts = []
+    for section in curvature_sections(result):
+        parts.append(f"<h4>{html.escape(section.title)}</h4>")
+        parts += [f"<div>{html.escape(line)}</div>" for line in (*section.lines, *section.after)]
+        if section.table is not None:
+            head = "".join(f"<th>{html.escape(c)}</th>" for c in section.table.columns)
+            rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in section.table.rows)
+            parts.append(f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>")
+    return "\n".join(parts)
+
+
+def curvature_sections(result: CurvatureResult, *, everything: bool = False) -> list[Section]:
+    """Return the report on curvature as sections.
+
+    Args:
+        result: what ``curvature`` returned.
+        everything: show every layer; otherwise those with the largest trace.
+    """
+    sections = [_model(result)]
+    if result.messages:
+        sections.append(Section("messages", lines=result.messages))
+    sections.append(_eigenvalues(result))
+    if result.symmetry.get("explained") or result.quotient:
+        sections.append(_symmetry(result))
+    if result.modes:
+        sections.append(_modes(result))
+    if result.trace:
+        sections.append(_layers(result, everything))
+    if result.density:
+        sections.append(_density(result.density))
+    if result.sharpness:
+        sections.append(_sharpness(result.sharpness))
+    return sections
+
+
+def _model(result: CurvatureResult) -> Section:
+    """Return what was looked at."""
+    data = result.data
+    masks = f", {data['dropout_masks']} fixed dropout masks" if data["dropout_masks"] else ", dropout off"
+    lines = [
+        f"{result.model['class']}, {count_text(int(result.model['parameters']))} parameters",
+        f"{data['samples']} samples in {data['batches']} batches, BatchNorm in {result.mode} mode{masks}",
+        f"loss {digits(result.loss)}, gradient norm {digits(result.gradient_norm)}",
+    ]
+    if result.cost:
+        lines.append(f"{result.cost['products']} products ({result.cost['way']})")
+    if result.checks:
+        words = [f"{name} {digits(value)}" for name, value in result.checks.items()]
+        lines.append(f"self-tests, relative gap: {', '.join(words)}")
+    return Section(f"curvature of {result.model['name']}", lines=tuple(lines))
+
+
+def _eigenvalues(result: CurvatureResult) -> Section:
+    """Return the eigenvalues; what has not converged is marked."""
+    rows = [("largest", *_cells(e)) for e in result.largest] + [("smallest", *_cells(e)) for e in result.smallest]
+    after = []
+    if result.trace:
+        t = result.trace
+        after.append(f"trace {digits(t['value'])} (95 %: {digits(t['low'])} to {digits(t['high'])})")
+    if result.frobenius is not None and result.stable_rank is not None:
+        after.append(f"Frobenius norm {digits(result.frobenius)}, stable rank {digits(result.stable_rank)}")
+    columns = ("end", "eigenvalue", "residual", "error", "converged")
+    return Section(
+        f"eigenvalues of the {result.matrix}, {result.mode} mode",
+        table=Table(columns, tuple(rows), frozenset({"end", "converged"})),
+        after=tuple(after),
+    )
+
+
+def _cells(row: Eigenvalue) -> tuple[str, ...]:
+    """Return the cells of one eigenvalue."""
+    mark = "yes" if row.converged else "NOT CONVERGED"
+    return f"{row.value:.6g}", f"{row.residual:.1e}", f"{row.error:.1e}", mark
+
+
+def _symmetry(result: CurvatureResult) -> Section:
+    """Return what symmetry explains."""
+    s = result.symmetry
+    lines = [f"{s['explained']} flat directions are known, {s['scale_groups']} of them scalings of weights"]
+    if s.get("left_out"):
+        lines.append(f"{s['left_out']} more are known and left out: they do not fit into memory as vectors")
+    if "spurious" in s:
+        lines.append(
+            f"curvature of the parametrization alone, up to +-|g|/|w| = {digits(s['spurious'])}, is in the raw Hessian"
+        )
+    for end in ("largest", "smallest"):
+        if f"{end}_on_sphere" in s:
+            sure = "" if s[f"{end}_on_sphere_converged"] else " (NOT CONVERGED)"
+            lines.append(
+                f"{end} eigenvalue on the spheres, which no rescaling moves: {digits(s[f'{end}_on_sphere'])}{sure}"
+            )
+    if result.quotient:
+        lines += _quotient(result.quotient)
+    return Section("modulo symmetries", lines=tuple(lines))
+
+
+def _quotient(q: dict[str, Any]) -> list[str]:
+    """Return lines on the spectrum modulo symmetries."""
+    sure = "" if q["converged"] else " (NOT CONVERGED)"
+    lines = [
+        f"largest {digits(q['largest'])}, smallest that is not zero {digits(q['smallest'])}, condition number "
+        f"{digits(q['condition'])}{sure} ({q['method']})"
+    ]
+    if q["unexplained"] is not None:
+        lines.append(f"{q['unexplained']} further zero eigenvalues are not explained by known symmetries")
+    return lines
+
+
+def _modes(result: CurvatureResult) -> Section:
+    """Return the largest eigenvalue in each mode."""
+    rows = tuple((mode, digits(v["largest"]), digits(v["loss"])) for mode, v in result.modes.items())
+    return Section("modes of BatchNorm", table=Table(("mode", "largest", "loss"), rows, frozenset({"mode"})))
+
+
+def _layers(result: CurvatureResult, everything: bool) -> Section:
+    """Return traces by layer."""
+    ordered = sorted(result.layers, key=lambda row: -abs(row.trace))
+    shown = list(result.layers) if everything else ordered[:ROWS]
+    rows = tuple(
+        (r.name, count_text(r.parameters), digits(r.trace), f"{digits(r.low)} to {digits(r.high)}") for r in shown
+    )
+    more = len(result.layers) - len(shown)
+    after = (f"... {more} more rows (--all shows each)",) if more else ()
+    return Section(
+        "trace by parameter", table=Table(("parameter", "entries", "trace", "95 %"), rows, frozenset({"parameter"})),
+        after=after,
+    )  # fmt: skip
+
+
+def _density(density: dict[str, Any]) -> Section:
+    """Return quantiles of the spectrum."""
+    rows = tuple((f"{100 * float(q):g} %", digits(v)) for q, v in density["quantiles"].items())
+    (negative, error), (flat, flat_error) = density["negative"], density["flat"]
+    return Section(
+        "density",
+        lines=(
+            f"below zero: {negative:.1%} of the eigenvalues (+- {error:.1%})",
+            f"within 1e-6 of the largest around zero: {flat:.1%} (+- {flat_error:.1%}), {density['zeros']} known",
+        ),
+        table=Table(("share below", "eigenvalue"), rows, frozenset({"share below"})),
+    )
+
+
+def _sharpness(measures: dict[str, Any]) -> Section:
+    """Return the sharpness family."""
+    rows = []
+    for name, value in measures.items():
+        if isinstance(value, dict):
+            rows += [(f"{_SHARPNESS.get(name, name)}, {key}", digits(v)) for key, v in value.items()]
+        else:
+            rows.append((_SHARPNESS.get(name, name), NOTHING if value is None else digits(value)))
+    return Section("sharpness", table=Table(("measure", "value"), tuple(rows), frozenset({"measure"})))

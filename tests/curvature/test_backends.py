@@ -1,0 +1,79 @@
+"""Attention, recurrent layers and checkpointed blocks have second derivatives."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from curved import dense_hessian
+from fingerprints import fingerprint
+from normscope.curvature.problem import Problem
+from normscope.curvature.products import Products
+
+
+class _Tagger(nn.Module):
+    """Twelve encoder layers between an embedding and its transpose, checkpointed in some way."""
+
+    def __init__(self, layers: int, reentrant: bool | None, dropout: float = 0.1) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.embed = nn.Embedding(5, 8)
+            parts = [
+                nn.TransformerEncoderLayer(8, 2, 8, dropout, batch_first=True, norm_first=True) for _ in range(layers)
+            ]
+            self.layers = nn.ModuleList(parts)
+            self.out = nn.Linear(8, 5)
+        self.out.weight = self.embed.weight
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        for layer in self.layers:
+            h = layer(h) if self.reentrant is None else checkpoint(layer, h, use_reentrant=self.reentrant)
+        return self.out(h)
+
+
+def _tokens() -> tuple[Tensor, Tensor]:
+    x = torch.randint(0, 5, (3, 4), generator=torch.Generator().manual_seed(0))
+    return x, x.roll(1, 1)
+
+
+@pytest.mark.parametrize("reentrant", [None, True, False])
+def test_twelve_layers_of_attention_with_tied_weights_dropout_and_checkpointing(reentrant: bool | None) -> None:
+    model, data = _Tagger(12, reentrant), _tokens()
+    before = fingerprint(model)
+    with Problem(model, data, masks=1, dtype=torch.float64) as problem:
+        vector = torch.ones(problem.dimension, dtype=torch.float64)
+        image = Products(problem)(vector)
+        slopes = [problem.gradient(problem.point() + sign * 1e-5 * vector)[1] for sign in (1, -1)]
+        middle = Products(problem, "ggn")(vector)
+    assert fingerprint(model) == before
+    torch.testing.assert_close(image, (slopes[0] - slopes[1]) / 2e-5, rtol=1e-3, atol=1e-5)
+    assert bool(torch.isfinite(middle).all())
+
+
+def test_checkpointing_changes_no_product() -> None:
+    found = []
+    for reentrant in (None, True, False):
+        with Problem(_Tagger(2, reentrant), _tokens(), masks=2, dtype=torch.float64) as problem:
+            found.append(Products(problem)(torch.ones(problem.dimension, dtype=torch.float64)))
+    torch.testing.assert_close(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
+
+
+def test_an_lstm_has_a_hessian() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.read, self.out = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.read(x)[0][:, -1])
+
+    generator = torch.Generator().manual_seed(0)
+    data = (torch.randn(5, 6, 3, generator=generator), torch.tensor([0, 1, 0, 1, 1]))
+    with Problem(Reader(), data, dtype=torch.float64) as problem:
+        torch.testing.assert_close(Products(problem).dense(), dense_hessian(problem))

@@ -1,0 +1,45 @@
+"""The density of eigenvalues against a dense spectrum."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from curved import classifier, labelled
+from normscope.curvature.density import spectral_density
+from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.problem import Problem
+from normscope.curvature.products import Products
+from normscope.linalg.thick_restart import eigenpairs
+
+
+def test_known_zeros_and_pairs_bring_it_nearer_to_the_truth() -> None:
+    with Problem(classifier(eps=1e-30), labelled(), dtype=torch.float64) as problem:
+        products = Products(problem, "ggn")
+        truth = torch.linalg.eigvalsh(products.dense()).numpy()
+        start = problem.point()
+        known = Directions(start, row_groups(problem, ["0.weight", "3.weight"]))
+        pairs = eigenpairs(products, torch.ones_like(start), largest=4, tolerance=1e-8)
+        used = pairs.products + 4 * 10
+        better = spectral_density(products, start, steps=10, probes=4, directions=known, pairs=pairs)
+        plain = spectral_density(products, start, steps=used // 4, probes=4)
+    assert better.zeros == 13
+    assert better.share(-1e-15, 1e-15)[0] >= 13 / problem.dimension
+    assert better.distance(truth) < 0.5 * plain.distance(truth)
+    places, masses = better.atoms()
+    assert masses.sum() == pytest.approx(1.0)
+    assert float(places @ masses) == pytest.approx(float(truth.mean()), rel=0.05)
+
+
+def test_shares_quantiles_and_curves_of_a_known_spectrum() -> None:
+    d = torch.cat([-torch.ones(20), torch.zeros(30), torch.full((50,), 2.0)]).double()
+    found = spectral_density(lambda v: d * v, d, steps=8, probes=40)
+    share, error = found.share(-2.0, -0.5)
+    assert abs(share - 0.2) < 4 * error + 1e-9
+    assert found.quantile(0.1) == pytest.approx(-1.0)
+    assert found.quantile(0.9) == pytest.approx(2.0)
+    grid = np.linspace(-4, 5, 400)
+    curve, bands = found.smoothed(grid, 0.3)
+    assert np.trapezoid(curve, grid) == pytest.approx(1.0, abs=1e-3)
+    assert (bands >= 0).all()

@@ -1,0 +1,84 @@
+"""The loss as a function of the parameters."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from curved import classifier, labelled
+from fingerprints import fingerprint
+from normscope.core.errors import InputError, NonFiniteError
+from normscope.curvature.problem import Problem
+
+
+def test_value_and_gradient_are_those_of_training() -> None:
+    model, (x, y) = classifier(), labelled()
+    with Problem(model, (x, y)) as problem:
+        value, gradient = problem.gradient()
+        assert problem.value() == pytest.approx(value, rel=1e-6)
+    other = classifier().train()
+    loss = nn.functional.cross_entropy(other(x), y)
+    loss.backward()
+    expected = torch.cat([p.grad.reshape(-1) for p in other.parameters()])
+    assert value == pytest.approx(float(loss.detach()), rel=1e-6)
+    torch.testing.assert_close(gradient, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_batches_keep_their_own_statistics_and_count_by_size() -> None:
+    x, y = labelled(30)
+    loader = DataLoader(TensorDataset(x, y), batch_size=20)
+    with Problem(classifier(), loader) as problem:
+        assert [term.inputs.batch for term in problem.terms] == [20, 10]
+        whole = problem.value()
+    parts = []
+    for piece in (slice(0, 20), slice(20, 30)):
+        with Problem(classifier(), (x[piece], y[piece])) as problem:
+            parts.append(problem.value())
+    assert whole == pytest.approx((2 * parts[0] + parts[1]) / 3, rel=1e-6)
+
+
+@pytest.mark.parametrize("mode", ["batch", "running", "frozen-batch"])
+def test_nothing_of_the_model_is_changed(mode: str) -> None:
+    model = nn.Sequential(classifier(), nn.Dropout(0.5)).train()
+    data = labelled()
+    model(data[0]).sum().backward()
+    before = fingerprint(model, *data)
+    with Problem(model, data, mode=mode, masks=2) as problem:
+        problem.gradient()
+        first = problem.value()
+        assert problem.value() == first  # masks are fixed
+    assert fingerprint(model, *data) == before
+
+
+def test_blocks_are_chosen_by_pattern_and_unused_parameters_have_no_gradient() -> None:
+    model, data = classifier(), labelled()
+    model.extra = nn.Linear(2, 2)
+    model.forward = lambda x: nn.Sequential.forward(nn.Sequential(*list(model)[:-1]), x)  # type: ignore[method-assign]
+    with Problem(model, data, parameters=["0.*", "extra.bias"]) as problem:
+        assert [block.name for block in problem.blocks] == ["0.weight", "0.bias", "extra.bias"]
+        assert problem.gradient()[1][-2:].tolist() == [0.0, 0.0]
+
+
+def test_mistakes_are_told() -> None:
+    model, (x, y) = classifier(), labelled()
+    with pytest.raises(InputError, match="No parameter matches 'conv"):
+        Problem(model, (x, y), parameters="conv*")
+    with pytest.raises(InputError, match="Unknown mode"):
+        Problem(model, (x, y), mode="eval")
+    with pytest.raises(InputError, match="Expected a Module, got int"):
+        Problem(3, (x, y))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="dropout masks"):
+        Problem(model, (x, y), masks=-1)
+    with Problem(model, x) as problem, pytest.raises(InputError, match="labelled data"):
+        problem.value()
+    with Problem(model, (x, y)) as problem, pytest.raises(NonFiniteError, match="The loss is nan"):
+        problem.gradient(problem.point() * float("nan"))
+
+
+def test_a_limit_cuts_the_last_batch() -> None:
+    x, y = labelled(50)
+    problem = Problem(classifier(), (x, y), batch=20, limit=30)
+    assert [term.inputs.batch for term in problem.terms] == [20, 10]
+    assert problem.samples == 30

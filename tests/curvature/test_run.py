@@ -1,0 +1,76 @@
+"""The whole measurement against dense eigenvalues."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope
+from curved import classifier, labelled, plain_hessian
+from fingerprints import fingerprint
+from normscope.core import memory
+from normscope.core.errors import InputError, NotEnoughMemoryError
+from normscope.curvature.run import curvature
+
+
+@pytest.mark.parametrize("mode", ["batch", "running"])
+def test_eigenvalues_are_those_of_the_model_as_users_run_it_and_nothing_is_touched(mode: str) -> None:
+    model, (x, y) = classifier().train(), labelled()
+    model(x).sum().backward()
+    before = fingerprint(model, x, y)
+    found = normscope.curvature(model, (x, y), mode=mode, top=3, bottom=2, probes=5, density=2)
+    assert fingerprint(model, x, y) == before
+    truth = torch.linalg.eigvalsh(plain_hessian(model, x, y, train=mode == "batch"))
+    assert found.converged
+    assert [e.value for e in found.largest] == pytest.approx(truth.flip(0)[:3].tolist(), rel=1e-4)
+    assert [e.value for e in found.smallest] == pytest.approx(truth[:2].tolist(), rel=1e-4)
+    assert found.checks["symmetry"] < 1e-5
+    assert found.checks["difference"] < 1e-3
+    assert found.symmetry["explained"] >= 13 if mode == "batch" else found.symmetry["scale_groups"] == 0
+    assert found.density is not None
+
+
+def test_modes_are_compared_and_the_quotient_is_given_for_small_networks() -> None:
+    found = curvature(classifier(), labelled(), matrix="ggn", modes=True, probes=0)
+    assert set(found.modes) == {"batch", "running", "frozen-batch"}
+    assert found.quotient is not None
+    assert found.quotient["method"] == "dense"
+    assert found.symmetry["scale_groups"] == 13
+    assert found.symmetry["explained"] == 33  # scales and biases before BatchNorm, and the shift of all classes
+
+
+def test_stopping_keeps_converged_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from normscope.curvature.products import Products
+
+    original, calls = Products.__call__, []
+
+    def stopping(self: Products, vector: Tensor) -> Tensor:
+        if self.matrix == "hessian":
+            calls.append(1)
+        if len(calls) > 25:
+            raise KeyboardInterrupt
+        return original(self, vector)
+
+    monkeypatch.setattr(Products, "__call__", stopping)
+    found = curvature(classifier(), labelled(), top=5, tolerance=1e-7, dtype=torch.float64)
+    assert found.stopped
+    assert found.largest[0].converged
+    assert found.trace is None
+    assert any("Stopped" in message for message in found.messages)
+
+
+def test_what_has_not_converged_is_marked() -> None:
+    found = curvature(classifier(), labelled(), max_products=7, probes=0)
+    assert not found.converged
+    assert any("have not converged" in message for message in found.messages)
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InputError, match="Known settings: mode"):
+        curvature(classifier(), labelled(), colour="red")
+    with pytest.raises(InputError, match="does not run on an input"):
+        curvature(classifier(), labelled(inputs=9))
+    monkeypatch.setattr(memory, "available", lambda: 100.0)
+    with pytest.raises(NotEnoughMemoryError, match="fewer eigenvalues"):
+        curvature(nn.Linear(4, 3), labelled())

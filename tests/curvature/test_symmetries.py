@@ -1,0 +1,58 @@
+"""Flat directions from symmetry groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from curved import classifier, labelled
+from normscope.curvature.problem import Problem
+from normscope.curvature.products import Products
+from normscope.curvature.symmetries import directions_of
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The scales of the rows of a weight."""
+
+    name: str
+    size: int
+
+    def field(self, point: dict[str, Tensor], coefficients: Tensor) -> dict[str, Tensor]:
+        return {self.name: coefficients[:, None] * point[self.name]}
+
+
+@dataclass(frozen=True)
+class _Bias:
+    """Every shift of a bias."""
+
+    name: str
+    size: int
+
+    def field(self, point: dict[str, Tensor], coefficients: Tensor) -> dict[str, Tensor]:
+        return {self.name: coefficients}
+
+
+@dataclass(frozen=True)
+class _Group:
+    kind: str
+    parameters: tuple[str, ...]
+    dimension: int
+    family: object
+
+
+def test_scales_and_shifts_become_directions_along_which_nothing_changes() -> None:
+    groups = [
+        _Group("scale", ("0.weight",), 7, _Rows("0.weight", 7)),
+        _Group("scale", ("3.weight",), 6, _Rows("3.weight", 6)),
+        _Group("shift", ("0.bias",), 7, _Bias("0.bias", 7)),
+        _Group("shift", ("elsewhere",), 7, _Bias("elsewhere", 7)),
+        _Group("permutation", ("0.weight",), 0, None),
+    ]
+    with Problem(classifier(eps=1e-30), labelled(), dtype=torch.float64) as problem:
+        found, left_out = directions_of(problem, groups)
+        assert (found.count, found.scales, left_out) == (20, 13, 0)
+        gauss = Products(problem, "ggn").dense()
+        assert float((found.basis() @ gauss).abs().max()) < 1e-10

@@ -1,0 +1,20 @@
+"""The experiment runs, is the same for a seed, and judges each claim by what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from normscope.papers.akbar2025.experiments.conditioning import run
+
+
+def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
+    study = run("smoke", 0, None, lambda line: None)
+    assert study.name == "geometry2"
+    assert study.settings["seeds"] >= 10
+    assert {found.agrees for found in study.evidence} >= {True, None}
+    json.dumps(study.to_dict(), allow_nan=False)
+    numbers = [x for panel in study.panels for line in panel.lines for x in line.y]
+    assert all(math.isfinite(x) for x in numbers)
+    zeros = next(found for found in study.evidence if "zeros" in found.claim)
+    assert zeros.measured["scale groups"] == 30

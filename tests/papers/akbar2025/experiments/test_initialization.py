@@ -1,0 +1,21 @@
+"""The experiment runs, is the same for a seed, and judges each claim by what it measured."""
+
+from __future__ import annotations
+
+import json
+import math
+
+from normscope.papers.akbar2025.experiments.initialization import run
+
+
+def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
+    study = run("smoke", 0, None, lambda line: None)
+    assert study.name == "geometry4"
+    assert study.settings["seeds"] >= 10
+    assert {found.agrees for found in study.evidence} >= {True, None}
+    json.dumps(study.to_dict(), allow_nan=False)
+    numbers = [x for panel in study.panels for line in panel.lines for x in line.y]
+    assert all(math.isfinite(x) for x in numbers)
+    claims = {found.claim: found for found in study.evidence}
+    small = claims["with BatchNorm training proceeds from very small weights"]
+    assert small.agrees is False  # eps sets a floor
