@@ -39,13 +39,15 @@ def _shortcut(s: Lambda, x: Tensor) -> Tensor:
         (lambda s, x: s.n(s.a(x)), 6),
         (lambda s, x: s.b(x), 3),
         (lambda s, x: s.b(s.m(x)), 3),
+        (lambda s, x: s.g(x), 6),
         (_shortcut, 3),
     ],
 )
 def test_a_stencil_does_what_the_map_does(function: object, size: int) -> None:
-    """Convolution and BatchNorm, stride, a factor before, and subsampling with padded channels."""
+    """Convolution and BatchNorm, stride, a factor before, groups, and subsampling with padded channels."""
     layers = {"a": nn.Conv2d(2, 3, 3, padding=1), "n": nn.BatchNorm2d(3), "m": nn.BatchNorm2d(2)}
-    model, expr = _end(function, **layers, b=nn.Conv2d(2, 4, 3, stride=2, padding=1))
+    layers |= {"b": nn.Conv2d(2, 4, 3, stride=2, padding=1), "g": nn.Conv2d(2, 4, 3, padding=1, groups=2)}
+    model, expr = _end(function, **layers)
     found = stencils(expr)
     assert found is not None
     (stencil,) = found.values()

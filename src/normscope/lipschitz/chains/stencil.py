@@ -143,8 +143,9 @@ def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | 
     """Return a convolution with zero padding after maps that act place by place (elsewhere padding would matter)."""
     data = op.data
     weight = data["weight"].to(torch.float64)
-    if weight.ndim != 4 or data["transposed"] or data["groups"] != 1:
+    if weight.ndim != 4 or data["transposed"]:
         return None
+    weight = _ungrouped(weight, int(data["groups"]))
     if not all(s.is_pointwise for s in below.values()):
         return None
     if any(bool((s.taps[0, 0] - torch.diag(s.taps[0, 0].diagonal())).any()) for s in below.values()):
@@ -159,6 +160,22 @@ def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | 
         }
         found[key] = Stencil(tuple(data["stride"]), taps, s.roundings + 1)
     return found
+
+
+def _ungrouped(weight: Tensor, groups: int) -> Tensor:
+    """Return the kernel over all channels of a convolution in groups.
+
+    >>> _ungrouped(torch.ones(2, 1, 1, 1), 2)[:, :, 0, 0].tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    if groups == 1:
+        return weight
+    rows, columns = len(weight) // groups, weight.shape[1]
+    whole = weight.new_zeros(len(weight), columns * groups, *weight.shape[2:])
+    for g in range(groups):
+        own = slice(g * rows, (g + 1) * rows)
+        whole[own, g * columns : (g + 1) * columns] = weight[own]
+    return whole
 
 
 def _chosen(op: LinearOp, source: Expr, e: Expr) -> tuple[Offset, Tensor] | None:

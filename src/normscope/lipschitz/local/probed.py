@@ -39,7 +39,7 @@ PROBES, FACTOR = 24, 10.0
 #: The error of rows that is verified, relative to all of them.
 VERIFIED = 2.0**-33
 #: Rows that are combined at once.
-CHUNK = 64
+CHUNK = 256
 #: The error of values at the point, relative to them, from which on norms are not multiplied.
 TOO_LARGE = 1e-8
 
