@@ -38,6 +38,8 @@ from normscope.operators.program import Program
 PROBES, FACTOR = 24, 10.0
 #: The error of rows that is verified, relative to all of them.
 VERIFIED = 2.0**-33
+#: The same for outputs, before which means are taken: these are not exact in slices.
+AT_OUTPUTS = 2.0**-27
 #: Rows that are combined at once.
 CHUNK = 256
 #: The error of values at the point, relative to them, from which on norms are not multiplied.
@@ -247,15 +249,20 @@ class Probed(Walk):
         self.errors[expr.id] = self._flow.error
         return replace(found, error=math.inf)
 
-    def _verified(self, x: Rows, flow: Flow) -> Rows:
+    def _verified(self, x: Rows, flow: Flow, part: float = VERIFIED) -> Rows:
         """Return rows with the error that the probes confirm.
+
+        Args:
+            x: the rows.
+            flow: their combinations.
+            part: the error to be confirmed, relative to all rows.
 
         Raises:
             UnboundedError: if they do not.
         """
         flat = x.rows.flatten(1)
         size, gaussian = size_of([flat]), self._gaussian[:, : len(flat)]
-        allowed = VERIFIED * size + 1e-300
+        allowed = part * size + 1e-300
         seen = Pair(-flow.pair.high.flatten(1), -flow.pair.low.flatten(1))
         for i in range(0, len(flat), CHUNK):
             seen = seen.plus(Pair.of(gaussian[:, i : i + CHUNK] @ flat[i : i + CHUNK]))
@@ -291,4 +298,6 @@ class Probed(Walk):
 
     def _system(self, outputs: list[Rows]) -> Feedback:
         exprs = [e for _, e in self.program.outputs]
-        return super()._system([self._verified(o, self.flows[e.id]) for o, e in zip(outputs, exprs, strict=True)])
+        return super()._system(
+            [self._verified(o, self.flows[e.id], AT_OUTPUTS) for o, e in zip(outputs, exprs, strict=True)]
+        )
