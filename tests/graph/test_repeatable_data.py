@@ -8,21 +8,21 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import normscope
-from normscope.graph.repeatable_data import KEPT, Again, repeatable
+from normscope.graph.repeatable_data import KEPT, RepeatableIterator, repeatable
 
 
 def test_what_can_be_read_again_is_left_alone() -> None:
     """Tensors, lists and loaders stay the objects they are; iterators are wrapped."""
     for data in (torch.ones(3), [torch.ones(3)], {"x": torch.ones(3)}, None, range(3)):
         assert repeatable(data) is data
-    assert isinstance(repeatable(iter([1])), Again)
+    assert isinstance(repeatable(iter([1])), RepeatableIterator)
 
 
 def test_a_full_pass_sees_everything_and_later_ones_the_beginning() -> None:
     """The first samples are kept, the rest streams by once: memory does not grow with the data."""
     size, count = 10, 20
     batches = [torch.full((size, 2), float(i)) for i in range(count)]
-    data = Again(iter(batches))
+    data = RepeatableIterator(iter(batches))
     assert float(next(iter(data))[0, 0]) == 0.0
     assert [float(b[0, 0]) for b in data] == [float(i) for i in range(count)]
     again = [float(b[0, 0]) for b in data]
@@ -34,10 +34,10 @@ def test_samples_are_counted_in_every_form_of_batch() -> None:
     """A batch of pairs, of names or of numbers."""
     x = torch.ones(KEPT, 2)
     for batch in ((x, x), {"a": x, "b": x}, [x]):
-        data = Again(iter([batch, batch]))
+        data = RepeatableIterator(iter([batch, batch]))
         assert len(list(data)) == 2
         assert len(list(data)) == 1
-    numbers = Again(iter([1.0, 2.0, 3.0]))
+    numbers = RepeatableIterator(iter([1.0, 2.0, 3.0]))
     assert list(numbers) == list(numbers) == [1.0, 2.0, 3.0]
 
 

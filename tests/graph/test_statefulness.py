@@ -17,7 +17,7 @@ from networks import Lambda, captured_of, points, seeded
 from normscope.core.errors import CaptureError, WeightsError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import guess_inputs
-from normscope.graph.statefulness import Fresh, evaluating, refuse_quantized
+from normscope.graph.statefulness import RepeatedRuns, evaluating, refuse_quantized
 
 
 def _keeps(make: Callable[[Tensor], Tensor]) -> Callable[[Any, Tensor], Tensor]:
@@ -185,7 +185,7 @@ def test_a_model_that_fails_when_called_again_is_refused() -> None:
 def test_runs_do_not_see_each_other() -> None:
     """Unless they are asked to."""
     model = _linear(_counts)
-    fresh = Fresh(model, lambda x: (model(x),))
+    fresh = RepeatedRuns(model, lambda x: (model(x),))
     x = points(2, 4)
     (first,), (again,), (second,) = fresh.run([x]), fresh.run([x]), fresh.run([x], [x])
     assert torch.equal(first, again)

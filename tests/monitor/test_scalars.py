@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.monitor.scalars import OwnNumbers, on_accelerator, one_number, waiting
+from normscope.monitor.scalars import UserMetrics, on_accelerator, one_number, waiting
 
 
 def test_metrics_are_single_numbers() -> None:
@@ -36,7 +36,7 @@ def test_complex_numbers_are_refused() -> None:
 
 
 def test_the_last_of_each_name_waits_with_its_step() -> None:
-    own = OwnNumbers()
+    own = UserMetrics()
     own.keep(3, {"accuracy": 0.5, "loss": torch.tensor(2.0)})
     own.keep(4, {"loss": torch.tensor([1.0])})
     assert bool(own)
@@ -48,7 +48,7 @@ def test_the_last_of_each_name_waits_with_its_step() -> None:
 
 @pytest.mark.parametrize("bad", [torch.zeros(2), 1j, torch.tensor(1 + 2j), torch.tensor(1 + 0j), "much"])
 def test_what_is_no_real_number_is_refused_and_nothing_kept(bad: object) -> None:
-    own = OwnNumbers()
+    own = UserMetrics()
     with pytest.raises(InputError, match=r"scalar metric|real metric"):
         own.keep(1, {"loss": 1.0, "other": bad})
     assert not own

@@ -23,10 +23,10 @@ from normscope.core.errors import InputError, attempt
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result, Rows
 from normscope.graph.capture import Captured, capture, uncompiled
-from normscope.graph.fold import fold
 from normscope.graph.guard import COPY_LIMIT, state_tensors, untouched
 from normscope.graph.inputs import guess_inputs, iterate
 from normscope.graph.modes import with_batch_statistics
+from normscope.graph.module_tree import fold
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
 from normscope.linalg.streamed import BLOCK_NUMBERS

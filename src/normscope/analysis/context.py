@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
 from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.inputs import iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
+from normscope.graph.sample_coupling import where_samples_meet
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import number_of_points
 from normscope.lipschitz.segments import SegmentNorms
@@ -110,6 +110,11 @@ def walk_coupled(
         return program, coupled
     except RuntimeError as error:
         raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def uses_batch_statistics(program: Program) -> bool:
+    """Tell whether some normalizer takes its statistics over the batch axis."""
+    return any(s.spread is not None and 0 in s.spread.axes and len(s.shape) > 1 for s in program.sites)
 
 
 def refuse_single_values(program: Program) -> None:

@@ -21,7 +21,7 @@ from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
-from normscope.graph.statefulness import Fresh, evaluating, refuse_quantized
+from normscope.graph.statefulness import RepeatedRuns, evaluating, refuse_quantized
 
 ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
 _PREFIX = "model"
@@ -138,8 +138,8 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
         flat.training = False
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
-        fresh = Fresh(model, flat)
-        outputs = _eager(fresh, example)
+        runs = RepeatedRuns(model, flat)
+        outputs = _eager(runs, example)
         if not outputs:
             raise CaptureError(
                 "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
@@ -147,9 +147,9 @@ def capture(model: nn.Module, inputs: ModelInputs) -> Captured:
             )
         if any(o.layout is not torch.strided for o in outputs):
             raise CaptureError("the model returns a sparse tensor: return it dense, with .to_dense()")
-        fresh.require_function(example)
-        graph, tensors, example = _first_that_works(fresh, example)
-        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(fresh.flat.names)))
+        runs.require_function(example)
+        graph, tensors, example = _first_that_works(runs, example)
+        graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(runs.flat.names)))
         tensors = {_strip(name): tensor for name, tensor in tensors.items()}
         _require_finite_buffers(graph, tensors)
         tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
@@ -161,10 +161,10 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
 
 
-def _eager(fresh: Fresh, example: list[Tensor]) -> tuple[Tensor, ...]:
+def _eager(runs: RepeatedRuns, example: list[Tensor]) -> tuple[Tensor, ...]:
     """Run the model once, with a clear error if it does not accept the input."""
     try:
-        return fresh.run(example)
+        return runs.run(example)
     except CaptureError:
         raise
     except (Exception, SystemExit) as error:
@@ -175,7 +175,7 @@ def _eager(fresh: Fresh, example: list[Tensor]) -> tuple[Tensor, ...]:
         ) from error
 
 
-def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
+def _first_that_works(runs: RepeatedRuns, example: list[Tensor]) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
     """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
 
     Tables that a model makes on its first call export cannot make: it is run on one sample before.
@@ -185,22 +185,22 @@ def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[
     attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
     if doubled is not None:
         attempts.insert(0, ("dynamic", doubled))
-    if fresh.moved:
+    if runs.moved:
         attempts = [(f"{before}{how}", given) for how, given in attempts for before in ("warm ", "")]
     for how, given in attempts:
         dynamic = how.endswith("dynamic")
         try:
-            with fresh.state():
+            with runs.state():
                 if how.startswith("warm"):
-                    fresh.flat(*_copies(_first(given) if dynamic else given))
+                    runs.flat(*_copies(_first(given) if dynamic else given))
                 if how.endswith("dispatch"):
                     reason = failures[-1] if failures else ""
-                    graph, tensors = record_graph(fresh.flat, tuple(_copies(given)))
+                    graph, tensors = record_graph(runs.flat, tuple(_copies(given)))
                     graph = replace(graph, notes=(*graph.notes, _note(reason)))
                 else:
-                    graph, tensors = export_graph(fresh.flat, tuple(given), dynamic=dynamic)
-            _verify(fresh, graph, tensors, given, dynamic=dynamic)
-            if not _holds_elsewhere(fresh, graph, tensors, given):
+                    graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
+            _verify(runs, graph, tensors, given, dynamic=dynamic)
+            if not _holds_elsewhere(runs, graph, tensors, given):
                 if not how.endswith("dispatch"):
                     raise CaptureError("the captured graph does not reproduce the model on other inputs")
                 graph = replace(with_unknown_outputs(graph), notes=(*graph.notes, ELSEWHERE_NOTE))
@@ -208,7 +208,7 @@ def _first_that_works(fresh: Fresh, example: list[Tensor]) -> tuple[Graph, dict[
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
         return graph, tensors, given
-    fresh.refuse_difference(example)
+    runs.refuse_difference(example)
     raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
 
 
@@ -233,7 +233,9 @@ def _first(given: list[Tensor]) -> list[Tensor]:
     return [t[:1] if t.ndim else t for t in given]
 
 
-def _verify(fresh: Fresh, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool) -> None:
+def _verify(
+    runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor], *, dynamic: bool
+) -> None:
     """Check that the graph gives what the model gives, at other batch sizes too if it claims to."""
     tried = [given]
     if dynamic:
@@ -244,7 +246,7 @@ def _verify(fresh: Fresh, graph: Graph, tensors: dict[str, Tensor], given: list[
             some = [0, 1] if size != 2 else [0, 1, 0]
             tried.append([t[some] if t.ndim else t for t in given])
     for inputs in tried:
-        if not _alike(run(graph, tensors, inputs), fresh.run(inputs)):
+        if not _alike(run(graph, tensors, inputs), runs.run(inputs)):
             raise CaptureError("the captured graph does not reproduce the model")
 
 
@@ -263,14 +265,14 @@ def _isclose(ours: Tensor, theirs: Tensor) -> Tensor:
     return torch.isclose(a / scale, b / scale, rtol=1e-3, atol=1e-4, equal_nan=True)
 
 
-def _holds_elsewhere(fresh: Fresh, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor]) -> bool:
+def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], given: list[Tensor]) -> bool:
     """Tell whether the graph gives what the model gives on inputs unlike the example, where the model runs.
 
     A forward may do something else while it is exported, and the same at the example.
     """
     for inputs in unrelated(given):
         try:
-            theirs = fresh.run(inputs)
+            theirs = runs.run(inputs)
         except Exception:  # these inputs are ours: a model need not run on them
             continue
         if not _alike(run(graph, tensors, _copies(inputs)), theirs):

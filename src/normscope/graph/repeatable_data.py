@@ -12,12 +12,12 @@ from torch.utils.data import DataLoader
 KEPT = 64
 
 
-class Again:
+class RepeatableIterator:
     """An iterator of batches whose beginning is kept: every pass starts with it and goes on where the last one ended.
 
     A first full pass sees all of the data; later ones see its first :data:`KEPT` samples.
 
-    >>> data = Again(iter([[1.0], [2.0]]))
+    >>> data = RepeatableIterator(iter([[1.0], [2.0]]))
     >>> next(iter(data)), list(data), list(data)
     ([1.0], [[1.0], [2.0]], [[1.0], [2.0]])
     """
@@ -34,11 +34,11 @@ class Again:
             yield batch
 
 
-class Unmoved:
+class RepeatableLoader:
     """A loader whose own random generators are after every pass where they were before it: all passes are the same.
 
     >>> loader = DataLoader([1, 2, 3], shuffle=True, generator=torch.Generator().manual_seed(0))
-    >>> data = Unmoved(loader)
+    >>> data = RepeatableLoader(loader)
     >>> [int(x) for x in data] == [int(x) for x in data]
     True
     """
@@ -69,8 +69,8 @@ def repeatable(data: Any) -> Any:
     So it is of an iterator, which ends with its first pass, and of a loader with a random generator of the user's.
     """
     if isinstance(data, DataLoader):
-        return Unmoved(data) if own_generators(data) else data
-    return Again(data) if isinstance(data, Iterator) else data
+        return RepeatableLoader(data) if own_generators(data) else data
+    return RepeatableIterator(data) if isinstance(data, Iterator) else data
 
 
 def _length(batch: Any) -> int:

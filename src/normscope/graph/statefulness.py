@@ -52,7 +52,7 @@ def _is_quantized(kind: type) -> bool:
     return names[0] == "torch" and "quantized" in names and "FloatFunctional" not in kind.__name__
 
 
-class Fresh:
+class RepeatedRuns:
     """A model whose every run starts from the same state.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.analysis.coupling import uses_batch_statistics, where_samples_meet
+from normscope.analysis.context import uses_batch_statistics
 from normscope.analysis.layers import before_padding, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.names import numbered
@@ -21,6 +21,7 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.objective import LossFunction, probe_loss
+from normscope.graph.sample_coupling import where_samples_meet
 from normscope.monitor.view import (
     Layer,
     Look,

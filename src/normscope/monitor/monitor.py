@@ -25,11 +25,11 @@ from normscope.monitor.quantities import QUANTITIES, descriptions
 from normscope.monitor.quantities.certified import DESCRIPTIONS as CERTIFIED
 from normscope.monitor.quantities.certified import certified_metrics
 from normscope.monitor.quantity import Quantity
-from normscope.monitor.scalars import OwnNumbers
+from normscope.monitor.scalars import UserMetrics
 from normscope.monitor.snapshot import Snapshot
 from normscope.monitor.training_objects import is_first_process, learning_rates, optimizers_of, unwrapped
 from normscope.monitor.view import View
-from normscope.monitor.warm import ColdNorms, WarmNorms
+from normscope.monitor.warm_norms import ColdNorms, WarmNorms
 
 #: The part of the budget that writing the user's own metrics at every step may use.
 SCALARS = 0.25
@@ -116,7 +116,7 @@ class Monitor:
         self._norms = WarmNorms() if remember else ColdNorms()
         self._previous: tuple[int, dict[str, Tensor]] | None = None
         self._rate: float | None = None
-        self._own = OwnNumbers()
+        self._own = UserMetrics()
         self._config: dict[str, Any] = {}
         self._ended = False
         self._active = is_first_process()

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError, listed
-from normscope.monitor.lines import Point, from_line, whole_lines
+from normscope.monitor.run_lines import Point, from_line, whole_lines
 
 CONFIG, METRICS = "config.json", "metrics.jsonl"
 

@@ -49,13 +49,13 @@ def on_accelerator(value: object) -> bool:
     return isinstance(value, Tensor) and value.device.type != "cpu" and not isinstance(value, torch.nn.Parameter)
 
 
-class OwnNumbers:
+class UserMetrics:
     """Numbers given at steps, of each name the last one, until they are written.
 
     So a number that is given at every step is thinned out where there is no time to write it, and one that is given
     once in a while is kept.
 
-    >>> own = OwnNumbers()
+    >>> own = UserMetrics()
     >>> own.keep(1, {"loss": 0.5, "accuracy": 0.25})
     >>> own.keep(2, {"loss": 0.4, "nothing": None})
     >>> own.taken()

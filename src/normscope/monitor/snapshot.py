@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normscope.core.errors import NonFiniteError
 from normscope.monitor.view import Layer, Look, MapOf, Normalizer, View
-from normscope.monitor.warm import WarmNorms
+from normscope.monitor.warm_norms import WarmNorms
 from normscope.operators.normalizer import Constants, site_constants
 from normscope.operators.site import Site
 

@@ -18,7 +18,6 @@ from normscope.analysis.bounds.noise import posterior
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
 from normscope.analysis.bounds.rows import ROWS, Setting
 from normscope.analysis.bounds.scores import Scores, fingerprint, labelled, scored, stored
-from normscope.analysis.coupling import where_samples_meet
 from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
@@ -28,6 +27,7 @@ from normscope.generalization.partition import Partition, voronoi
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
+from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.weights_validation import check_model
 
 #: Random centres of the cells if no partition is given.

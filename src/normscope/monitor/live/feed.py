@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.monitor.lines import Point, legible
 from normscope.monitor.live.groups import Group, grouped
 from normscope.monitor.live.store import RunStore
 from normscope.monitor.live.thinning import limit_for, thinned
 from normscope.monitor.run import CONFIG
+from normscope.monitor.run_lines import Point, legible
 
 #: Seconds between two looks at the folders.
 INTERVAL = 0.5

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from normscope.monitor.lines import legible
+from normscope.monitor.run_lines import legible
 
 #: How the page calls the kinds of numbers.
 _KINDS = {"lower": "attained"}

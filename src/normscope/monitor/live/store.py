@@ -15,8 +15,8 @@ from typing import Any, cast
 import numpy as np
 
 from normscope.core.errors import InputError
-from normscope.monitor.lines import Point
 from normscope.monitor.run import CONFIG, METRICS, Run
+from normscope.monitor.run_lines import Point
 
 #: Numbers of the newest points that are kept to be sent one by one.
 RECENT = 200_000

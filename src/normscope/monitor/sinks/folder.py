@@ -16,8 +16,8 @@ from typing import Any
 
 from normscope.core.errors import InputError
 from normscope.core.files import replacing
-from normscope.monitor.lines import Point, from_line, to_line, whole_lines
 from normscope.monitor.run import CONFIG, METRICS
+from normscope.monitor.run_lines import Point, from_line, to_line, whole_lines
 
 #: Version of the format of a run folder.
 FORMAT = 1

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from normscope.monitor.lines import Point, from_line, to_line, whole_lines
+from normscope.monitor.run_lines import Point, from_line, to_line, whole_lines
 
 NUMBERS = some.floats(allow_nan=False) | some.just(-0.0)
 

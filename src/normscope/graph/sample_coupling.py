@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, call, last_uses
 from normscope.graph.ir import SOURCES, Graph, Node, Ref
 
@@ -25,7 +26,29 @@ PROBES, FEW = (2, 4, 6, 8, 16, 31, 32, 33, 64, 100, 128, 256, 1024), 256
 _SHAPE_ONLY = ("aten.new_", "aten.zeros_like", "aten.ones_like", "aten.full_like", "aten.empty_like", "aten.sym_")
 #: Operations that take entries from fixed places along an axis.
 _PLACES = ("aten.slice.Tensor", "aten.select.int", "aten.narrow.default", "aten.roll.default")
+#: Numbers in the weights up to which samples are compared in float64.
+PRECISE = 5_000_000
 _FAILURES = (RuntimeError, NotImplementedError, IndexError, ValueError, TypeError, KeyError)
+
+
+def where_samples_meet(captured: Captured) -> str:
+    """Return what makes one sample's outputs depend on the other samples of its batch, or on how many; else nothing.
+
+    >>> from torch import nn
+    >>> from normscope.graph.capture import capture
+    >>> from normscope.graph.inputs import ModelInputs
+    >>> softmax = nn.Sequential(nn.Linear(2, 2), nn.Softmax(0))
+    >>> where_samples_meet(capture(softmax, ModelInputs((torch.ones(3, 2),))))
+    'aten.softmax.int in 1'
+    """
+    if captured.graph.batch != "dynamic" or not any(t.ndim and t.shape[0] for t in captured.example):
+        return ""  # the batch is part of the graph as it is
+    small = sum(t.numel() for t in captured.tensors.values()) <= PRECISE
+    dtype = torch.float64 if small else torch.float32
+    found = meeting(captured.graph, captured.tensors, captured.example, dtype)
+    if found is not None:  # some operations know their own precision only
+        found = meeting(captured.graph, captured.tensors, captured.example)
+    return "" if found is None else f"{found.op} in {found.owner or 'the model'}"
 
 
 @dataclass(frozen=True)

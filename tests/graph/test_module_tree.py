@@ -7,7 +7,7 @@ import json
 import torch
 from torch import Tensor, nn
 
-from normscope.graph.fold import Block, fold
+from normscope.graph.module_tree import Block, fold
 from normscope.graph.recorder import record_graph
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normscope.monitor.warm import ColdNorms, WarmNorms, followed_norm
+from normscope.monitor.warm_norms import ColdNorms, WarmNorms, followed_norm
 from normscope.operators.linear_map import LinearMap
 
 
