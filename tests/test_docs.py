@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from normscope.operators import registry
-from normscope.papers.statements import every_statement
+from normscope.papers.explain import every_statement
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from normscope.core.statement import PAPERS
-from normscope.papers.statements import every_statement
+from normscope.papers.explain import every_statement
 
 Run = Callable[..., Any]
 

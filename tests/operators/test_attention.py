@@ -66,6 +66,17 @@ def test_constants_of_attention_hold(seed: int, masked: bool) -> None:
         assert spectral_norm(part.reshape(n * d, -1)) <= constant * (1 + 1e-12)
 
 
+def test_equal_queries_move_together() -> None:
+    """When a key moves, all of them do: the constant grows with the root of their number."""
+    q, v = torch.ones(16, 1, dtype=torch.float64), torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(
+        lambda k: (q @ k.mT).softmax(-1) @ v, torch.zeros(2, 1, dtype=torch.float64)
+    )
+    steepest = float(torch.linalg.matrix_norm(jacobian.reshape(16, 2), ord=2))
+    assert steepest == pytest.approx(math.sqrt(8.0))
+    assert steepest <= attention_constants(16, 1.0, 1.0, 0.0, 1.0)[1] == 4.0
+
+
 def test_one_key_gives_its_value() -> None:
     """Every query sees the same: n copies of one row."""
     constants = attention_constants(4, 1.0, 2.0, 0.0, 0.0)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from normscope import explain
 from normscope.core.errors import InputError
 from normscope.lipschitz.printed import lemma_5
 from normscope.papers import explain as explain_module
-from normscope.papers.explain import Explanation, Topic, located
+from normscope.papers.explain import Explanation, Topic, every_statement, located, statement_modules
 
 ROOT = Path(normscope.__file__).parents[1]
 
@@ -113,3 +115,34 @@ def test_every_claim_and_statement_is_found_by_its_own_name() -> None:
     for topic in topics:
         name = f"{topic.paper} {topic.names[0]}" if topic.paper else topic.names[0]
         assert topic.names in {t.names for t in explain_module._found(name, topics)}, name
+
+
+PROGRAM = """
+import importlib, pkgutil, sys
+import normscope
+from normscope.papers.explain import every_statement
+first = every_statement()
+for folder in ("operators", "linalg", "lipschitz", "papers", "geometry", "analysis"):
+    package = importlib.import_module(f"normscope.{folder}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        importlib.import_module(module.name)
+sys.exit(first != every_statement())
+"""
+
+
+def test_importing_everything_adds_no_statement() -> None:
+    """What is found by looking at the sources is what is there once all is imported."""
+    assert subprocess.run([sys.executable, "-c", PROGRAM], check=False).returncode == 0
+
+
+def test_modules_are_named_as_they_are_imported() -> None:
+    names = statement_modules()
+    assert len(set(names)) == len(names)
+    assert not any(name.endswith("__init__") for name in names)
+
+
+def test_statements_are_ours_and_sorted() -> None:
+    found = every_statement()
+    assert all(s.function.startswith("normscope.") for s in found)
+    assert list(found) == sorted(found, key=lambda s: (s.paper, s.number, s.function))
+    assert len(set(found)) == len(found)

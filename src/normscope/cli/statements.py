@@ -14,7 +14,7 @@ from normscope.cli.console import guarded, show
 @guarded
 def statements(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     """List every numbered statement that is implemented, where it comes from and when it holds."""
-    from normscope.papers.statements import every_statement
+    from normscope.papers.explain import every_statement
 
     found = every_statement()
     if json:

@@ -15,7 +15,7 @@ from normscope.core.value import exact_sum, log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.convolution import convolution_norm
 from normscope.linalg.dense import gram_matrix, gram_norm, largest_matrix_norm, matrix_norm
-from normscope.linalg.matrix_free import operator_norm
+from normscope.linalg.lanczos import operator_norm
 from normscope.linalg.matrix_rounding import schur_norm
 from normscope.linalg.product import chain_norm
 from normscope.linalg.streamed import streamed_norm

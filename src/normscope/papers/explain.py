@@ -13,11 +13,11 @@ from typing import Any
 
 from normscope.core.errors import InputError, listed
 from normscope.core.statement import PAPERS, Statement
+from normscope.core.statement import statements as registered
 from normscope.core.value import json_number
 from normscope.doctor.rule import Rule
 from normscope.papers.claim import Claim, Number
 from normscope.papers.run import SOURCES, checked, every_claim, near_names
-from normscope.papers.statements import every_statement
 
 _PLACE = re.compile(
     r"^(theorem|lemma|corollary|remark|definition|proposition|example|figure|table|section|appendix|experiment|equation)"
@@ -254,3 +254,31 @@ def _function(name: str) -> object:
         return getattr(importlib.import_module(module), rest)
     except ModuleNotFoundError:
         return getattr(_function(module), rest)
+
+
+_PACKAGE = "normscope"
+_ROOT = Path(__file__).parents[1]
+_MARK = "@statement("
+
+
+def statement_modules() -> tuple[str, ...]:
+    """Return the modules whose source uses the decorator: no list of them has to be kept.
+
+    >>> "normscope.lipschitz.printed" in statement_modules()
+    True
+    """
+    files = (file for file in sorted(_ROOT.rglob("*.py")) if _MARK in file.read_text(encoding="utf-8"))
+    parts = (file.relative_to(_ROOT).with_suffix("").parts for file in files)
+    return tuple(".".join((_PACKAGE, *(part for part in path if part != "__init__"))) for path in parts)
+
+
+def every_statement() -> tuple[Statement, ...]:
+    """Return every statement of ours, by paper, number and function.
+
+    >>> any(s.label == "than2025 Lemma 1" for s in every_statement())
+    True
+    """
+    for module in statement_modules():
+        importlib.import_module(module)
+    own = (s for s in registered() if s.function.startswith(f"{_PACKAGE}."))
+    return tuple(sorted(set(own), key=lambda s: (s.paper, s.number, s.function)))
