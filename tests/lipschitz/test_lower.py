@@ -184,6 +184,12 @@ def test_a_mean_far_above_its_spread_is_not_attained_either(offset: float) -> No
         assert value <= bound * (1 + 1e-14)
 
 
+def test_a_gradient_that_is_none_is_not_attained() -> None:
+    """Quotients of differences count where torch's gradient is larger."""
+    one = torch.ones(3, dtype=torch.float64)
+    assert 0.999 < attained_at(lambda x: 4 * x - (3 * x).detach(), one, one) <= 1.0
+
+
 def test_beside_an_edge_the_flatter_side_counts() -> None:
     """Within the last bits of a kink both slopes are attained: the smaller one is reported, no noise is seen."""
     x = torch.tensor([1.0, 1.0]).double()
