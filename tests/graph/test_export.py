@@ -137,3 +137,30 @@ def test_a_failure_is_raised_and_nothing_is_printed(capfd: pytest.CaptureFixture
     assert fingerprint(model) == before
     assert capfd.readouterr() == ("", "")
     assert logger.level == level
+
+
+def test_operations_in_place_need_no_second_trace() -> None:
+    """Where nothing sees what is written, the graph has the operation that gives it; else torch makes it functional."""
+
+    def plain(_: Any, x: Tensor) -> tuple[Tensor, ...]:
+        y = x @ x.T
+        y += x.sum()
+        return (y.relu_(),)
+
+    def seen(_: Any, x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        z = y.view(-1)
+        y.add_(1)
+        return (z + 1, y)
+
+    def read_later(_: Any, x: Tensor) -> tuple[Tensor, ...]:
+        y = x * 2
+        z = y.relu_()
+        return (y + z,)
+
+    x = torch.randn(3, 3)
+    for function in (plain, seen, read_later):
+        graph, tensors = export_graph(Tupled(function), (x,), dynamic=False)
+        assert not any(n.op.partition(".")[2].partition(".")[0].endswith("_") for n in graph)
+        for ours, theirs in zip(run(graph, tensors, [x]), function(None, x.clone()), strict=True):
+            assert torch.equal(ours, theirs)

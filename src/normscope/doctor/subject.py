@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.context import Work, batches, walk
+from normscope.analysis.context import Work, batches, walk_coupled
 from normscope.analysis.options import Options
 from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonFiniteInputError, NormscopeError
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.probe import Probe, probe
-from normscope.doctor.quick import FiniteNorms
+from normscope.doctor.quick import FiniteNorms, Roughly
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
@@ -41,9 +41,11 @@ Progress = Callable[[str], None]
 #: What a model may be used for.
 PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
 #: Samples of the example a model is captured on, those looked at by default, and the fewest of them.
-EXAMPLE, SAMPLES, FEWEST = 4, 512, 32
+EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
 #: Multiplications of all forward passes over the data, about; and samples that a probe holds.
-WORK, PROBED = 1e11, 128
+WORK, PROBED = 2e10, 128
+#: Parameters from which on a model is captured on two samples.
+LARGE = 5_000_000
 
 
 @dataclass(eq=False)
@@ -110,7 +112,7 @@ class Subject:
     @functools.cached_property
     def everywhere(self) -> Composition:
         """Return the composition on all inputs, running statistics fixed, which tells what is bounded: not by what."""
-        return Composition(self.program or Program(), Domain(), FiniteNorms())
+        return Roughly(self.program or Program(), Domain(), FiniteNorms())
 
     def sites(self) -> list[Site]:
         """Return the normalizers of activations, as they act in evaluation."""
@@ -279,12 +281,12 @@ def examine(
         return subject
     data = repeatable(data)
     if data is not None:
-        example = _few(next(iter(iterate(data, inner))))  # data that does not fit is a mistake, not a finding
+        example = _few(next(iter(iterate(data, inner))), inner)  # data that does not fit is a mistake, not a finding
     try:
         if data is None:
             example = guess_inputs(inner, input_shape, batch=2)
         say("capturing the graph")
-        _fill(subject, capture(inner, example), data, limit, device, seed, say)
+        _fill(subject, capture(inner, example, elsewhere=False), data, limit, device, seed, say)
     except NonFiniteInputError:
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
@@ -298,15 +300,16 @@ def examine(
     return subject
 
 
-def _few(inputs: ModelInputs) -> ModelInputs:
-    """Return the first samples of a batch: enough to capture a model on."""
+def _few(inputs: ModelInputs, model: nn.Module) -> ModelInputs:
+    """Return the first samples of a batch: enough to capture a model on, two for a large one."""
     length = inputs.batch
+    few = EXAMPLE if sum(p.numel() for p in model.parameters()) < LARGE else 2
 
     def cut(value: Any) -> Any:
         fits = isinstance(value, Tensor) and value.ndim and value.shape[0] == length
-        return value[:EXAMPLE] if fits else value
+        return value[:few] if fits else value
 
-    if length <= EXAMPLE:
+    if length <= few:
         return inputs
     return ModelInputs(tuple(map(cut, inputs.args)), {k: cut(v) for k, v in inputs.kwargs.items()})
 
@@ -359,7 +362,7 @@ def _fill(
     """Build the programs and run over the data."""
     captured = captured.on(device)
     options = Options(seed=seed, points=1)
-    program = walk(captured, options)
+    program = _walked(captured, options)
     # A check asks whether numbers are of one size or another, not for their fourth digit.
     subject.norms = SegmentNorms(Effort(1e-2, options.delta, seed, lanczos=False), say)
     subject.captured, subject.program = captured, program
@@ -381,6 +384,14 @@ def _fill(
         subject.broken_at = captured.graph[first].owner if first else ""
     if subject.seen is not None and subject.seen.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+
+
+def _walked(captured: Captured, options: Options) -> Program:
+    """Return the program of one sample; of the whole example where only that can be run."""
+    try:
+        return walk_coupled(captured, options, coupled="")[0]
+    except InputError:  # e.g. batch statistics in evaluation
+        return walk_coupled(captured, options, coupled="the batch")[0]
 
 
 def samples_of(program: Program) -> int:

@@ -20,6 +20,11 @@ _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR":
 #: Sizes of a batch from which on torch means any.
 UNLIMITED = 2**31
 LIMIT_NOTE = "the model branches on the number of samples: the graph holds for batches up to"
+#: Operations that return their argument itself, or a view of it, if there is nothing to do.
+_MAY_BE_VIEWS = (
+    "reshape", "contiguous", "to", "type_as", "flatten", "dropout", "feature_dropout", "alpha_dropout",
+    "feature_alpha_dropout", "atleast_1d", "atleast_2d", "atleast_3d",
+)  # fmt: skip
 #: Operations that check shapes and types and return nothing we need.
 _CHECKS = ("_assert_", "sym_constrain_range", "_guards_fn")
 
@@ -79,6 +84,7 @@ def without_torch_output() -> Iterator[None]:
 
 def _needs_functionalization(graph: torch.fx.Graph) -> bool:
     """Tell whether the graph mutates tensors or nests other graphs; both go away in one functional retrace."""
+    order = {node: i for i, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if node.op == "get_attr":
             return True
@@ -86,9 +92,50 @@ def _needs_functionalization(graph: torch.fx.Graph) -> bool:
             schema = getattr(node.target, "_schema", None)
             if schema is None and not _python_name(node.target):
                 return True
-            if schema is not None and schema.is_mutable and "batch_norm" not in schema.name:
+            if schema is None or not schema.is_mutable or "batch_norm" in schema.name:
+                continue
+            if _out_of_place(node.target) is None or not _unseen(node, order):
                 return True
     return False
+
+
+def _out_of_place(target: Any) -> Any:
+    """Return the operation that gives what an operation on its first argument in place leaves there, if there is one.
+
+    >>> _out_of_place(torch.ops.aten.relu_.default)
+    <OpOverload(op='aten.relu', overload='default')>
+    """
+    schema = getattr(target, "_schema", None)
+    if schema is None:
+        return None
+    written = [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    name = schema.name.partition("::")[2]
+    if not schema.name.startswith("aten::") or not name.endswith("_") or written != schema.arguments[:1]:
+        return None
+    return getattr(getattr(torch.ops.aten, name[:-1], None), schema.overload_name or "default", None)
+
+
+def _unseen(node: torch.fx.Node, order: dict[torch.fx.Node, int]) -> bool:
+    """Tell whether nothing sees that an operation writes to its first argument: a new tensor, read only before it."""
+    written = node.args[0]
+    if not isinstance(written, torch.fx.Node) or written.op != "call_function":
+        return False
+    kinds = {v.dtype for a in node.all_input_nodes if isinstance(v := a.meta.get("val"), Tensor)}
+    if len(kinds) != 1:  # in place, the first argument keeps its precision
+        return False
+    readers = [written, *(user for user in written.users if user is not node)]
+    return all(order[user] < order[node] for user in readers) and not any(_may_alias(user) for user in readers)
+
+
+def _may_alias(node: torch.fx.Node) -> bool:
+    """Tell whether what a node gives may share memory with something else; in-place operations give what is new."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return True
+    if _out_of_place(node.target) is not None:
+        return False
+    name = schema.name.partition("::")[2]
+    return name in _MAY_BE_VIEWS or any(r.alias_info is not None for r in schema.returns)
 
 
 def _python_name(target: Any) -> str:
@@ -147,7 +194,7 @@ def translate_call(fx_node: Any) -> Node:
     elif python:
         op = f"python.{python}"
     else:
-        op = str(target)  # aten.conv2d.default
+        op = str(_out_of_place(target) or target)  # aten.conv2d.default
     kwargs = tuple(sorted((key, _argument(value)) for key, value in fx_node.kwargs.items()))
     stack = fx_node.meta.get("nn_module_stack") or {}
     owner, owner_type = list(stack.values())[-1] if stack else ("", "")

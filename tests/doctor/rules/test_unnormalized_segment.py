@@ -10,6 +10,7 @@ from torch import nn
 
 from checking import found, noise
 from normscope.core.finding import Severity
+from normscope.doctor.quick import RoughNorms
 from normscope.doctor.rules.unnormalized_segment import stretches
 from normscope.doctor.subject import examine
 
@@ -37,8 +38,17 @@ def test_a_vanishing_product_is_told_with_the_best_place() -> None:
 
 def test_an_exploding_product_is_a_remark() -> None:
     """An upper bound proves no explosion."""
-    (one,) = found("NS502", _chain(8.0, 8), noise(4, 6))
+    (one,) = found("NS502", _chain(24.0, 8), noise(4, 6))
     assert one.severity is Severity.INFO
+
+
+def test_rough_norms_lie_below() -> None:
+    """``||W||_F / sqrt(rank)`` against dense singular values."""
+    subject = examine(_chain(3.0, 1), noise(4, 6))
+    (rough,), (exact,) = stretches(subject, RoughNorms()), stretches(subject)
+    weight = subject.parameters["0.weight"].detach().double()
+    assert 10**rough.log10 == pytest.approx(float(weight.norm()) / math.sqrt(6), rel=1e-6)
+    assert 10**exact.log10 == pytest.approx(float(torch.linalg.matrix_norm(weight, 2)), rel=1e-3)
 
 
 def test_normalizers_end_a_stretch() -> None:

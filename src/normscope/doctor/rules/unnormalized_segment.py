@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.quick import QuickNorms
+from normscope.doctor.quick import QuickNorms, Roughly, RoughNorms
 from normscope.doctor.rule import Rule
 from normscope.doctor.structure import below
 from normscope.doctor.subject import Subject, place_of
-from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input, Lip
@@ -24,7 +24,7 @@ EXPLODES, VANISHES = 6.0, -4.0
 FEWEST = 2
 
 
-class Stretches(Composition):
+class Stretches(Roughly):
     """The composition in which every normalizer, like the input, starts anew with the constant one."""
 
     def __init__(self, program: Program, domain: Domain, norms: SegmentNorms) -> None:
@@ -62,23 +62,39 @@ class Stretch:
         )
 
 
-def stretches(subject: Subject) -> Iterator[Stretch]:
-    """Yield the stretches of a network, each with the certified constant it has by itself."""
+def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1) -> list[Stretch]:
+    """Return the stretches of a network of some layers at least, each with the certified constant it has by itself."""
     program = subject.training
     if program is None:
-        return
-    composition = Stretches(program, Domain(), QuickNorms(subject.norms.effort))
-    for atom in program.atoms:
-        composition.lipschitz(atom)
+        return []
     layers = {e.id: e for e in program.layers}
     ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
     ends += [(f"output {name}", expr) for name, expr in program.outputs]
-    for name, expr in ends:
-        inside = [layers[i] for i in sorted(_between(expr)) if i in layers]
+    long = [(name, expr, [layers[i] for i in sorted(_between(expr)) if i in layers]) for name, expr in ends]
+    long = [end for end in long if len(end[2]) >= fewest]
+    if not long:
+        return []
+    composition = Stretches(program, Domain(), norms or QuickNorms(subject.norms.effort))
+    for atom in program.atoms:
+        composition.lipschitz(atom)  # in order, so that nothing recurses deeply
+    found = []
+    for name, expr, inside in long:
         log = max(composition.lipschitz(expr).certified) / math.log(10)
-        if inside and math.isfinite(log):
+        if math.isfinite(log):
             parts = tuple((e, max(composition.lipschitz(e).certified) / math.log(10)) for e in inside)
-            yield Stretch(name, log, parts)
+            found.append(Stretch(name, log, parts))
+    return found
+
+
+def suspects(subject: Subject) -> list[Stretch]:
+    """Return the stretches out of hand: those whose product explodes even if every norm is as small as it may be."""
+    rough = stretches(subject, RoughNorms(subject.norms.effort), FEWEST)
+    if all(VANISHES < s.log10 < EXPLODES for s in rough):
+        return []
+    least = {s.end: s.log10 for s in rough}
+    return [
+        s for s in stretches(subject, fewest=FEWEST) if s.log10 <= VANISHES or least.get(s.end, s.log10) >= EXPLODES
+    ]
 
 
 def _between(expr: Expr) -> set[int]:
@@ -97,10 +113,9 @@ def _between(expr: Expr) -> set[int]:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each stretch whose constant is out of hand, with the place where a normalizer helps most."""
     told: set[int] = set()
-    for stretch in stretches(subject):
+    for stretch in suspects(subject):
         explodes, vanishes = stretch.log10 >= EXPLODES, stretch.log10 <= VANISHES
-        fresh = [e for e, _ in stretch.layers if e.id not in told]
-        if not (explodes or vanishes) or len(stretch.layers) < FEWEST or not fresh:
+        if all(e.id in told for e, _ in stretch.layers):
             continue
         told.update(e.id for e, _ in stretch.layers)
         layer, left = stretch.best_cut()
