@@ -25,6 +25,7 @@ _CONVOLUTIONS = (
     "conv_transpose3d",
 )
 _LINEAR = ("linear", "addmm", "mm", "embedding")
+_RECURRENT = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 #: Operations that move entries, or combine them in the same way for every feature.
 _MOVING = (
     "view", "reshape", "_unsafe_view", "permute", "transpose", "t", "flatten", "unflatten", "unsqueeze", "squeeze",
@@ -39,34 +40,35 @@ LARGEST = 1 << 24
 def feature_axes(captured: Captured) -> dict[str, frozenset[int]]:
     """Return the axes along which features lie, by graph node, wherever the layer that made them is known.
 
-    A convolution makes features along axis 1, a linear layer or an embedding along the last. A view carries them on:
-    numbers that differ from feature to feature are put in its place, and the axes of the result along which they still
-    differ hold features. An operation of one tensor and no other keeps them.
+    A convolution makes features along axis 1, a linear or recurrent layer or an embedding along the last. A view
+    carries them on: numbers that differ from feature to feature are put in its place, and the axes of the result along
+    which they still differ hold features. An operation of one tensor and no other keeps them.
 
     Args:
-        captured: the model; it is run once, on its example.
+        captured: the model; it is run once, on one sample.
     """
     found: dict[str, frozenset[int]] = {}
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
         if isinstance(value, Tensor) and value.ndim:
-            axes = _axes(node, value, values, found)
+            source = node.inputs()[0] if node.op == "getitem" else ""
+            axes = _axes(node, value, values, found, name_of(captured.graph[source]) if source else "")
             if axes is not None:
                 found[node.name] = axes
 
     with torch.no_grad():
-        run(captured.graph, captured.tensors, captured.example, visit)
+        run(captured.graph, captured.tensors, captured.at_batch(1), visit)
     return found
 
 
 def _axes(
-    node: Node, value: Tensor, values: Mapping[str, Any], found: Mapping[str, frozenset[int]]
+    node: Node, value: Tensor, values: Mapping[str, Any], found: Mapping[str, frozenset[int]], made_by: str
 ) -> frozenset[int] | None:
-    """Return the axes of one node."""
+    """Return the axes of one node; of several values, which one operation made, those of one."""
     name = name_of(node)
     if name in _CONVOLUTIONS:
         return frozenset({1}) if value.ndim > 2 else None
-    if name in _LINEAR:
+    if name in _LINEAR or (node.op == "getitem" and made_by in _RECURRENT):
         return frozenset({value.ndim - 1})
     known = [(source, values[source]) for source in node.inputs() if source in found and source in values]
     if name in ("matmul", "bmm", "scaled_dot_product_attention") and known:

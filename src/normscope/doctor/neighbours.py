@@ -85,3 +85,33 @@ def producers(graph: Graph, name: str) -> set[str]:
         else:
             stack.extend(node.inputs())
     return found
+
+
+def consumers(graph: Graph, name: str, ends: Iterable[str] = ()) -> set[str]:
+    """Return the modules whose layers read what a node gives: the nearest ones on every way on, or ends on the way.
+
+    Args:
+        graph: the graph.
+        name: where to begin.
+        ends: nodes that count as layers too.
+
+    >>> from normscope.graph.ir import Ref
+    >>> nodes = (Node("x", "input"), Node("y", "aten.relu.default", (Ref("x"),)),
+    ...          Node("z", "aten.linear.default", (Ref("y"),), owner="fc"))
+    >>> consumers(Graph(nodes), "x")
+    {'fc'}
+    """
+    users, closed = graph.users(), set(ends)
+    found: set[str] = set()
+    seen: set[str] = set()
+    stack = list(users.get(name, ()))
+    while stack:
+        node = graph[stack.pop()]
+        if node.name in seen:
+            continue
+        seen.add(node.name)
+        if name_of(node) in LAYERS or node.name in closed:
+            found.add(node.owner)
+        else:
+            stack.extend(users.get(node.name, ()))
+    return found

@@ -37,3 +37,10 @@ def test_what_is_padding() -> None:
     for i, picture in enumerate(framed):
         picture[:, 2:-2, 2 : 6 + i % 4] = 1.0
     assert padded_share(framed) == 0.0
+
+
+def test_places_that_are_rows() -> None:
+    """Sequences flattened to rows before BatchNorm; vectors are no sequences."""
+    model = nn.Sequential(nn.Flatten(0, 1), nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4))
+    (one,) = found("NS214", model, _padded().transpose(1, 2).contiguous())
+    assert one.place == "2"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torch import nn
+from torch import Tensor, nn
 
 from checking import found, noise
 from networks import Lambda
@@ -23,3 +23,19 @@ def test_equal_places_of_equal_blocks_may_share() -> None:
     layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
     model = Lambda(lambda s, x: sum(s.norm(layer(x)) for layer in s.layers), layers=layers, norm=nn.LayerNorm(6))
     assert found("NS213", model, noise(4, 6)) == []
+
+
+def test_different_layers_read_it() -> None:
+    """One normalizer before two parts of a block, or [norm] * n; a block that is called twice is one layer."""
+    parts = {"a": nn.Linear(6, 6), "b": nn.Linear(6, 6), "norm": nn.LayerNorm(6)}
+
+    def block(s: nn.Module, x: Tensor) -> Tensor:
+        x = x + s.a(s.norm(x))
+        return x + s.b(s.norm(x))
+
+    (one,) = found("NS213", nn.Sequential(nn.Linear(6, 6), Lambda(block, **parts)), noise(4, 6))
+    assert one.place == "1.norm"
+    assert "before 1.a and before 1.b" in one.message
+    again = Lambda(lambda s, x: s.out(s.block(s.block(x))), block=Lambda(
+        lambda s, x: x + s.a(s.norm(x)), a=nn.Linear(6, 6), norm=nn.LayerNorm(6)), out=nn.Linear(6, 2))  # fmt: skip
+    assert found("NS213", again, noise(4, 6)) == []

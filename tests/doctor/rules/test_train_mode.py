@@ -41,3 +41,18 @@ def test_statistics_of_the_batch_without_running_ones() -> None:
         y[1:] *= 3
         assert not torch.allclose(model(x)[0], model(y)[0])
     assert found("NS204", nn.InstanceNorm2d(3), noise(4, 3, 5, 5)) == []
+
+
+def test_averages_over_the_batch_that_scale_samples() -> None:
+    """A mean of everything; not that of each sample, nor one that is only returned."""
+
+    def scaled(s: nn.Module, x: Tensor) -> Tensor:
+        return s.fc(x) / (s.fc(x).square().mean() + 1e-5)
+
+    (one,) = found("NS204", nn.Sequential(Lambda(scaled, fc=nn.Linear(6, 4))).eval(), noise(8, 6))
+    assert (one.place, one.severity) == ("0", Severity.WARNING)
+    fc = nn.Linear(6, 4)
+    alone = Lambda(lambda s, x: s.fc(x) / (s.fc(x).square().mean(1, keepdim=True) + 1e-5), fc=fc)
+    beside = Lambda(lambda s, x: (s.fc(x), s.fc(x).square().mean()), fc=fc)
+    assert found("NS204", alone.eval(), noise(8, 6)) == []
+    assert found("NS204", beside.eval(), noise(8, 6)) == []

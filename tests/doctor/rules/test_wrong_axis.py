@@ -42,3 +42,30 @@ def test_heads_and_groups() -> None:
         assert len(found("NS211", model, noise(4, 3, 8))) == told
     by_head = Lambda(lambda s, x: s.norm(s.q(x).view(*x.shape[:2], 4, 2)), q=nn.Linear(8, 8), norm=nn.LayerNorm(2))
     assert found("NS211", by_head, noise(4, 3, 8)) == []
+
+
+class LayerNormalization(nn.Module):
+    """Written out, over one axis."""
+
+    def __init__(self, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalize."""
+        y = x - x.mean(self.axis, keepdim=True)
+        return y / (y.square().mean(self.axis, keepdim=True) + 1e-5).sqrt()
+
+
+def test_written_out_under_the_name_of_another() -> None:
+    """What calls itself a LayerNorm and takes the mean over positions."""
+    for axis, told in ((1, 1), (-1, 0)):
+        model = nn.Sequential(nn.Linear(6, 6), LayerNormalization(axis), nn.ReLU(), nn.Linear(6, 2))
+        assert len(found("NS211", model, noise(8, 5, 6))) == told
+
+
+def test_steps_of_a_recurrent_network() -> None:
+    """An LSTM gives features along the last axis."""
+    model = Lambda(lambda s, x: s.norm(s.rnn(x)[0]), rnn=nn.LSTM(3, 6, batch_first=True), norm=nn.BatchNorm1d(5))
+    (one,) = found("NS211", model, noise(8, 5, 3))
+    assert one.place == "norm"

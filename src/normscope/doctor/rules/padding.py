@@ -49,8 +49,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     share = max((padded_share(t) for t in inputs), default=0.0)
     if share < SHARE:
         return
+    # A program holds one sample, or the whole example; more rows than samples are places of sequences.
+    samples = 1 if subject.captured is None else max(t.shape[0] for t in subject.captured.example if t.ndim)
     for site in subject.sites():
-        if site.kind == "batch_norm" and len(site.shape) > 2:
+        if site.kind == "batch_norm" and (len(site.shape) > 2 or site.shape[0] > samples):
             yield rule.finding(
                 place_of(site),
                 f"{share:.0%} of the data is padding, and this batch_norm counts it in its mean and variance",

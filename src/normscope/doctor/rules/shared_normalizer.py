@@ -6,27 +6,29 @@ from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import role
-from normscope.doctor.neighbours import producers
+from normscope.doctor.neighbours import consumers, producers
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield the normalizers that are called after layers which have nothing in common."""
+    """Yield the normalizers that are called between layers which have nothing in common."""
     if subject.captured is None:
         return
     graph = subject.captured.graph
+    ends = [s.node for s in subject.sites()]
     for place, times in subject.calls.items():
         if times < 2:
             continue
         sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
-        made = [producers(graph, s.node) for s in sites]
-        roles = [{role(path) for path in m} for m in made]
-        pairs = [(i, j) for i in range(len(roles)) for j in range(i) if roles[i] and roles[j]]
-        strangers = [(j, i) for i, j in pairs if not roles[i] & roles[j]]
-        if not strangers:
-            continue  # the layers before are shared too, or stand at equal places of equal blocks
-        first, second = (sorted(made[i])[0] for i in strangers[0])
+        found = _strangers([producers(graph, s.node) for s in sites], by_role=True)
+        side = "after"
+        if found is None:
+            readers = [_firsts(subject, consumers(graph, s.node, ends)) for s in sites]
+            found, side = _strangers(readers, by_role=False), "before"
+        if found is None:
+            continue  # the layers around are shared too, or stand at equal places of equal blocks
+        first, second = found
         what = (
             "its running statistics are those of neither"
             if sites[0].kind == "batch_norm"
@@ -34,9 +36,28 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
         yield rule.finding(
             place,
-            f"this {sites[0].kind} is called {times} times, after {first} and after {second}: {what}",
+            f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}",
             {"calls": times, "first": first, "second": second},
         )
+
+
+def _firsts(subject: Subject, paths: set[str]) -> set[str]:
+    """Return modules by the first of their paths."""
+    return {subject.first_path(path) for path in paths}
+
+
+def _strangers(around: list[set[str]], *, by_role: bool) -> tuple[str, str] | None:
+    """Return two layers, of two calls whose layers have nothing in common; nothing if there are no such calls.
+
+    >>> _strangers([{"a"}, {"a", "b"}, {"c"}], by_role=False)
+    ('a', 'c')
+    """
+    known = [{role(path) for path in paths} if by_role else paths for paths in around]
+    for j in range(len(known)):
+        for i in range(j):
+            if known[i] and known[j] and not known[i] & known[j]:
+                return min(around[i]), min(around[j])
+    return None
 
 
 RULE = Rule(
@@ -64,5 +85,10 @@ RULE = Rule(
     ")",
     needs=("program",),
     look=_look,
-    threads=("pytorch/pytorch/issues/1738", "keras-team/keras/issues/8794"),
+    threads=(
+        "pytorch/pytorch/issues/1738",
+        "keras-team/keras/issues/8794",
+        "allenai/OLMo/issues/222",
+        "dreamquark-ai/tabnet/pull/76",
+    ),
 )

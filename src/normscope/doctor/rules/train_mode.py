@@ -8,9 +8,14 @@ from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import modules_of
+from normscope.doctor.neighbours import moving
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
+from normscope.graph.ir import Graph, Node
+from normscope.graph.recognise import name_of
 
+#: Averages, and operations that apply one to samples.
+_AVERAGES, _APPLIED = ("mean", "sum", "std", "var", "linalg_vector_norm", "norm"), ("div", "mul", "sub")
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
@@ -42,6 +47,49 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             certainty=Certainty.PROVED,
             fix="keep running statistics (track_running_stats=True), or use a normalizer of single samples",
         )
+    told = {s.owner for s in subject.sites()} | left
+    if subject.captured is not None:
+        for node in batch_averages(subject.captured.graph):
+            if node.owner not in told:
+                told.add(node.owner)
+                yield rule.finding(
+                    node.owner or node.name,
+                    f"{name_of(node)} over the whole batch scales or shifts every sample in evaluation: one sample's "
+                    "output depends on the others",
+                    {"operation": name_of(node)},
+                    severity=Severity.WARNING,
+                    certainty=Certainty.PROVED,
+                    fix="take the mean of each sample: give the axes, without the first",
+                )
+
+
+def batch_averages(graph: Graph) -> Iterator[Node]:
+    """Yield the averages over the axis of samples that are then applied to samples, as a factor or a shift.
+
+    >>> import torch
+    >>> from normscope.graph.capture import capture
+    >>> from normscope.graph.inputs import ModelInputs
+    >>> class Scaled(nn.Module):
+    ...     def forward(self, x):
+    ...         return x / x.abs().mean()
+    >>> [name_of(n) for n in batch_averages(capture(Scaled(), ModelInputs((torch.rand(4, 3),))).graph)]
+    ['mean']
+    """
+    users, depends = graph.users(), moving(graph)
+    rows = {n.name for n in graph if n.name in depends and n.shape and n.shape[0] == -1}  # one entry per sample
+    for node in graph:
+        source = node.inputs()[:1]
+        if name_of(node) not in _AVERAGES or not set(source) & rows or -1 in (node.shape or ()):
+            continue
+        near, stack = set[str](), [node.name]
+        while stack:  # through what acts on the average alone
+            for user in users.get(stack.pop(), ()):
+                if user not in near and user not in rows:
+                    near.add(user)
+                    stack.append(user)
+        ends = {user for name in (node.name, *near) for user in users.get(name, ())} & rows
+        if any(name_of(graph[end]) in _APPLIED for end in ends):
+            yield node
 
 
 RULE = Rule(
@@ -59,5 +107,10 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=(),
     look=_look,
-    threads=("yunjey/pytorch-tutorial/issues/62", "uci-cbcl/UFold/issues/18", "dragen1860/MAML-Pytorch/issues/44"),
+    threads=(
+        "yunjey/pytorch-tutorial/issues/62",
+        "uci-cbcl/UFold/issues/18",
+        "dragen1860/MAML-Pytorch/issues/44",
+        "xuexingyu24/License_Plate_Detection_Pytorch/issues/22",
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
@@ -28,11 +29,23 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         features = subject.features.get(site.source)
         if site.kind == "group_norm":
             yield from _cut_heads(rule, subject, site)
-        if not features or site.written_out or len(site.shape) < 3 or site.kind not in _KINDS:
+        if not features or len(site.shape) < 3 or (site.written_out and not _called_layer_norm(subject, site)):
             continue
-        text = _KINDS[site.kind](site, features)
+        text = _layer_norm(site, features) if site.written_out else _KINDS.get(site.kind, _nothing)(site, features)
         if text:
             yield rule.finding(place_of(site), text, {"features": ", ".join(map(str, sorted(features)))})
+
+
+def _called_layer_norm(subject: Subject, site: Site) -> bool:
+    """Tell whether a normalizer written out is one of features by the name of its class."""
+    captured = subject.captured
+    kind = "" if captured is None else captured.graph[site.node].owner_type
+    return bool(re.search(r"(Layer|RMS)_?Norm", kind)) and not re.search(r"1d|2d|3d|Group|Instance|Global", kind)
+
+
+def _nothing(site: Site, features: frozenset[int]) -> str:
+    """Say nothing: the axes of other normalizers are a matter of design."""
+    return ""
 
 
 def _batch_norm(site: Site, features: frozenset[int]) -> str:
