@@ -5,11 +5,13 @@ from __future__ import annotations
 from html.parser import HTMLParser
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.result import Coverage, Result
 from normscope.doctor.fixes.change import Change, Refusal
 from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult
 from normscope.report.findings import LISTED, WIDTH, findings_html, findings_text, fix_text, github_text
-from normscope.report.sarif import Source
+from normscope.report.html import report_html
+from normscope.report.sarif import Source, sarif_text
 
 LONG = Finding(
     "NS101", Severity.WARNING, "a.b", "word " * 60 + "end", {"n": 1}, Certainty.PROVED, fix="do <this> & that " * 10
@@ -78,3 +80,23 @@ def test_one_command_for_each_finding() -> None:
     ]
     assert github_text(result).startswith("::error title=NS204 bn::")
     assert github_text(CheckResult("m", ())) == ""
+
+
+def test_every_format_carries_purpose_certainty_cause_and_fix() -> None:
+    """Text, JSON, SARIF, annotations and both pages."""
+    one = Finding("NS212", Severity.WARNING, "bn", "too large", certainty=Certainty.PROVED, fix="use a tenth",
+                  cause="momentum of another framework", effect="noise")  # fmt: skip
+    result = CheckResult("net", (one,), ("NS212",), purpose="finetune")
+    page = report_html(Result({"name": "net"}, {}, Coverage(0, 0, 1.0, 0), (), (), {}), findings=[one],
+                       title="net for finetune")  # fmt: skip
+    forms = (
+        findings_text(result),
+        result.to_json(),
+        sarif_text(result),
+        github_text(result),
+        findings_html(result),
+        page,
+    )
+    for text in forms:
+        for wanted in ("finetune", "proved", "momentum of another framework", "use a tenth"):
+            assert wanted in text

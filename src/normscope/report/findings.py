@@ -72,6 +72,8 @@ def finding_text(finding: Finding) -> str:
     place = finding.place or "model"
     head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {place}: {finding.message}"
     lines = _wrapped(head, "", "    ")
+    if finding.cause:
+        lines += _wrapped(f"cause: {finding.cause}", "    ", "         ")
     if finding.effect:
         lines += _wrapped(f"effect: {finding.effect}", "    ", "         ")
     if finding.explains:
@@ -95,7 +97,9 @@ def findings_html(result: CheckResult) -> str:
     True
     """
     rows = "\n".join(_row(f) for f in result.findings)
-    head = "".join(f"<th>{h}</th>" for h in ("code", "severity", "certainty", "place", "finding", "effect", "fix"))
+    head = "".join(
+        f"<th>{h}</th>" for h in ("code", "severity", "certainty", "place", "cause", "finding", "effect", "fix")
+    )
     table = f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}\n</tbody></table>" if rows else ""
     purpose = f" for {result.purpose}" if result.purpose else ""
     title = html.escape(f"{result.model}{purpose}: {counts_text(result)}")
@@ -118,7 +122,9 @@ def _row(finding: Finding) -> str:
     cells = (
         f"<td>{finding.code}</td><td class={severity}>{severity}</td><td>{finding.certainty.value}</td>"
         f"<td><code>{html.escape(finding.place or 'model')}</code></td>"
-        f"<td>{html.escape(finding.message)}</td><td>{html.escape(finding.effect)}</td><td>{html.escape(finding.fix)}</td>"
+        + "".join(
+            f"<td>{html.escape(text)}</td>" for text in (finding.cause, finding.message, finding.effect, finding.fix)
+        )
     )
     return f"<tr>{cells}</tr>"
 
@@ -178,16 +184,17 @@ def github_text(result: CheckResult, source: Source | None = None) -> str:
     >>> github_text(CheckResult("net", (one,)), Source("net.py", 3))
     '::warning file=net.py,line=3,title=NS101 conv::100 %25 gone (likely)'
     """
-    return "\n".join(_command(f, source) for f in result.findings)
+    return "\n".join(_command(f, source, result.purpose) for f in result.findings)
 
 
-def _command(finding: Finding, source: Source | None) -> str:
+def _command(finding: Finding, source: Source | None, purpose: str) -> str:
     """Return the command of one finding."""
     properties = {} if source is None else {"file": source.file, "line": str(source.line)}
     properties["title"] = f"{finding.code} {finding.place or 'model'}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
     parts = [f"{finding.message} ({finding.certainty.value})"]
-    parts += [f"{key}: {text}" for key, text in (("effect", finding.effect), ("fix", finding.fix)) if text]
+    said = {"cause": finding.cause, "effect": finding.effect, "fix": finding.fix, "purpose": purpose}
+    parts += [f"{key}: {text}" for key, text in said.items() if text]
     return f"::{_COMMANDS[finding.severity]} {listed}::{_data(chr(10).join(parts))}"
 
 
