@@ -23,6 +23,7 @@ from normscope.geometry.discover import Symmetries as Symmetries
 from normscope.geometry.discover import symmetry as symmetry
 from normscope.monitor import Monitor as Monitor
 from normscope.monitor import Run as Run
+from normscope.monitor.check_run import check_run as check_run
 from normscope.monitor.live.server import watch as watch
 from normscope.operators.registry import register_rule as register_rule
 from normscope.papers.explain import every_statement as every_statement

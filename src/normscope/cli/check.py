@@ -99,12 +99,15 @@ def check(
 ) -> None:
     """Look for what is wrong with the normalization of MODEL: findings with codes, places, evidence and fixes.
 
+    MODEL may also be the folder of a training run that a monitor recorded.
+
     Exit code 0: nothing at or above --fail-on; 1: something is; 2: wrong use. Settings also come from [tool.normscope]
     in pyproject.toml. `normscope explain CODE` says what a rule is about.
     """
     if format not in FORMATS:
         raise typer.BadParameter(f"a report is {', '.join(FORMATS)}; got {format!r}", param_hint="--format")
     shape = parse_shape(input)
+    folder = run_folder(model)
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     request = Request(
@@ -116,8 +119,12 @@ def check(
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
-        result, source, capacity = run(request, settings, stages)
-        text = rendered(result, format, source, capacity)
+        if folder is None:
+            result, source, capacity = run(request, settings, stages)
+            text = rendered(result, format, source, capacity)
+        else:
+            result = of_run(folder, settings)
+            text = rendered(result, format)
     if write_baseline is not None:
         from normscope.doctor.settings import baseline_text
 
@@ -129,6 +136,19 @@ def check(
         print(text)
     if result.failed and write_baseline is None:
         raise typer.Exit(FAILED)
+
+
+def run_folder(model: str) -> Path | None:
+    """Return the folder of a training run, if that is what was named."""
+    folder = expanded(model)
+    return folder if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file() else None
+
+
+def of_run(folder: Path, settings: Settings) -> CheckResult:
+    """Check a training run that a monitor recorded."""
+    from normscope.monitor.check_run import check_run
+
+    return check_run(folder, settings=settings)
 
 
 def run(
@@ -183,7 +203,9 @@ def run(
     return result, source_of(split_arguments(request.model)[0]), capacity
 
 
-def rendered(result: CheckResult, format: str, source: Source | None, capacity: Callable[[], Result]) -> str:
+def rendered(
+    result: CheckResult, format: str, source: Source | None = None, capacity: Callable[[], Result] | None = None
+) -> str:
     """Return a result in one of :data:`FORMATS`; a page also holds the analysis, if there can be one."""
     from normscope.core.errors import NormscopeError
     from normscope.report.findings import findings_text, github_text
@@ -200,7 +222,10 @@ def rendered(result: CheckResult, format: str, source: Source | None, capacity: 
         from normscope.report.html import report_html
 
         try:
-            return report_html(capacity(), findings=result.findings)
+            if capacity is None:
+                return findings_html(result)
+            title = f"{result.model} for {result.purpose}" if result.purpose else ""
+            return report_html(capacity(), findings=result.findings, title=title)
         except NormscopeError:  # no graph: there is nothing to show but the findings
             return findings_html(result)
     return visible(findings_text(result), keep="\n")

@@ -52,7 +52,7 @@ def probe(captured: Captured, batch: list[Tensor]) -> Probe:
                 and all(n in finite or not _floating(values.get(n)) for n in node.inputs())
             ) and not _masks(node):
                 found.broken = node.name
-        spread = _logit_spread(node, values)
+        spread = logit_spread(node, values)
         if spread is not None:
             found.logits[node.name] = max(spread, found.logits.get(node.name, 0.0))
 
@@ -71,8 +71,8 @@ def _masks(node: Node) -> bool:
     return name_of(node) in ("masked_fill", "where", "full", "full_like", "triu", "log", "scalar_tensor")
 
 
-def _logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
-    """Return how far the largest logit of an attention lies above the middle of its row."""
+def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
+    """Return how far the largest logit of an attention lies above the middle of its row; nothing of other nodes."""
     name = name_of(node)
     if name in ("softmax", "_softmax"):
         source = node.inputs()[0] if node.inputs() else ""

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
 
 #: What a rule may need, and what to say where it is missing.
 NEEDS = {
@@ -40,6 +44,7 @@ class Rule:
         threads: where people met it, below ``https://github.com/``.
         explains: codes of rules that speak as well because of what this one found.
         not_for: purposes it has nothing to say about.
+        over_time: the function from a run to findings, if the rule looks at runs too.
     """
 
     code: str
@@ -58,6 +63,7 @@ class Rule:
     threads: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()
     not_for: tuple[str, ...] = ()
+    over_time: Callable[[Rule, History], Iterable[Finding]] | None = None
 
     def finding(
         self,

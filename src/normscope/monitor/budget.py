@@ -87,7 +87,7 @@ class Budget:
 
 
 _WEIGHTS = (
-    "loss", "margins", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded", "inverse_sigma",
+    "loss", "margins", "health", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded", "inverse_sigma",
     "chain",
 )  # fmt: skip
 _GRADIENT = ("gradient", "square_over_loss")

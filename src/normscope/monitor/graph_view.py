@@ -14,6 +14,7 @@ from normscope.analysis.context import uses_batch_statistics
 from normscope.analysis.layers import before_padding, layer_names
 from normscope.core.errors import CaptureError, InputError, listed
 from normscope.core.names import numbered
+from normscope.doctor.probe import logit_spread
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
@@ -27,6 +28,7 @@ from normscope.monitor.view import (
     Look,
     MapOf,
     Normalizer,
+    channel_mean,
     channel_variance,
     difference,
     gradients_of,
@@ -221,6 +223,11 @@ class GraphView:
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
             for name, site in self._watch.get(node.name, ()):
                 _see(look, name, site, value)
+            with torch.no_grad():
+                distance = logit_spread(node, values)
+            if distance is not None:
+                place = node.owner or node.name
+                look.logits[place] = max(distance, look.logits.get(place, 0.0))
 
         with torch.set_grad_enabled(gradient or curved), sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
@@ -323,6 +330,7 @@ def _see(look: Look, name: str, site: Site | None, value: Any) -> None:
         look.activations[name] = variance
         return
     look.variances[name] = variance
+    look.means[name] = channel_mean(value, channel_axis(value, site))
     if site.spread is not None:
         look.floors[name] = group_floor(value, site.spread, value.shape[0] / max(site.shape[0], 1))
 

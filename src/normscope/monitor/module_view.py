@@ -24,6 +24,7 @@ from normscope.monitor.view import (
     Look,
     MapOf,
     Normalizer,
+    channel_mean,
     channel_variance,
     difference,
     gradients_of,
@@ -178,6 +179,7 @@ class ModuleView:
             elif (kind := module_kind(module)) is not None:
                 site = _site(name, kind, module, tuple(x.shape))
                 look.variances[name] = channel_variance(x, channel_axis(x, site))
+                look.means[name] = channel_mean(x, channel_axis(x, site))
                 if site.spread is not None:
                     look.floors[name] = group_floor(x, site.spread, 1.0)
 

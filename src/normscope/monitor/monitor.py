@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -18,6 +19,7 @@ from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.graph.objective import LossFunction
 from normscope.monitor.budget import Budget, preset_of
+from normscope.monitor.check_run import Watcher, samples
 from normscope.monitor.facts import run_facts
 from normscope.monitor.outlets import Outlets
 from normscope.monitor.probing import aside, probe_inputs, view_of, without_labels
@@ -31,6 +33,8 @@ from normscope.monitor.training_objects import is_first_process, learning_rates,
 from normscope.monitor.view import View
 from normscope.monitor.warm_norms import ColdNorms, WarmNorms
 
+#: Where the doctor tells what it finds along a run.
+FINDINGS = logging.getLogger("normscope.doctor")
 #: The part of the budget that writing the user's own metrics at every step may use.
 SCALARS = 0.25
 
@@ -118,6 +122,7 @@ class Monitor:
         self._rate: float | None = None
         self._own = UserMetrics()
         self._config: dict[str, Any] = {}
+        self._watcher: Watcher | None = None
         self._ended = False
         self._active = is_first_process()
 
@@ -316,6 +321,7 @@ class Monitor:
     def _probed(self) -> dict[str, float]:
         """Measure and, where the preset asks for it, certify; a long analysis holds up the probes after it."""
         found = self._measured(clock=True)
+        self._examined(found)
         self._last, self._measured_at, self._previous = self._step, self._step, None
         if self._certify_every and self.probes % self._certify_every == 0:
             found |= self._certified()
@@ -354,6 +360,16 @@ class Monitor:
         self.probes += 1
         self.budget.expected = cost
         return found | {"clock/probe_seconds": cost} | ({"clock/share": self.budget.used(cost)} if clock else {})
+
+    def _examined(self, found: Mapping[str, float]) -> None:
+        """Let the doctor's rules look at the run so far; what is new is noted in the run and told in the log."""
+        with self._failures.survived("the doctor", self._step):
+            if self._watcher is None:
+                self._watcher = Watcher(samples(self._config))
+            for finding in self._watcher.see(self._own.seen() | dict(found), self._step):
+                text = f"{finding.code} {finding.place}: {finding.message}. {finding.fix[:1].upper()}{finding.fix[1:]}."
+                FINDINGS.warning(text)
+                self._outlets.note(text, self._step)
 
     def _of(self, quantity: Quantity, moment: Snapshot) -> dict[str, float]:
         """Return what a quantity measures, nothing if it fails."""

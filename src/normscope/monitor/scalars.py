@@ -83,6 +83,11 @@ class UserMetrics:
         """Tell whether nothing has to be fetched from an accelerator."""
         return not any(on_accelerator(value) for _, value in self._waiting.values())
 
+    def seen(self) -> dict[str, float]:
+        """Return what waits and is at hand, as ``train/...``; it goes on waiting."""
+        kept = {name: value for name, (_, value) in self._waiting.items() if not on_accelerator(value)}
+        return {f"train/{name}": one_number(value) for name, value in kept.items()}
+
     def taken(self) -> dict[int, dict[str, float]]:
         """Return what waits by step, as ``train/...``; it waits no longer."""
         found: dict[int, dict[str, float]] = {}

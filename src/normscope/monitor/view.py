@@ -59,6 +59,8 @@ class Look:
         outputs: what the model gave, by name.
         loss: the loss, if there is one.
         variances: per-channel variance before each normalizer, by its name.
+        means: per-channel mean there.
+        logits: largest distance of an attention logit from the middle of its row, by layer.
         floors: least spread of each group before normalizers that use the statistics of their input.
         activations: per-channel variance before each activation.
         gradients: of the loss, by parameter; empty if they were not asked for.
@@ -68,6 +70,8 @@ class Look:
     outputs: dict[str, Tensor] = field(default_factory=dict)
     loss: Tensor | None = None
     variances: dict[str, Tensor] = field(default_factory=dict)
+    means: dict[str, Tensor] = field(default_factory=dict)
+    logits: dict[str, float] = field(default_factory=dict)
     floors: dict[str, Tensor] = field(default_factory=dict)
     activations: dict[str, Tensor] = field(default_factory=dict)
     gradients: dict[str, Tensor] = field(default_factory=dict)
@@ -77,6 +81,7 @@ class Look:
 class View(Protocol):
     """A model and its probe batch; two kinds: by the captured graph, and by modules."""
 
+    model: nn.Module
     notes: tuple[str, ...]
     labels: Tensor | None
     inputs: list[Tensor]
@@ -164,6 +169,17 @@ def channel_variance(x: Tensor, axis: int) -> Tensor:
         return torch.zeros(x.shape[0])
     wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
     return wide.var(dim=rest, correction=0)
+
+
+def channel_mean(x: Tensor, axis: int) -> Tensor:
+    """Return the mean of every channel over all samples and places.
+
+    >>> channel_mean(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), 1).tolist()
+    [2.0, 0.0]
+    """
+    rest = [i for i in range(x.ndim) if i != axis % x.ndim]
+    wide = x.detach() if x.dtype in (torch.float32, torch.float64) else x.detach().float()
+    return wide.mean(dim=rest) if rest else wide
 
 
 def trained(parameters: Mapping[str, Tensor], wanted: set[str]) -> dict[str, Tensor]:

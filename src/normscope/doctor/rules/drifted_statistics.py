@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
@@ -15,11 +17,16 @@ from normscope.doctor.rules.new_statistics import is_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
+
 #: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
 #: for a single one; and how many standard errors of the sample are allowed on top.
 SHIFT, FACTOR, ALONE, ERRORS = 0.5, 2.0, 16.0, 4.0
 #: Share of channels that are many; and the fewest samples that say anything.
 MANY, FEWEST = 0.25, 16
+#: Probes of a run in a row that must agree.
+PROBES = 3
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,38 @@ def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: boo
     )
 
 
+def channel_drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float) -> float:
+    """Return how far the middle channel is off: the larger of its shift and of the logarithm of its factor.
+
+    >>> import torch
+    >>> zero, one = torch.zeros(3), torch.ones(3)
+    >>> channel_drift(torch.tensor([0.0, 2.0, 9.0]), one, (zero, one), 0.0)
+    2.0
+    """
+    mu, v = (t.detach().double().flatten().cpu() for t in running)
+    v = v.clamp_min(0.0)
+    shift = (mean.double().cpu() - mu).abs() / (v + eps).sqrt()
+    log = ((variance.double().cpu() + eps) / (v + eps)).log().abs()
+    return float(torch.maximum(shift, log).median())
+
+
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield the normalizers whose middle channel has been off at the last three probes."""
+    limit = math.log(FACTOR) + ERRORS * math.sqrt(2 / max(history.samples, 1))
+    for track in history.tracks("drift"):
+        recent = [d for s, d in zip(track.steps, track.values, strict=True) if s > 0][-PROBES:]
+        if len(recent) == PROBES and min(recent) > limit:
+            yield rule.finding(
+                track.place,
+                f"since step {track.since(limit)} its running statistics do not match those of the batch: at step "
+                f"{track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more (shift of the mean in "
+                "standard deviations, or logarithm of the factor of the variance)",
+                {"drift": recent[-1], "limit": limit, "step": int(track.steps[-1])},
+                fix="lower the learning rate or raise momentum so that the statistics keep up, and check that the "
+                "layer is in train mode; before evaluation, gather them anew with momentum=None",
+            )
+
+
 RULE = Rule(
     code="NS203",
     name="drifted-statistics",
@@ -140,6 +179,7 @@ RULE = Rule(
     "data = torch.randn(64, 8)",
     needs=("program", "data"),
     look=_look,
+    over_time=_over_time,
     threads=("apache/mxnet/issues/12063", "fadel/pytorch_ema/issues/13", "sha2nkt/deco/issues/22"),
     explains=("NS601", "NS301", "NS303", "NS501"),
 )

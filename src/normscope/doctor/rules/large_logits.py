@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
 
 #: Distance of a logit from the middle of its row that is too large.
 LARGE = 100.0
@@ -24,6 +28,20 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 "and "
                 "gradients through it vanish",
                 {"distance": distance, "samples": subject.probe.samples},
+            )
+
+
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield every attention whose logits are too large now, with the step since which they are."""
+    for track in history.tracks("logit"):
+        since = track.since(LARGE)
+        if since is not None:
+            yield rule.finding(
+                track.place,
+                f"since step {since} a logit lies {LARGE:g} or more above the middle of its row; at step "
+                f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients "
+                "through it vanish",
+                {"distance": track.last, "since": since},
             )
 
 
@@ -59,5 +77,6 @@ RULE = Rule(
     "data = 10 * torch.randn(32, 8, 64)",
     needs=("program", "data"),
     look=_look,
+    over_time=_over_time,
     threads=("PAIR-code/tiny-transformers/issues/71", "lucidrains/imagen-pytorch/issues/69"),
 )

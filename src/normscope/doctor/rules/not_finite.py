@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield what is not a number."""
     if subject.broken:
         yield rule.finding(subject.broken_at, " ".join(subject.broken.split()))
+
+
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield the first layer, and the first step, at which something is not a number."""
+    tracks = [t for t in history.tracks("not_finite") if max(t.values) > 0]
+    if tracks:
+        begun = [next(s for s, n in zip(t.steps, t.values, strict=True) if n > 0) for t in tracks]
+        step = min(begun)
+        first = tracks[begun.index(step)]
+        yield rule.finding(
+            first.place,
+            f"at step {step} it is the first layer with NaN or infinite values",
+            {"step": int(step), "entries": max(first.values)},
+            certainty=Certainty.MEASURED,
+        )
+        return
+    lost = history.first_broken("train")
+    if lost is not None:
+        yield rule.finding(
+            f"train/{lost.place}",
+            f"at step {lost.steps[0]} it is {lost.values[0]}, with finite weights at the probes",
+            {"step": int(lost.steps[0])},
+            certainty=Certainty.MEASURED,
+        )
 
 
 RULE = Rule(
@@ -30,6 +58,7 @@ RULE = Rule(
     good="model = nn.Linear(4, 2)",
     needs=(),
     look=_look,
+    over_time=_over_time,
     explains=("NS001", "NS203", "NS301", "NS303", "NS501", "NS601"),
     threads=("pytorch/pytorch/issues/1206",),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,6 +12,11 @@ from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
+
+#: Steps after which a scale should have moved.
+STEPS = 50
 _BOUNDED = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "Lion", "AdamW8bit")
 
 
@@ -47,6 +53,22 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield the scales that have not moved at all while other parts of the network have."""
+    tracks = list(history.tracks("scale_moved"))
+    trains = any(t.last > 0 for t in tracks) or any(t.last > 0 for t in history.tracks("angle"))
+    for track in tracks:
+        if track.last == 0 and track.steps[-1] - track.steps[0] >= STEPS and trains:
+            yield rule.finding(
+                track.place,
+                f"its scale is exactly what it was at step {track.steps[0]}, {track.steps[-1] - track.steps[0]} steps "
+                "ago, while others have moved: its steps round to nothing, or no optimizer has it",
+                {"steps": int(track.steps[-1] - track.steps[0])},
+                certainty=Certainty.MEASURED,
+                fix="keep the parameters of normalizers in float32, and see that an optimizer group holds them",
+            )
+
+
 RULE = Rule(
     code="NS404",
     name="step-too-small",
@@ -64,6 +86,7 @@ RULE = Rule(
     "optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)",
     needs=("optimizer",),
     look=_look,
+    over_time=_over_time,
     not_for=("inference",),
     threads=("vllm-project/speculators/pull/765", "fla-org/flame/issues/47"),
 )

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
 
 
 def between(counts: list[int]) -> list[int]:
@@ -45,6 +49,32 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield the layers that count another number of batches per step than most, and all if they count several."""
+    rates = {t.place: t.last for t in history.tracks("tracked") if t.last > 0}
+    if not rates:
+        return
+    usual, times = Counter(round(rate, 3) for rate in rates.values()).most_common(1)[0]
+    for place, rate in rates.items():
+        if abs(rate - usual) > 1e-3 * max(1.0, usual) and times > len(rates) / 2:
+            yield rule.finding(
+                place,
+                f"it counts {rate:.3g} batches per step, most others {usual:.3g}: it is called more often, or is "
+                "frozen part of the time",
+                {"batches": rate, "others": usual},
+            )
+    if usual > 1 and times > len(rates) / 2:
+        first = next(place for place, rate in rates.items() if abs(rate - usual) <= 1e-3 * usual)
+        yield rule.finding(
+            first,
+            f"running statistics take in {usual:.3g} batches per step: forward runs more than once (activation "
+            "checkpointing, accumulation, a second pass), so they follow the batches as with a larger momentum",
+            {"batches": usual},
+            severity=Severity.INFO,
+            fix="with checkpointing use momentum 1 - sqrt(1 - momentum); run other passes in evaluation mode",
+        )
+
+
 RULE = Rule(
     code="NS206",
     name="uneven-tracking",
@@ -63,5 +93,6 @@ RULE = Rule(
     "for bn in model:\n    bn.num_batches_tracked.fill_(500)",
     needs=(),
     look=_look,
-    threads=("pytorch/ignite/issues/2590", "NVIDIA/apex/pull/380"),
+    over_time=_over_time,
+    threads=("pytorch/ignite/issues/2590", "NVIDIA/apex/pull/380", "pytorch/pytorch/issues/96136"),
 )

@@ -9,6 +9,7 @@ from normscope.monitor.quantities.curvature import LargestCurvature
 from normscope.monitor.quantities.effective_rate import EffectiveRates
 from normscope.monitor.quantities.folded import FoldedNorms
 from normscope.monitor.quantities.gradient import Gradients
+from normscope.monitor.quantities.health import Health
 from normscope.monitor.quantities.inverse_sigma import InverseSigma
 from normscope.monitor.quantities.landscape import GradientPredictiveness
 from normscope.monitor.quantities.loss import ProbeLoss
@@ -24,7 +25,7 @@ from normscope.monitor.quantity import Description, Quantity
 QUANTITIES: dict[str, type[Quantity]] = {
     kind.name: kind
     for kind in (
-        ProbeLoss, Margins, Variances, MinimumNorms, EffectiveRates, AngularUpdates, SpectralNorms, FoldedNorms,
+        ProbeLoss, Margins, Health, Variances, MinimumNorms, EffectiveRates, AngularUpdates, SpectralNorms, FoldedNorms,
         InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness, LargestCurvature,
         WeightNormTheory,
     )

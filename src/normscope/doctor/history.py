@@ -1,0 +1,123 @@
+"""What a training run recorded, as the rules read it: numbers by name, step by step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from normscope.core.finding import grouped, order
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.rule import Rule
+from normscope.doctor.run import CheckResult, one_per_cause
+from normscope.doctor.settings import Settings, read_baseline
+
+
+@dataclass(frozen=True)
+class Track:
+    """One number over time.
+
+    Attributes:
+        place: the layer it belongs to.
+        steps: numbers of updates.
+        values: the numbers.
+    """
+
+    place: str
+    steps: Sequence[int]
+    values: Sequence[float]
+
+    @property
+    def last(self) -> float:
+        """Return the last number."""
+        return self.values[-1]
+
+    def since(self, limit: float) -> int | None:
+        """Return the step since which every number is at least a limit; nothing if the last one is not.
+
+        >>> Track("a", (0, 10, 20), (5.0, 1.0, 7.0)).since(2.0)
+        20
+        """
+        first = None
+        for step, value in zip(reversed(self.steps), reversed(self.values), strict=True):
+            if not value >= limit:
+                break
+            first = step
+        return first
+
+
+@dataclass(frozen=True)
+class History:
+    """A run so far.
+
+    Attributes:
+        series: steps and values, by the name of the metric.
+        samples: how many samples the probe holds, 0 if unknown.
+    """
+
+    series: Mapping[str, tuple[Sequence[int], Sequence[float]]] = field(default_factory=dict)
+    samples: int = 0
+
+    def tracks(self, group: str) -> Iterator[Track]:
+        """Yield the numbers of one group, such as ``drift``, by layer.
+
+        >>> [t.place for t in History({"drift/bn": ([1], [0.5])}).tracks("drift")]
+        ['bn']
+        """
+        start = f"{group}/"
+        for name, (steps, values) in self.series.items():
+            if name.startswith(start) and len(steps):
+                yield Track(name.removeprefix(start), steps, values)
+
+    @property
+    def steps(self) -> int:
+        """Return the last step."""
+        return max((int(steps[-1]) for steps, _ in self.series.values() if len(steps)), default=0)
+
+    def first_broken(self, group: str) -> Track | None:
+        """Return the first number of a group that is NaN or infinite, as a track of that one number."""
+        found = None
+        for track in self.tracks(group):
+            for step, value in zip(track.steps, track.values, strict=True):
+                if not math.isfinite(value) and (found is None or step < found.steps[0]):
+                    found = Track(track.place, (step,), (value,))
+        return found
+
+
+def check_history(
+    history: History, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
+    name: str = "", group: bool = True,
+) -> CheckResult:  # fmt: skip
+    """Run the rules that know what to look for in a run.
+
+    Args:
+        history: what was recorded.
+        settings: as of ``check``.
+        select: codes, or beginnings of codes, that run; none means all.
+        ignore: codes, or beginnings of codes, that do not.
+        name: how the run is called in the result.
+        group: tell findings of one rule and severity as one, at the first of their places.
+
+    >>> run = History({"drift/bn": ([10, 20, 30], [4.0, 4.0, 4.0])}, samples=64)
+    >>> [(f.code, f.place) for f in check_history(run).findings]
+    [('NS203', 'bn')]
+    """
+    settings = settings or Settings()
+    settings = replace(
+        settings, select=(*settings.select, *select), ignore=(*settings.ignore, *ignore)
+    ).checked(RULES)  # fmt: skip
+    known = frozenset() if settings.baseline is None else read_baseline(settings.baseline)
+    ran, found = [], []
+    for rule in RULES.values():
+        if rule.over_time is not None and settings.runs(rule.code):
+            ran.append(rule.code)
+            found += list(rule.over_time(rule, history))
+    told = one_per_cause(found)
+    kept = [f for f in told if not settings.hides(f) and f.key not in known]
+    shown = order(grouped(order(kept)) if group else kept)
+    return CheckResult(name, tuple(shown), tuple(ran), {}, len(told) - len(kept), settings.fails(kept), "train")
+
+
+def rules_over_time() -> list[Rule]:
+    """Return the rules that look at runs."""
+    return [rule for rule in RULES.values() if rule.over_time is not None]

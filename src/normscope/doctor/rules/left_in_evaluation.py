@@ -1,0 +1,73 @@
+"""NS217: a model that is to be trained and stands in evaluation mode."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.frozen_in_training import is_frozen
+from normscope.doctor.subject import Subject
+
+if TYPE_CHECKING:
+    from normscope.doctor.history import History
+
+#: Probes in a row that must agree.
+PROBES = 2
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the first trained BatchNorm of a model in evaluation whose purpose is training: a remark."""
+    if subject.purpose != "train" or subject.model.training:
+        return
+    trained = [path for path, bn in batch_norms(subject.model) if not is_frozen(bn)]
+    if trained:
+        yield rule.finding(
+            trained[0],
+            f"the model is in evaluation mode: its {len(trained)} BatchNorm layers use and keep their running "
+            "statistics",
+            {"layers": len(trained)},
+        )
+
+
+def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
+    """Yield the layers that were in train mode at one probe and are in evaluation mode since another."""
+    for track in history.tracks("training"):
+        modes = [(s, v) for s, v in zip(track.steps, track.values, strict=True) if s > 0]
+        trained = max((i for i, (_, v) in enumerate(modes) if v > 0), default=-1)
+        after = modes[trained + 1 :]
+        if trained < 0 or len(after) < PROBES:
+            continue
+        since = after[0][0]
+        yield rule.finding(
+            track.place,
+            f"it was trained in train mode, and is in evaluation mode at every probe since step {since}: its "
+            "statistics stand still while the weights move",
+            {"since": int(since)},
+            severity=Severity.WARNING,
+            certainty=Certainty.MEASURED,
+        )
+
+
+RULE = Rule(
+    code="NS217",
+    name="left-in-evaluation",
+    title="model in evaluation mode while it trains",
+    severity=Severity.INFO,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="A validation loop calls model.eval(), and nothing calls model.train() after it. Training goes on with dropout "
+    "off and with running statistics in the place of those of the batch: they no longer follow the weights.",
+    effect="the loss falls more slowly or diverges after the first validation; dropout does nothing",
+    fix="call model.train() at the beginning of every epoch, or after every validation",
+    example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()\n"
+    "options = {'purpose': 'train'}",
+    good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).train()\n"
+    "options = {'purpose': 'train'}",
+    needs=("purpose",),
+    look=_look,
+    over_time=_over_time,
+    threads=("facebookresearch/clevr-iep/pull/22",),
+)

@@ -1,0 +1,86 @@
+"""``check_run``: the doctor's rules over a run folder, and over a run while it goes on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from normscope.core.finding import Finding, Severity
+from normscope.doctor.history import History, check_history
+from normscope.doctor.run import CheckResult
+from normscope.doctor.settings import Settings
+from normscope.monitor.run import Run
+
+#: The numbers a run keeps for the rules while it goes on: the groups, and how many of each.
+GROUPS, KEPT = ("drift", "training", "tracked", "logit", "scale_moved", "not_finite", "angle", "train"), 64
+
+
+def check_run(
+    run: Run | str | Path, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = ()
+) -> CheckResult:
+    """Look for what went wrong along a training run that a monitor recorded.
+
+    Args:
+        run: a run, or its folder; it may still be growing.
+        settings: as of :func:`normscope.check`.
+        select: codes, or beginnings of codes, that run; none means all.
+        ignore: codes, or beginnings of codes, that do not.
+
+    Returns:
+        The findings, the gravest first; their evidence holds steps.
+
+    Raises:
+        InputError: if the folder holds no run.
+    """
+    opened = run if isinstance(run, Run) else Run.open(run)
+    return check_history(history_of(opened), settings=settings, select=select, ignore=ignore, name=str(opened.path))
+
+
+def history_of(run: Run) -> History:
+    """Return what the rules read of a run."""
+    series = {name: run.series(name) for name in run.names if name.partition("/")[0] in GROUPS}
+    return History({n: (s.steps.tolist(), s.values.tolist()) for n, s in series.items()}, samples(run.config))
+
+
+def samples(config: Mapping[str, Any]) -> int:
+    """Return how many samples the probe of a run holds, by its configuration.
+
+    >>> samples({"probe": [[64, 3, 8, 8]]}), samples({})
+    (64, 0)
+    """
+    shapes = config.get("probe") or []
+    return int(shapes[0][0]) if shapes and shapes[0] else 0
+
+
+class Watcher:
+    """The rules beside a run that goes on: each warning is told once, when it first appears.
+
+    Args:
+        samples: how many samples the probe holds.
+
+    >>> watcher = Watcher(64)
+    >>> watcher.see({"not_finite/fc": 3.0}, 10)[0].message
+    'at step 10 it is the first layer with NaN or infinite values'
+    >>> watcher.see({"not_finite/fc": 3.0}, 20)
+    []
+    """
+
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
+        self._kept: dict[str, tuple[deque[int], deque[float]]] = {}
+        self._told: set[tuple[str, str]] = set()
+
+    def see(self, metrics: Mapping[str, float], step: int) -> list[Finding]:
+        """Take in the numbers of a step, and return the findings that are new: warnings and errors."""
+        for name, value in metrics.items():
+            if name.partition("/")[0] in GROUPS:
+                steps, values = self._kept.setdefault(name, (deque(maxlen=KEPT), deque(maxlen=KEPT)))
+                steps.append(step)
+                values.append(float(value))
+        series = {name: (list(steps), list(values)) for name, (steps, values) in self._kept.items()}
+        found = check_history(History(series, self.samples)).findings
+        new = [f for f in found if f.severity is not Severity.INFO and (f.code, f.place) not in self._told]
+        self._told.update((f.code, f.place) for f in new)
+        return new

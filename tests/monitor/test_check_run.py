@@ -1,0 +1,74 @@
+"""The doctor on runs: in the log and the notes while they go on, and from their folders afterwards."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import normscope
+from normscope.cli.main import app
+from normscope.core.errors import InputError
+from normscope.monitor.check_run import check_run
+
+
+def _trained(folder: Path, *, forgets: bool) -> Path:
+    """Train for twelve steps, with a validation in the middle after which train mode may be forgotten."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    x, y = torch.randn(64, 6), torch.randint(0, 2, (64,))
+    with normscope.Monitor(
+        model, (x, y), optimizer=optimizer, run=folder, quantities=["health"], every=1, budget=math.inf
+    ) as mon:  # fmt: skip
+        for step in range(12):
+            if step == 6:
+                model.eval()
+            if step == 7 and not forgets:
+                model.train()
+            loss = nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            mon.step(loss=loss)
+    return folder
+
+
+def test_a_forgotten_train_mode_is_told_everywhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Once in the log and in the notes that the live page shows, by the function, and on the command line."""
+    with caplog.at_level(logging.WARNING, logger="normscope.doctor"):
+        run = _trained(tmp_path / "run", forgets=True)
+    told = [r.message for r in caplog.records if r.message.startswith("NS217")]
+    assert len(told) == 1
+    assert [n for n in normscope.Run.open(run).notes if n.startswith("NS217 1:")] == told
+    (one,) = normscope.check_run(run).findings
+    assert (one.code, one.place, one.evidence["since"]) == ("NS217", "1", 7)
+    result = CliRunner().invoke(app, ["check", str(run), "--isolated", "--format", "json", "--quiet"])
+    assert result.exit_code == 1
+    assert result.output == ""  # quiet
+    for format in ("text", "json", "sarif", "github", "html"):
+        shown = CliRunner().invoke(app, ["check", str(run), "--isolated", "--format", format])
+        assert shown.exit_code == 1
+        assert "NS217" in shown.output
+        if format == "json":
+            assert json.loads(shown.stdout)["findings"][0]["place"] == "1"
+
+
+def test_a_run_in_order_has_no_findings(tmp_path: Path) -> None:
+    """With train mode called again."""
+    result = check_run(_trained(tmp_path / "run", forgets=False))
+    assert result.findings == ()
+    assert not result.failed
+    assert {"NS002", "NS203", "NS217", "NS507"} <= set(result.ran)
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    """One line, exit code 2."""
+    with pytest.raises(InputError, match="Not a run folder"):
+        check_run(tmp_path)
