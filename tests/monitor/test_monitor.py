@@ -139,7 +139,8 @@ def test_every_number_is_described() -> None:
     assert all(sum(d.matches(name) for d in descriptions()) == 1 for name in own)
     used = {d.pattern for d in descriptions() for name in own if d.matches(name)}
     missing = {d.pattern for d in descriptions()} - used
-    assert not {name for name in missing if not name.startswith("weight_norm/")}  # those need such a network
+    rare = ("weight_norm/", "logit/", "not_finite/")  # those need such a network, or something that is wrong
+    assert not {name for name in missing if not name.startswith(rare)}
 
 
 def test_values_say_what_they_are() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from checking import found, noise
+from networks import Lambda
 from normscope import check
 
 
@@ -20,3 +21,10 @@ def test_small_outputs_only() -> None:
         assert len(found("NS106", nn.Sequential(*layers), noise(8, 6))) == told
     assert found("NS106", nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), nn.LayerNorm(6)), noise(8, 4, 6)) == []
     assert "NS106" not in check(nn.BatchNorm1d(3), noise(8, 3), purpose="contrastive").ran
+
+
+def test_pooled_features_are_no_head() -> None:
+    """A normalizer of means over tokens is one of features."""
+    parts = {"a": nn.Linear(6, 8), "b": nn.Linear(8, 8), "norm": nn.LayerNorm(8)}
+    model = Lambda(lambda s, x: s.norm(s.b(s.a(x).relu()).mean(1)), **parts)
+    assert found("NS106", model, noise(4, 5, 6)) == []

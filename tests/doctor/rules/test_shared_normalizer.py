@@ -39,3 +39,11 @@ def test_different_layers_read_it() -> None:
     again = Lambda(lambda s, x: s.out(s.block(s.block(x))), block=Lambda(
         lambda s, x: x + s.a(s.norm(x)), a=nn.Linear(6, 6), norm=nn.LayerNorm(6)), out=nn.Linear(6, 2))  # fmt: skip
     assert found("NS213", again, noise(4, 6)) == []
+
+
+def test_a_block_that_is_called_again_and_then_read_by_a_head() -> None:
+    """The last call of a shared post-norm block has another reader than the first, and the same layers before it."""
+    block = Lambda(lambda s, x: s.norm(x + s.a(x)), a=nn.Linear(6, 6), norm=nn.LayerNorm(6))
+    model = Lambda(lambda s, x: s.head(s.block(s.block(s.embed(x)))), embed=nn.Linear(6, 6), block=block,
+                   head=nn.Linear(6, 2))  # fmt: skip
+    assert found("NS213", model, noise(4, 6)) == []

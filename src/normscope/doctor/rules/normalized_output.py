@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
 from normscope.doctor.neighbours import before, moving
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
-from normscope.graph.ir import Ref
+from normscope.graph.ir import Graph, Ref
 from normscope.graph.recognise import name_of
 
 #: An output of more entries may be an embedding, which many networks normalize.
@@ -20,6 +21,9 @@ _ENDINGS = (
     "sigmoid", "softmax", "_softmax", "log_softmax", "_log_softmax", "tanh", "squeeze", "view", "flatten", "reshape",
     "clone", "contiguous", "detach", "alias", "mul", "add",
 )  # fmt: skip
+
+#: Operations between a layer and its normalizer that change nothing about it.
+_PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dropout", "to", "transpose", "permute")
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -36,7 +40,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             if site is not None:
                 axis = 1 if site.kind == "batch_norm" else len(site.shape) - 1
                 plain = site.kind == "batch_norm" or len(site.shape) == 2
-                if plain and site.kind in ("batch_norm", "layer_norm", "rms_norm") and site.shape[axis] <= FEW:
+                few = plain and site.kind in ("batch_norm", "layer_norm", "rms_norm") and site.shape[axis] <= FEW
+                if few and _of_a_layer(graph, site.source):
                     yield rule.finding(
                         place_of(site),
                         f"{site.kind} is the last layer: it fixes mean and variance of the {site.shape[axis]} outputs, "
@@ -48,6 +53,14 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 break
 
 
+def _of_a_layer(graph: Graph, name: str) -> bool:
+    """Tell whether a layer gives a tensor, views and dropout aside; pooled features and residual sums are none."""
+    node = graph[name]
+    while name_of(node) in _PASSING and node.inputs():
+        node = graph[node.inputs()[0]]
+    return name_of(node) in LAYER_OPERATIONS
+
+
 RULE = Rule(
     code="NS106",
     name="normalized-output",
@@ -57,7 +70,8 @@ RULE = Rule(
     statement="",
     why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
     "of a sample. Targets of a regression, and logits of a classifier, have a scale of their own. Outputs of more than "
-    "16 entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a network.",
+    "16 entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a "
+    "network; pooled features and residual sums are no outputs of a head.",
     effect="the network cannot fit the scale of its targets; with BatchNorm, answers depend on the batch",
     fix="remove the normalizer behind the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",

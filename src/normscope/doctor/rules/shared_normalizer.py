@@ -21,11 +21,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if times < 2:
             continue
         sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
-        found = _strangers([producers(graph, s.node) for s in sites], by_role=True)
-        side = "after"
-        if found is None:
-            readers = [_firsts(subject, consumers(graph, s.node, ends)) for s in sites]
-            found, side = _strangers(readers, by_role=False), "before"
+        made = [_firsts(subject, producers(graph, s.node)) for s in sites]
+        found, side = _strangers(made, by_role=True), "after"
+        if found is None:  # calls after the same layers are those of a block that is called again
+            readers = {
+                frozenset(m): _firsts(subject, consumers(graph, s.node, ends)) for m, s in zip(made, sites, strict=True)
+            }
+            found, side = _strangers(list(readers.values()), by_role=False), "before"
         if found is None:
             continue  # the layers around are shared too, or stand at equal places of equal blocks
         first, second = found
