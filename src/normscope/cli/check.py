@@ -140,7 +140,7 @@ def check(
 
 def run_folder(model: str) -> Path | None:
     """Return the folder of a training run, if that is what was named."""
-    folder = expanded(model)
+    folder = Path(model).expanduser()
     return folder if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file() else None
 
 

@@ -87,8 +87,8 @@ class Budget:
 
 
 _WEIGHTS = (
-    "loss", "margins", "health", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded", "inverse_sigma",
-    "chain",
+    "loss", "margins", "health", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded",
+    "inverse_sigma", "chain",
 )  # fmt: skip
 _GRADIENT = ("gradient", "square_over_loss")
 

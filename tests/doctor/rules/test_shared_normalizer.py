@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from checking import found, noise
 from networks import Lambda
@@ -47,3 +48,10 @@ def test_a_block_that_is_called_again_and_then_read_by_a_head() -> None:
     model = Lambda(lambda s, x: s.head(s.block(s.block(s.embed(x)))), embed=nn.Linear(6, 6), block=block,
                    head=nn.Linear(6, 2))  # fmt: skip
     assert found("NS213", model, noise(4, 6)) == []
+
+
+def test_a_function_has_nothing_to_share() -> None:
+    """Queries and keys of one attention, both divided by their lengths."""
+    model = Lambda(lambda s, x: normalize(s.q(x), dim=-1) * normalize(s.k(x), dim=-1), q=nn.Linear(6, 6),
+                   k=nn.Linear(6, 6))  # fmt: skip
+    assert found("NS213", nn.Sequential(model), noise(4, 6)) == []

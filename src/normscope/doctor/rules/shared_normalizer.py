@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import nn
+
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.modules import role
+from normscope.doctor.modules import is_normalizer, role
 from normscope.doctor.neighbours import consumers, producers
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
+from normscope.operators.site import Site
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -17,10 +20,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         return
     graph = subject.captured.graph
     ends = [s.node for s in subject.sites()]
+    modules = dict(subject.model.named_modules())
     for place, times in subject.calls.items():
         if times < 2:
             continue
         sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
+        if not _has_state(sites[0], modules.get(place)):
+            continue
         made = [_firsts(subject, producers(graph, s.node)) for s in sites]
         found, side = _strangers(made, by_role=True), "after"
         if found is None:  # calls after the same layers are those of a block that is called again
@@ -41,6 +47,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}",
             {"calls": times, "first": first, "second": second},
         )
+
+
+def _has_state(site: Site, module: nn.Module | None) -> bool:
+    """Tell whether a normalizer has parameters or statistics of its own; a function has nothing to share."""
+    return site.gamma is not None or site.running is not None or (module is not None and is_normalizer(module))
 
 
 def _firsts(subject: Subject, paths: set[str]) -> set[str]:
