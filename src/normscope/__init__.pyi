@@ -17,6 +17,7 @@ from normscope.doctor import UnhealthyError as UnhealthyError
 from normscope.doctor import assert_healthy as assert_healthy
 from normscope.doctor import check as check
 from normscope.doctor.fixes import fix as fix
+from normscope.generalization.bench.run import try_bound as try_bound
 from normscope.generalization.synthetic import decompose_synthetic as decompose_synthetic
 from normscope.geometry import optim as optim
 from normscope.geometry.discover import Symmetries as Symmetries

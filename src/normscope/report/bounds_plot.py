@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 #: Colours by status (Okabe and Ito).
 _COLOURS = {"certificate": "#0072B2", "estimate": "#E69F00", "scale only": "#CC79A7"}
 
+#: Raw margins over one number for all samples: over its median each is the same line.
+_MULTIPLES = ("certified distance", "over spectral complexity")
+
 
 def plot_bounds(result: BoundsResult) -> Figure:
     """Draw every bound beside the test error, and the quantiles of the margins, each over its median.
@@ -29,7 +32,7 @@ def plot_bounds(result: BoundsResult) -> Figure:
     _bounds(result, left)
     for name, values in result.margins.items():
         middle = values.get("0.5", 0.0)
-        if "refused" not in values and middle > 0:
+        if name not in _MULTIPLES and "refused" not in values and middle > 0:
             right.plot([float(q) for q in values], [v / middle for v in values.values()], marker="o", label=name)
     right.axhline(0.0, color="0.7", linewidth=0.8)
     right.set_xlabel("share of the training samples")
