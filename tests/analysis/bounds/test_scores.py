@@ -9,7 +9,16 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.analysis.bounds.scores import Scores, class_scores, fingerprint, labelled, scored, stored
+from normscope.analysis.bounds.scores import (
+    Scores,
+    class_scores,
+    fingerprint,
+    fingerprint_of_cells,
+    fingerprint_of_data,
+    labelled,
+    scored,
+    stored,
+)
 from normscope.core.errors import InputError
 from normscope.generalization import grid, voronoi
 
@@ -63,6 +72,18 @@ def test_fingerprint_sees_every_number(trained: Any) -> None:
     captured.tensors[name] = captured.tensors[name] + 1e-6
     assert fingerprint(captured, "x") != first
     assert fingerprint(captured, "y") != fingerprint(captured, "x")
+
+
+def test_data_and_cells_have_names(trained: Any) -> None:
+    """Other data of the same size, other centres: other names, so nothing stale is read."""
+    _, (x, y), _ = trained
+    assert fingerprint_of_data((x, y), "train") == fingerprint_of_data((x.clone(), y), "train")
+    assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x + 1e-3, y), "train")
+    assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x, 1 - y), "train")
+    assert fingerprint_of_data((x, y), "train") != fingerprint_of_data((x[:-1], y[:-1]), "train")
+    first, second = (voronoi(torch.full((1, 2), v), [0, 0], [1, 1]) for v in (0.1, 0.2))
+    assert fingerprint_of_cells(first) != fingerprint_of_cells(second)
+    assert fingerprint_of_cells(None) == ""
 
 
 def test_cells_from_the_data_are_noticed(trained: Any) -> None:

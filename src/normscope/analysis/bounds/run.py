@@ -17,7 +17,15 @@ from normscope.analysis.bounds.measured import Network, cells_of, gradient_norms
 from normscope.analysis.bounds.noise import posterior
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
 from normscope.analysis.bounds.rows import ROWS, Setting
-from normscope.analysis.bounds.scores import Scores, fingerprint, labelled, scored, stored
+from normscope.analysis.bounds.scores import (
+    Scores,
+    fingerprint,
+    fingerprint_of_cells,
+    fingerprint_of_data,
+    labelled,
+    scored,
+    stored,
+)
 from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
@@ -94,12 +102,13 @@ def bounds(
     place = None if folder is None else Path(folder)
     region = _box(box, train, tuple(captured.example[0].shape[1:]))
     cells = partition if partition is not None else _cells(region, seed)
-    key = fingerprint(captured, cells.name if cells is not None else "", seed)
+    key = fingerprint(captured, fingerprint_of_cells(cells), seed)
+    names = {what: fingerprint_of_data(data, what) for what, data in (("train", train), ("test", test))}
     with untouched(model):
         made = {
             what: stored(
                 place,
-                f"{what}-{key}-{_size(data)}",
+                f"{what}-{key}-{names[what]}",
                 functools.partial(
                     scored, captured, data, what, cells if what == "train" else _unchecked(cells), seed, say
                 ),
@@ -107,7 +116,7 @@ def bounds(
             for what, data in (("train", train), ("test", test))
         }
         setting = _setting(captured, made, say, delta, loss, clip, region, cells, (train, test), tuned_on_test, seed)
-        settings = (key, delta, loss, clip, tuned_on_test, made["train"].samples, made["test"].samples)
+        settings = (key, *names.values(), delta, loss, clip, tuned_on_test)
         rows, messages = _table(setting, only, place, settings, say)
         margins = _margins(setting) if only is None else {}
     return BoundsResult(name or type(model).__name__, _truth(setting), Rows(rows), margins, tuple(messages))
@@ -178,13 +187,6 @@ def _unchecked(partition: Partition | None) -> Partition | None:
     if partition is None:
         return None
     return Partition(partition.name, partition.cells, partition.diameters, partition.assign)
-
-
-def _size(data: Any) -> int:
-    """Return the number of samples if it is known without a pass."""
-    if isinstance(data, tuple | list) and data and isinstance(data[0], Tensor):
-        return len(data[0])
-    return len(data) if hasattr(data, "__len__") else 0
 
 
 def _setting(

@@ -187,6 +187,29 @@ def fingerprint(captured: Captured, *more: object) -> str:
     """Return a name for a network and how it is looked at, from all of its numbers."""
     digest = hashlib.sha256(repr(more).encode())
     for name, tensor in sorted(captured.tensors.items()):
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        digest.update(name.encode() + _bytes(tensor))
     return digest.hexdigest()[:16]
+
+
+def fingerprint_of_data(data: Any, what: str) -> str:
+    """Return a name for labelled data, from its first batch and, where it is known, its length."""
+    first = next(iter(labelled(data, what)), None)
+    if first is None:
+        return ""
+    length = (
+        len(data[0]) if isinstance(data, tuple) and isinstance(data[0], Tensor) else getattr(data, "__len__", int)()
+    )
+    return hashlib.sha256(_bytes(first[0]) + _bytes(first[1]) + str(length).encode()).hexdigest()[:16]
+
+
+def fingerprint_of_cells(partition: Partition | None) -> str:
+    """Return a name for a partition: its words, its diameters and its centres."""
+    if partition is None:
+        return ""
+    centres = b"" if partition.centres is None else _bytes(partition.centres)
+    return hashlib.sha256(partition.name.encode() + _bytes(partition.diameters) + centres).hexdigest()[:16]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    """Return the numbers of a tensor as bytes."""
+    return bytes(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
