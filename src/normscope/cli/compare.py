@@ -12,6 +12,8 @@ import typer
 from normscope.cli.analyze import REPORT, Request, checked_places, findings_of, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.loading import Named
+from normscope.cli.modulo import compare_modulo
 from normscope.cli.options import (
     DataName,
     DataRoot,
@@ -70,6 +72,10 @@ def compare(
     mode: Mode = "running",
     seed: Seed = 0,
     device: Device = None,
+    modulo: Annotated[
+        str | None,
+        typer.Option(help="symmetries: how far the weights of two models are apart once symmetries are removed."),
+    ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
     out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
     report: ReportFile = None,
@@ -84,6 +90,10 @@ def compare(
     """
     if len(items) < 2:
         raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="ITEMS")
+    if modulo is not None:
+        named = Named("", None, data, data_root, split, limit, normalize, parse_shape(input))
+        compare_modulo(items, model, modulo, named, seed, json=json)
+        return
     target, page = checked_places(out, FILE, report, no_report=no_report)
     options = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)

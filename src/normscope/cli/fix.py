@@ -35,8 +35,11 @@ def fix(
         Path | None, typer.Option(help="Write the new state dict to this file (.safetensors or .pt).")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only these fixes: drop-bias, fold, balance, unit-norm.")
+        list[str] | None, typer.Option(help="Only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
     ] = None,
+    rotate: Annotated[
+        bool, typer.Option("--rotate", help="Rotate residual streams so that no channel stands out.")
+    ] = False,
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,
@@ -59,7 +62,7 @@ def fix(
     with aside(), Stages(lines=not json) as stages:
         stages("loading torch")
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
-        result = _run(named, seed, only, stages)
+        result = _run(named, seed, [*(only or []), "rotate"] if rotate else only, stages)
         if write_to is not None:
             _write(result, write_to)
     if json:

@@ -49,6 +49,49 @@ def orbit_change(function: Function, family: Family, coefficients: Tensor, times
     return worst
 
 
+def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[Group]:
+    """Return the candidates that are symmetries, with their certificates.
+
+    All are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
+    that a few wrong ones cost a few more tests. Those that passed together share their certificate.
+
+    Args:
+        exact: the function with eps = 0, or with eps where that cannot be evaluated.
+        groups: the candidates.
+        seed: of the coefficients.
+    """
+    if len(groups) < 2:
+        return [kept for group in groups for kept in verify(exact, group, seed)]
+    found = _together(exact, groups, seed)
+    if found is not None:
+        return [replace(group, certificate=found) for group in groups]
+    half = len(groups) // 2
+    return verify_all(exact, groups[:half], seed) + verify_all(exact, groups[half:], seed)
+
+
+def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
+    """Return the certificate of several groups at once, or ``None`` if they fail."""
+    direction: dict[str, Tensor] = {}
+    chosen = []
+    for i, group in enumerate(groups):
+        if group.family is None or not group.family.size:
+            return None
+        coefficients = coefficients_of(group.family, seed + i)
+        chosen.append((group.family, coefficients))
+        for name, value in group.family.field(exact.point, coefficients).items():
+            direction[name] = direction[name] + value if name in direction else value
+    derivative = relative_derivative(exact, direction, seed)
+    if not derivative <= TOLERANCE:
+        return None
+    point = exact.point
+    with torch.no_grad():
+        before = exact.flat(point)
+        for family, coefficients in chosen:
+            point |= family.move(point, coefficients, 0.3)
+        change = float((exact.flat(point) - before).abs().max() / before.abs().max().clamp_min(1e-300))
+    return Certificate(derivative, change) if change <= TOLERANCE else None
+
+
 def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
     """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
 

@@ -32,7 +32,7 @@ from normscope.geometry.candidates.shifts import (
     free_entries,
     ones,
 )
-from normscope.geometry.certificate import verify
+from normscope.geometry.certificate import verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group
 from normscope.geometry.labelling import Labelling
@@ -60,10 +60,9 @@ def discovered(function: Function, progress: Progress | None = None, seed: int =
     shapes = {name: function.tensors[name].shape for name in function.names}
     found: list[Group] = _unused(function, labels)
     say("matrices of heads and streams")
-    matrices = [group for candidate in matrix_groups(function, labels) for group in verify(exact, candidate, seed)]
+    matrices = verify_all(exact, matrix_groups(function, labels), seed)
     say("scales")
-    for candidate in scale_groups(labels, shapes, without=_covered(labels, matrices)):
-        found += verify(exact, candidate, seed)
+    found += verify_all(exact, scale_groups(labels, shapes, without=_covered(labels, matrices)), seed)
     found += matrices
     say("rows")
     rows = _rows(exact, labels, seed)
@@ -99,7 +98,9 @@ def _covered(labels: Labels, groups: list[Group]) -> frozenset[int]:
     for group in groups:
         if isinstance(group.family, Mixing) and group.family.algebra == "full":
             wanted = {label for frame in group.family.frames for label in frame.labels}
-            found |= {label for label in range(1, labels.size) if labels.same.find(label) in wanted}
+            found |= wanted
+    if found:
+        return frozenset(label for label in range(1, labels.size) if labels.same.find(label) in found)
     return frozenset(found)
 
 

@@ -14,7 +14,7 @@ from normscope.core.errors import InputError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
-from normscope.graph.modes import with_batch_statistics
+from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 
 Point = Mapping[str, Tensor]
@@ -84,6 +84,7 @@ class Function:
         aliases: the first name of each other name.
         mode: ``batch`` or ``running``, what BatchNorm does.
         loss: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``.
+        statistics: names of the stored mean and variance of each BatchNorm, by its node.
     """
 
     graph: Graph
@@ -93,6 +94,7 @@ class Function:
     aliases: dict[str, str] = field(default_factory=dict)
     mode: str = "batch"
     loss: str = "none"
+    statistics: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def point(self) -> dict[str, Tensor]:
@@ -183,6 +185,10 @@ def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") 
         elif held.requires_grad and held.is_floating_point() and node.target not in names:
             names.append(node.target)
     tensors = {n: as_floating(t.detach(), torch.float64).clone() for n, t in captured.tensors.items()}
-    return Function(
-        graph, tensors, as_floating(list(captured.example), torch.float64), tuple(names), aliases, mode, loss
-    )
+    stored: dict[str, tuple[str, str]] = {}
+    for node in captured.graph:
+        pair = running_statistics(node)
+        if pair is not None:
+            stored[node.name] = (captured.graph[pair[0]].target, captured.graph[pair[1]].target)
+    inputs = as_floating(list(captured.example), torch.float64)
+    return Function(graph, tensors, inputs, tuple(names), aliases, mode, loss, stored)

@@ -54,9 +54,9 @@ def batch_norm(walk: Labelling, step: Step) -> Any:
     walk.labels.bend(inputs)
     mean, var = step["running_mean"], step["running_var"]
     fixed = isinstance(mean, Tensor) and not any(step[flag] for flag in ("training", "use_input_stats"))
+    if step.node.name in walk.function.statistics:
+        walk.labels.statistics.append((*walk.function.statistics[step.node.name], inputs))
     if fixed:
-        names = [walk.function.graph[step.node.args[i].name].target for i in (3, 4)]
-        walk.labels.statistics.append((names[0], names[1], inputs))
         out = _frozen(walk, step, inputs, mean, var)
     else:
         plain = _normalized(walk, inputs)

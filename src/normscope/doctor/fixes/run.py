@@ -21,6 +21,7 @@ from normscope.doctor.fixes.balance import balance_pairs
 from normscope.doctor.fixes.cancelled_bias import drop_biases
 from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
 from normscope.doctor.fixes.fold import fold_normalizers
+from normscope.doctor.fixes.rotate import rotate_streams
 from normscope.doctor.fixes.unit_norm import unit_norms
 from normscope.doctor.fixes.verify import RELATIVE, Difference, difference
 from normscope.doctor.subject import Progress, Subject, examine
@@ -35,7 +36,10 @@ KINDS: dict[str, Fix] = {
     "fold": fold_normalizers,
     "balance": balance_pairs,
     "unit-norm": unit_norms,
+    "rotate": rotate_streams,
 }
+#: Those that are done only when they are asked for.
+ASKED = ("rotate",)
 #: Batches of the data, beside guessed inputs, on which the function is verified.
 BATCHES = 4
 ENDINGS = (".safetensors", ".pt")
@@ -129,7 +133,7 @@ def fix(
     Args:
         model: any PyTorch module in float32 or float64.
         data: inputs as for ``analyze``; the function is verified on them too.
-        only: names of the fixes to do, of :data:`KINDS`; none means all.
+        only: names of the fixes to do, of :data:`KINDS`; none means all but those of :data:`ASKED`.
         name: how the model is called in the result.
         input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
         limit: use at most this many samples of the data.
@@ -163,7 +167,7 @@ def fix(
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)
         say("mending")
-        steps = [KINDS[kind] for kind in KINDS if not wanted or kind in wanted]
+        steps = [KINDS[kind] for kind in KINDS if kind in wanted or not (wanted or kind in ASKED)]
         draft = _verified(subject, before, steps, batches, say)
         off = difference(model, before, draft.state, batches)
     if not off.is_rounding:

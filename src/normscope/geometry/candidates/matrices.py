@@ -7,6 +7,7 @@ multiplied by ``diag(gamma) A^-1 diag(gamma)^-1``; and the complex numbers of ea
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Group, Point
-from normscope.geometry.labels import Labels
+from normscope.geometry.labels import FIXED, Entry, Labels, Product
 
 Algebra = Literal["full", "skew", "centred", "turn"]
 
@@ -112,43 +113,76 @@ class Mixing:
             found |= self._changes(frame, left, right, point, {**point, **found}, minus=False)
         return found
 
+    def apply(self, point: Point, matrix: Tensor) -> dict[str, Tensor]:
+        """Return the parameters after an invertible matrix acted on the space; ``matrix`` must be in the group."""
+        found: dict[str, Tensor] = {}
+        for frame in self.frames:
+            acting = torch.linalg.inv(matrix).mT if frame.dual else matrix
+            for name, index in frame.gains:
+                gain = point[name].reshape(-1)[index]
+                acting = gain[:, None] * acting / gain
+            found |= self._changes(frame, acting, torch.linalg.inv(acting), point, {**point, **found}, minus=False)
+        return found
+
+    def written(self, point: Point) -> Tensor:
+        """Return what is written into the space, one row per channel: by tables and first layers, if there are some."""
+        parts = []
+        first = any(isinstance(s, Product) and r is not None and _is_first(s) for s, r, _ in self._sites[0])
+        for site, rows, _ in self._sites[0]:
+            if isinstance(site, Entry) and rows is not None:
+                parts.append(point[site.parameter].reshape(-1, site.labels.shape[-1])[:, rows].mT)
+            elif isinstance(site, Product) and rows is not None and (_is_first(site) or not first):
+                parts.append(point[site.parameter].reshape(-1)[site.index][rows].flatten(1))
+        return torch.cat(parts, 1)
+
     def _changes(
         self, frame: Frame, left: Tensor, right: Tensor, base: Point, point: Point, *, minus: bool
     ) -> dict[str, Tensor]:
         """Return what a matrix on a frame makes of the parameters: new values, or changes if ``minus``."""
-        place = {label: i for i, label in enumerate(frame.labels)}
         found: dict[str, Tensor] = {}
-        for product in self.labels.products:
-            weight = point[product.parameter].reshape(-1)[product.index]
-            rows = self._places(product.outputs, place)
-            columns = self._places(product.inputs[0], place)
+        for site, rows, columns in self._sites[self.frames.index(frame)]:
+            name = site.parameter
+            if isinstance(site, Entry):
+                assert rows is not None
+                value = point[name]
+                part = torch.einsum("ab,...b->...a", left, value[..., rows])
+                found[name] = (torch.zeros_like(value) if minus else value).index_copy(-1, rows, part)
+                continue
+            if name in found:
+                continue
+            weight = point[name].reshape(-1)[site.index]
             made = torch.zeros_like(weight) if minus else weight
             if rows is not None:
-                source = weight if minus else made
-                part = torch.einsum("ab,b...->a...", left, source[rows])
+                part = torch.einsum("ab,b...->a...", left, (weight if minus else made)[rows])
                 made = made.index_add(0, rows, part) if minus else made.index_copy(0, rows, part)
             if columns is not None:
-                source = weight if minus else made
-                part = torch.einsum("oa...,ab->ob...", source[:, columns], right)
+                part = torch.einsum("oa...,ab->ob...", (weight if minus else made)[:, columns], right)
                 made = made.index_add(1, columns, part) if minus else made.index_copy(1, columns, part)
-            if (rows is not None or columns is not None) and product.parameter not in found:
-                flat = torch.zeros(self.shapes[product.parameter].numel(), dtype=torch.float64)
-                if not minus:
-                    flat = point[product.parameter].reshape(-1)
-                flat = flat.index_copy(0, product.index.reshape(-1), made.reshape(-1))
-                found[product.parameter] = flat.reshape(self.shapes[product.parameter])
-        for entry in self.labels.entries:
-            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
-            where = self._places(line, place)
-            if where is None or any(entry.parameter == name for f in self.frames for name, _ in f.gains):
-                continue
-            value = point[entry.parameter]
-            part = torch.einsum("ab,...b->...a", left, value[..., where])
-            base_value = torch.zeros_like(value) if minus else value
-            found[entry.parameter] = base_value.index_copy(-1, where, part)
+            flat = torch.zeros(self.shapes[name].numel(), dtype=torch.float64) if minus else point[name].reshape(-1)
+            found[name] = flat.index_copy(0, site.index.reshape(-1), made.reshape(-1)).reshape(self.shapes[name])
         return found
 
-    def _places(self, labels: Tensor, place: dict[int, int]) -> Tensor | None:
+    @functools.cached_property
+    def _sites(self) -> list[list[tuple[Product | Entry, Tensor | None, Tensor | None]]]:
+        """Return for each frame the parameters that hold all of its channels, and where: rows and columns."""
+        gains = {name for frame in self.frames for name, _ in frame.gains}
+        found: list[list[tuple[Product | Entry, Tensor | None, Tensor | None]]] = []
+        for frame in self.frames:
+            place = {label: i for i, label in enumerate(frame.labels)}
+            here: list[tuple[Product | Entry, Tensor | None, Tensor | None]] = []
+            for product in self.labels.products:
+                rows, columns = self.places(product.outputs, place), self.places(product.inputs[0], place)
+                if rows is not None or columns is not None:
+                    here.append((product, rows, columns))
+            for entry in self.labels.entries:
+                line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
+                where = None if entry.parameter in gains else self.places(line, place)
+                if where is not None:
+                    here.append((entry, where, None))
+            found.append(here)
+        return found
+
+    def places(self, labels: Tensor, place: dict[int, int]) -> Tensor | None:
         """Return where in a list of labels each channel of a frame is, or ``None`` if they are not all there."""
         positions = [-1] * len(place)
         for i, label in enumerate(labels.tolist()):
@@ -158,6 +192,11 @@ class Mixing:
                     return None
                 positions[at] = i
         return torch.tensor(positions) if min(positions) >= 0 else None
+
+
+def _is_first(product: Product) -> bool:
+    """Tell whether a weight reads what no symmetry changes."""
+    return bool((product.inputs == FIXED).all())
 
 
 def centred_basis(d: int) -> Tensor:

@@ -16,6 +16,7 @@ from normscope.monitor.quantities.loss import ProbeLoss
 from normscope.monitor.quantities.loss_ratio import SquareOverLoss
 from normscope.monitor.quantities.margins import Margins
 from normscope.monitor.quantities.minimum_norm import MinimumNorms
+from normscope.monitor.quantities.radial import RadialUpdates
 from normscope.monitor.quantities.spectral import SpectralNorms
 from normscope.monitor.quantities.variance import Variances
 from normscope.monitor.quantities.weight_norm_theory import WeightNormTheory
@@ -25,8 +26,9 @@ from normscope.monitor.quantity import Description, Quantity
 QUANTITIES: dict[str, type[Quantity]] = {
     kind.name: kind
     for kind in (
-        ProbeLoss, Margins, Health, Variances, MinimumNorms, EffectiveRates, AngularUpdates, SpectralNorms, FoldedNorms,
-        InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness, LargestCurvature,
+        ProbeLoss, Margins, Health, Variances, MinimumNorms, EffectiveRates, AngularUpdates, RadialUpdates,
+        SpectralNorms, FoldedNorms, InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness,
+        LargestCurvature,
         WeightNormTheory,
     )
 }  # fmt: skip

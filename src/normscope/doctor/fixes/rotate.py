@@ -1,0 +1,33 @@
+"""Rotate residual streams so that no channel stands out before quantization."""
+
+from __future__ import annotations
+
+from normscope.doctor.fixes.change import Change, Draft
+from normscope.geometry.function import function_of
+from normscope.geometry.rotate import rotate
+
+KIND = "rotate"
+
+
+def rotate_streams(draft: Draft) -> None:
+    """Change the channels of every residual stream that allows it by an orthogonal matrix, gains folded before.
+
+    Args:
+        draft: where the changes go.
+    """
+    captured = draft.subject.captured
+    if captured is None:
+        draft.refuse(KIND, "", "the model could not be captured")
+        return
+    function = function_of(captured, mode="running")
+    done, reasons = rotate(function)
+    for reason in reasons:
+        draft.refuse(KIND, "", reason)
+    for found in done:
+        aliases = {name: first for name, first in function.aliases.items() if first in found.state}
+        new = {**found.state, **{name: found.state[first] for name, first in aliases.items()}}
+        what = (
+            f"{found.width} channels rotated; largest over median: {found.before:.3g} before, {found.after:.3g} after"
+        )
+        kept = {name: value for name, value in new.items() if name in draft.state}
+        draft.apply(Change(KIND, "", what, kept, "", "changed: Adam depends on the choice of axes"))

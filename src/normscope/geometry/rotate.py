@@ -1,0 +1,173 @@
+"""Rotate residual streams so that no channel stands out: the same function with weights that quantize better."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.candidates.matrices import Frame, Mixing, centred_basis, matrix_groups
+from normscope.geometry.certificate import verify
+from normscope.geometry.function import Function
+from normscope.geometry.labelling import Label, Labelling
+from normscope.graph.ir import Node
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """One residual stream after an orthogonal change of its channels.
+
+    Attributes:
+        width: its number of channels.
+        parameters: what changed.
+        before: largest over median channel (root mean square over the data) before.
+        after: the same after.
+        state: the new parameters.
+    """
+
+    width: int
+    parameters: tuple[str, ...]
+    before: float
+    after: float
+    state: dict[str, Tensor] = field(repr=False)
+
+
+def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor:
+    """Return an orthogonal matrix that spreads every channel over all: Hadamard with random signs, or random.
+
+    Args:
+        width: how many channels.
+        centred: leave constants as they are.
+        seed: of signs or matrix.
+
+    >>> bool(torch.allclose(spread_matrix(8).abs(), torch.full((8, 8), 8**-0.5, dtype=torch.float64)))
+    True
+    """
+    generator = torch.Generator().manual_seed(seed)
+    if centred:
+        basis = centred_basis(width)
+        q, _ = torch.linalg.qr(torch.randn(width - 1, width - 1, generator=generator, dtype=torch.float64))
+        return basis @ q @ basis.mT + 1.0 / width
+    if width & (width - 1) == 0:
+        made = torch.ones(1, 1, dtype=torch.float64)
+        while len(made) < width:
+            made = torch.cat([torch.cat([made, made], 1), torch.cat([made, -made], 1)])
+        signs = torch.randint(0, 2, (width,), generator=generator) * 2 - 1
+        return made * signs / width**0.5
+    return torch.linalg.qr(torch.randn(width, width, generator=generator, dtype=torch.float64))[0]
+
+
+def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[str, Tensor]] | str:
+    """Return the family and parameters with every gain of the space moved into the weights that read it.
+
+    Returns:
+        Both, or why it cannot be done.
+    """
+    moved = dict(point)
+    uses: dict[str, int] = {}
+    for product in family.labels.products:
+        uses[product.parameter] = uses.get(product.parameter, 0) + 1
+    for frame in family.frames:
+        if not frame.gains:
+            continue
+        if len(frame.gains) > 1:
+            return "two gains follow each other"
+        name, index = frame.gains[0]
+        gain = moved[name].reshape(-1)[index]
+        if bool((gain == gain[0]).all()) and float(gain[0]) != 0:
+            continue
+        if bool((gain == 0).any()):
+            return f"{name} has zeros"
+        place = {label: i for i, label in enumerate(frame.labels)}
+        for product in family.labels.products:
+            columns = family.places(product.inputs[0], place)
+            if columns is None:
+                continue
+            if uses[product.parameter] > 1:
+                return f"{product.parameter} is used in several places, so that {name} cannot be moved into it"
+            flat = moved[product.parameter].reshape(-1).clone()
+            weight = flat[product.index]
+            wide = gain.reshape(1, -1, *(1,) * (weight.ndim - 2))
+            flat[product.index[:, columns]] = weight[:, columns] * wide
+            moved[product.parameter] = flat.reshape(moved[product.parameter].shape)
+        for entry in family.labels.entries:
+            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
+            where = family.places(line, place)
+            if where is not None and entry.parameter != name:
+                moved[entry.parameter] = moved[entry.parameter].index_copy(
+                    -1, where, moved[entry.parameter][..., where] / gain
+                )
+        flat = moved[name].reshape(-1).clone()
+        flat[index] = 1.0
+        moved[name] = flat.reshape(moved[name].shape)
+    return replace(family, frames=tuple(Frame(f.labels, (), f.dual) for f in family.frames)), moved
+
+
+def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]]:
+    """Rotate every residual stream that allows it.
+
+    Args:
+        function: the model; its parameters are not changed.
+        seed: of the rotation.
+
+    Returns:
+        What was rotated, and why other streams were not.
+    """
+    labels = Labelling(function).run()
+    exact = function.exact()
+    done: list[Rotation] = []
+    reasons: list[str] = []
+    point: dict[str, Tensor] = dict(function.point)
+    candidates = [g for g in matrix_groups(function, labels) if g.kind == "rotation"]
+    if not candidates:
+        reasons.append("no residual stream is read by nothing but RMSNorms or LayerNorms before linear layers")
+    for group in candidates:
+        family = group.family
+        assert isinstance(family, Mixing)
+        plain = folded(family, point)
+        if isinstance(plain, str):
+            reasons.append(f"the stream of {group.parameters[0]}: {plain}")
+            continue
+        family, moved = plain
+        here = replace(exact, tensors={**exact.tensors, **moved})
+        if not verify(here, replace(group, family=family), seed):
+            reasons.append(f"the stream of {group.parameters[0]}: something besides the normalizers reads it")
+            continue
+        matrix = spread_matrix(family.width, centred=family.algebra == "centred", seed=seed)
+        turned = {**moved, **family.apply(moved, matrix)}
+        before, after = (channel_ratio(function, family.frames[0], labels, p) for p in (point, turned))
+        changed = tuple(name for name in turned if not torch.equal(turned[name], point[name]))
+        point = turned
+        done.append(Rotation(family.width, changed, before, after, {name: point[name] for name in changed}))
+    return done, reasons
+
+
+def channels(function: Function, frame: Frame, labels: Any, point: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return every tensor of a stream at some parameters, channels last."""
+    walk = Labelling(function)
+    walk.run()
+    wanted = list(frame.labels)
+    found: list[Tensor] = []
+
+    def visit(node: Node, value: Any, values: Any) -> None:
+        state = walk.states.get(node.name)
+        if isinstance(state, Label) and isinstance(value, Tensor) and state.labels.shape[-1:] == (len(wanted),):
+            line = state.labels.reshape(-1, len(wanted))[0].tolist()
+            if [walk.labels.same.find(max(label, 0)) for label in line] == wanted:
+                found.append(value.detach())
+
+    with torch.no_grad():
+        function.outputs(point, visit)
+    return found
+
+
+def channel_ratio(function: Function, frame: Frame, labels: Any, point: Mapping[str, Tensor]) -> float:
+    """Return the largest over the median root mean square of the channels of a stream, the worst of its tensors."""
+    worst = 1.0
+    for value in channels(function, frame, labels, point):
+        size = value.reshape(-1, value.shape[-1]).square().mean(0).sqrt()
+        worst = max(worst, float(size.max() / size.median().clamp_min(1e-300)))
+    return worst
