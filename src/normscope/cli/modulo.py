@@ -6,6 +6,7 @@ import json as json_module
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -47,7 +48,7 @@ def compare_modulo(
             found = symmetry(first.model, first.data, input_shape=first.shape, name=items[0], progress=stages)
             stages("aligning")
             result = align(found, second.model.state_dict())
-    body = {"before": result.before, "after": result.after, "moved": result.moved, "same": result.same}
+    body: dict[str, Any] = {"before": result.before, "after": result.after, "moved": result.moved, "same": result.same}
     if json:
         body = {"schema_version": 1, "kind": "alignment", "models": list(items), **body}
         print(json_module.dumps(body, indent=1))

@@ -178,8 +178,8 @@ def _selected(scales: Scales, offsets: Mapping[str, int]) -> list[tuple[np.ndarr
     def note(name: str, index: Tensor, labels: Tensor, sign: float) -> None:
         places, names = index.reshape(-1), labels.expand(index.shape).reshape(-1)
         kept = names > 0
-        places, names = (places[kept] + offsets[name]).numpy(), names[kept].numpy()
-        found.append((places, names, np.full(len(names), sign)))
+        where = (places[kept] + offsets[name]).numpy()
+        found.append((where, names[kept].numpy(), np.full(len(where), sign)))
 
     for entry in scales.labels.entries:
         if entry.parameter in offsets:

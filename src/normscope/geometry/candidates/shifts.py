@@ -321,16 +321,23 @@ class Opposite:
         return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
 
 
-def free_entries(shift: Shift, seed: int = 0) -> Tensor:
-    """Return the entries that may be shifted one by one, by halving or thirds."""
+def free_entries(shift: Shift, seed: int = 0, least: int | None = None) -> Tensor:
+    """Return the entries that may be shifted one by one, by halving or thirds.
+
+    Args:
+        shift: the entries that are tried.
+        seed: of the random coefficients.
+        least: pieces smaller than this are not divided further; a twelfth of all by default, at least one entry.
+    """
     if shift.passes(seed):
         return shift.basis
     count = shift.size
-    if count == 1:
+    least = max(1, count // 12) if least is None else least
+    if count <= least:
         return shift.basis[:0]
     parts = 3 if count % 3 == 0 and count > 3 else 2
     pieces = torch.arange(count).chunk(parts)
-    return torch.cat([free_entries(shift.subset(piece), seed) for piece in pieces])
+    return torch.cat([free_entries(shift.subset(piece), seed, least) for piece in pieces])
 
 
 def differences(width: int, groups: int = 1) -> Tensor:
