@@ -10,9 +10,8 @@ from typing import Any
 
 import typer
 
-from normscope.cli.console import Stages
+from normscope.cli.console import Stages, aside
 from normscope.cli.loading import Named, load
-from normscope.cli.streams import aside
 
 
 def compare_modulo(

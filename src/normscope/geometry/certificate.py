@@ -87,7 +87,7 @@ def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificat
     with torch.no_grad():
         before = exact.flat(point)
         for family, coefficients in chosen:
-            point |= family.move(point, coefficients, 0.3)
+            point |= family.move(point, coefficients, 0.3 * _reach(family))
         change = float((exact.flat(point) - before).abs().max() / before.abs().max().clamp_min(1e-300))
     return Certificate(derivative, change) if change <= TOLERANCE else None
 
@@ -121,6 +121,11 @@ def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
     return [replace(group, family=part, dimension=part.size, certificate=found, statement=words)]
 
 
+def _reach(family: Family) -> float:
+    """Return how far to go along an orbit: the exponential of a large random matrix must not lose digits."""
+    return float(getattr(family, "width", 1)) ** -0.5
+
+
 def _certified(exact: Function, family: Family, seed: int) -> Certificate | None:
     """Return the certificate of a family, or ``None`` if it fails."""
     coefficients = coefficients_of(family, seed)
@@ -130,7 +135,7 @@ def _certified(exact: Function, family: Family, seed: int) -> Certificate | None
     derivative = relative_derivative(exact, direction, seed)
     if not derivative <= TOLERANCE:
         return None
-    orbit = orbit_change(exact, family, coefficients, (0.5, -0.3))
+    orbit = orbit_change(exact, family, coefficients, (0.5 * _reach(family), -0.3 * _reach(family)))
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
 
