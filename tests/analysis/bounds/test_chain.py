@@ -136,6 +136,7 @@ class _Signed(nn.Module):
     [
         (_Signed(), "may be negative"),
         (nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 2)), "not a ReLU"),
+        (nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(2.0), nn.Linear(3, 2)), "slope above one"),
         (nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3), nn.ReLU(), nn.Linear(3, 2)), "not a ReLU"),
     ],
 )

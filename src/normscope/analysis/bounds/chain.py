@@ -112,6 +112,9 @@ def _check(atom: Expr) -> None:
     """Raise unless an atom is a positively homogeneous activation."""
     if not isinstance(atom.atom, Pointwise) or _name(atom) not in _HOMOGENEOUS:
         raise RefusedError(f"{_name(atom)} in {_place(atom)} is not a ReLU: proved for chains of ReLU layers only")
+    sector = atom.atom.sector
+    if sector is None or max(map(abs, sector)) > 1 + 1e-9:
+        raise RefusedError(f"{_name(atom)} in {_place(atom)} has a slope above one")
 
 
 def _terms(expr: Expr) -> Iterator[Expr]:
