@@ -140,6 +140,11 @@ def test_one_tap_axes_need_one_frequency() -> None:
     assert {t.twists for t in zero_padding_tori(axes)} == {(0, 0), (0, 1)}
 
 
+def test_a_larger_torus_has_more_frequencies() -> None:
+    """One more per axis, of which the tightest bound is taken."""
+    assert [t.sizes for t in zero_padding_tori([Axis(8, 8, 3, 1, 1, 1)], extra=1)] == [(10,), (10,)]
+
+
 def test_polyphase_is_the_strided_convolution() -> None:
     """Phases of the input, convolved with stride one, give the strided output on the periodic line."""
     weight = random(2, 3, 5)
