@@ -81,12 +81,14 @@ class Quantity:
     Attributes:
         name: what it is chosen by.
         describes: its metrics.
+        cost: its place among the others, cheapest first.
         gradient: whether it needs the gradient on the probe.
         previous: whether it needs the weights of one update before.
     """
 
     name: ClassVar[str] = ""
     describes: ClassVar[tuple[Description, ...]] = ()
+    cost: ClassVar[int] = 100
     gradient: ClassVar[bool] = False
     previous: ClassVar[bool] = False
 

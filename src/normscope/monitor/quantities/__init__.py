@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from normscope.monitor.quantities.angle import AngularUpdates
+from normscope.core.lazy import modules_in
 from normscope.monitor.quantities.certified import DESCRIPTIONS
-from normscope.monitor.quantities.chain import ChainEstimate
-from normscope.monitor.quantities.curvature import LargestCurvature
-from normscope.monitor.quantities.effective_rate import EffectiveRates
-from normscope.monitor.quantities.folded import FoldedNorms
-from normscope.monitor.quantities.gradient import Gradients
-from normscope.monitor.quantities.health import Health
-from normscope.monitor.quantities.inverse_sigma import InverseSigma
-from normscope.monitor.quantities.landscape import GradientPredictiveness
-from normscope.monitor.quantities.loss import ProbeLoss
-from normscope.monitor.quantities.loss_ratio import SquareOverLoss
-from normscope.monitor.quantities.margins import Margins
-from normscope.monitor.quantities.minimum_norm import MinimumNorms
-from normscope.monitor.quantities.radial import RadialUpdates
-from normscope.monitor.quantities.spectral import SpectralNorms
-from normscope.monitor.quantities.variance import Variances
-from normscope.monitor.quantities.weight_norm_theory import WeightNormTheory
 from normscope.monitor.quantity import Description, Quantity
 
-#: Every quantity, by the name it is chosen by, cheapest first.
+#: Every quantity of this folder, by the name it is chosen by, cheapest first.
 QUANTITIES: dict[str, type[Quantity]] = {
     kind.name: kind
-    for kind in (
-        ProbeLoss, Margins, Health, Variances, MinimumNorms, EffectiveRates, AngularUpdates, RadialUpdates,
-        SpectralNorms, FoldedNorms, InverseSigma, ChainEstimate, Gradients, SquareOverLoss, GradientPredictiveness,
-        LargestCurvature,
-        WeightNormTheory,
+    for kind in sorted(
+        {
+            kind
+            for module in modules_in(__name__)
+            for kind in vars(module).values()
+            if isinstance(kind, type) and issubclass(kind, Quantity) and kind.name
+        },
+        key=lambda kind: (kind.cost, kind.name),
     )
-}  # fmt: skip
+}
 
 
 def descriptions() -> tuple[Description, ...]:

@@ -32,6 +32,7 @@ class AngularUpdates(Quantity):
     """The angle between each layer's weight before and after one update."""
 
     name = "angle"
+    cost = 7
     previous = True
     describes = (
         Description("angle/*", Kind.ESTIMATE, "angle by which the last update turned a layer's weight, in rad"),

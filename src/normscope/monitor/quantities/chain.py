@@ -17,6 +17,7 @@ class ChainEstimate(Quantity):
     """
 
     name = "chain"
+    cost = 11
     describes = (
         Description(
             "bound/chain_log10",

@@ -54,6 +54,7 @@ class LargestCurvature(Quantity):
     """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use."""
 
     name = "curvature"
+    cost = 15
     describes = (
         Description(
             "curvature/largest",

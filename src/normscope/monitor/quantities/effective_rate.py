@@ -29,6 +29,7 @@ class EffectiveRates(Quantity):
     """``eta/||w||^2`` of each layer's weight; it rules how fast weights before a normalizer turn."""
 
     name = "effective_rate"
+    cost = 6
     describes = (
         Description(
             "effective_rate/*",

@@ -12,6 +12,7 @@ class FoldedNorms(Quantity):
     """``||diag(gamma/sigma) W_k||`` of every layer that BatchNorm with running statistics follows."""
 
     name = "folded"
+    cost = 9
     describes = (
         Description(
             "folded/*",

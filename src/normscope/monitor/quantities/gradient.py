@@ -35,6 +35,7 @@ class Gradients(Quantity):
     """``||dL/dw||`` and ``||dL/dw||/||w||`` of each layer's weight, and the norm of the whole gradient."""
 
     name = "gradient"
+    cost = 12
     gradient = True
     describes = (
         Description("gradient/norm/*", Kind.ESTIMATE, "norm of the loss gradient of a layer's weight, on the probe"),

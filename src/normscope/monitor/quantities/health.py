@@ -18,6 +18,7 @@ class Health(Quantity):
     """Numbers that the doctor's rules read, of every BatchNorm, normalizer and attention."""
 
     name = "health"
+    cost = 3
     describes = (
         Description("drift/*", Kind.ESTIMATE, "distance of running statistics from those of the probe, middle channel"),
         Description("training/*", Kind.ESTIMATE, "whether a BatchNorm is in train mode", domain=_LAYER),

@@ -22,6 +22,7 @@ class InverseSigma(Quantity):
     """
 
     name = "inverse_sigma"
+    cost = 10
     describes = (
         Description(
             "printed/*", Kind.PRINTED, "||1/sigma|| of a normalizer as the paper prints it", "than2025 Lemma 1"

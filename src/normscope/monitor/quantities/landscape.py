@@ -87,6 +87,7 @@ class GradientPredictiveness(Quantity):
     """Range of loss and gradient along the gradient direction, and effective smoothness, on the probe."""
 
     name = "landscape"
+    cost = 14
     gradient = True
     describes = (
         Description("landscape/loss_low", Kind.ESTIMATE, "least loss along the gradient direction", signed=True),

@@ -11,6 +11,7 @@ class ProbeLoss(Quantity):
     """``L`` on the fixed probe batch, dropout off."""
 
     name = "loss"
+    cost = 1
     describes = (Description("probe/loss", Kind.ESTIMATE, "loss on the probe batch", signed=True),)
 
     def measure(self, moment: Snapshot) -> dict[str, float]:

@@ -37,6 +37,7 @@ class SquareOverLoss(Quantity):
     """``||grad L||^2 / L`` on the probe."""
 
     name = "square_over_loss"
+    cost = 13
     gradient = True
     describes = (
         Description(

@@ -15,6 +15,7 @@ class Margins(Quantity):
     """The least, tenth and median margin on the probe, and the share of samples classified right."""
 
     name = "margins"
+    cost = 2
     describes = (
         Description(
             "margin/*", Kind.ESTIMATE, "margin of the right class on the probe: least, 10 %, median", signed=True

@@ -31,6 +31,7 @@ class MinimumNorms(Quantity):
     """The least norm of a weight vector of each layer, and over all layers but the last, as in the paper."""
 
     name = "minimum_norm"
+    cost = 5
     describes = (
         Description(
             "weight/minimum_norm/*",

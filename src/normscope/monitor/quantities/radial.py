@@ -36,6 +36,7 @@ class RadialUpdates(Quantity):
     """The conservation law of each layer's weight, live: measured growth minus the growth that the law allows."""
 
     name = "radial"
+    cost = 7
     previous = True
     describes = (
         Description(

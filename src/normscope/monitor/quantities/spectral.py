@@ -22,6 +22,7 @@ class SpectralNorms(Quantity):
     """``||W_k||`` of every linear layer and convolution as it acts, followed by warm-started Lanczos."""
 
     name = "norms"
+    cost = 8
     describes = (
         Description(
             "norm/*", Kind.LOWER, "spectral norm of a layer as it acts, attained", "normscope norm", domain=ALL_INPUTS

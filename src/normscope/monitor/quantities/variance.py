@@ -11,6 +11,7 @@ class Variances(Quantity):
     """Per-channel variance over samples and places before each normalizer and activation: its mean and least value."""
 
     name = "variance"
+    cost = 4
     describes = (
         Description("variance/*", Kind.ESTIMATE, "mean over channels of the variance before it, on the probe"),
         Description("variance_min/*", Kind.ESTIMATE, "least variance of a channel before a normalizer, on the probe"),

@@ -39,6 +39,7 @@ class WeightNormTheory(Quantity):
     """
 
     name = "weight_norm_theory"
+    cost = 16
     describes = (
         Description("weight_norm/smoothness", Kind.CERTIFIED, f"norm of the Hessian of the square loss, along {_STEP}",
                     "normscope Proposition WN-8"),
