@@ -44,13 +44,13 @@ class Settings:
     """
 
     data: str = "cifar10"
-    images: tuple[int, int] = (10_000, 2_000)
-    width: int = 48
-    depth: int = 4
-    accuracy: float = 0.42
-    epochs: int = 15
-    points: int = 90
-    radii: tuple[float, ...] = (0.01, 0.03, 0.1)
+    images: tuple[int, int] = (10_000, 1_000)
+    width: int = 32
+    depth: int = 3
+    accuracy: float = 0.38
+    epochs: int = 10
+    points: int = 30
+    radii: tuple[float, ...] = (0.03, 0.1)
     seeds: tuple[int, ...] = (0,)
 
 
