@@ -57,3 +57,20 @@ def test_tied_embeddings_allow_rotations_only_without_a_gain() -> None:
 def test_centred_basis_is_orthonormal() -> None:
     basis = centred_basis(5)
     assert torch.allclose(basis.mT @ basis, torch.eye(4, dtype=torch.float64), atol=1e-12)
+
+
+def test_heads_that_share_keys_and_values() -> None:
+    class Grouped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.kv, self.o = nn.Linear(6, 12, bias=False), nn.Linear(6, 6, bias=False), nn.Linear(12, 6)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q = self.q(x).unflatten(-1, (4, 3)).transpose(1, 2)
+            k, v = self.kv(x).unflatten(-1, (2, 3)).transpose(1, 2).repeat_interleave(2, 1).split([2, 2], 1)
+            k, v = (t.repeat_interleave(2, 1) for t in (k, v))
+            z = nn.functional.scaled_dot_product_attention(q, k, v)
+            return torch.tanh(self.o(z.transpose(1, 2).flatten(2)))
+
+    torch.manual_seed(0)
+    assert matrices(Grouped(), torch.randn(4, 5, 6)) == [9, 9]

@@ -19,6 +19,8 @@ from normscope.geometry.groups import Group, Point
 from normscope.geometry.labels import FIXED, Entry, Labels, Product
 
 Algebra = Literal["full", "skew", "centred", "turn"]
+#: A parameter, where it holds the channels of a frame in its rows, and where in its columns: queries may share values.
+Site = tuple[Product | Entry, Tensor | None, tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,32 +157,42 @@ class Mixing:
             if rows is not None:
                 part = torch.einsum("ab,b...->a...", left, (weight if minus else made)[rows])
                 made = made.index_add(0, rows, part) if minus else made.index_copy(0, rows, part)
-            if columns is not None:
-                part = torch.einsum("oa...,ab->ob...", (weight if minus else made)[:, columns], right)
-                made = made.index_add(1, columns, part) if minus else made.index_copy(1, columns, part)
+            for places in columns:
+                part = torch.einsum("oa...,ab->ob...", (weight if minus else made)[:, places], right)
+                made = made.index_add(1, places, part) if minus else made.index_copy(1, places, part)
             flat = torch.zeros(self.shapes[name].numel(), dtype=torch.float64) if minus else point[name].reshape(-1)
             found[name] = flat.index_copy(0, site.index.reshape(-1), made.reshape(-1)).reshape(self.shapes[name])
         return found
 
     @functools.cached_property
-    def _sites(self) -> list[list[tuple[Product | Entry, Tensor | None, Tensor | None]]]:
+    def _sites(self) -> list[list[Site]]:
         """Return for each frame the parameters that hold all of its channels, and where: rows and columns."""
         gains = {name for frame in self.frames for name, _ in frame.gains}
-        found: list[list[tuple[Product | Entry, Tensor | None, Tensor | None]]] = []
+        found: list[list[Site]] = []
         for frame in self.frames:
             place = {label: i for i, label in enumerate(frame.labels)}
-            here: list[tuple[Product | Entry, Tensor | None, Tensor | None]] = []
+            here: list[Site] = []
             for product in self.labels.products:
-                rows, columns = self.places(product.outputs, place), self.places(product.inputs[0], place)
-                if rows is not None or columns is not None:
+                rows, columns = self.places(product.outputs, place), self._repeats(product.inputs[0], place)
+                if rows is not None or columns:
                     here.append((product, rows, columns))
             for entry in self.labels.entries:
                 line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
                 where = None if entry.parameter in gains else self.places(line, place)
                 if where is not None:
-                    here.append((entry, where, None))
+                    here.append((entry, where, ()))
             found.append(here)
         return found
+
+    def _repeats(self, labels: Tensor, place: dict[int, int]) -> tuple[Tensor, ...]:
+        """Return where the channels of a frame are, once for each time that all of them are read."""
+        found: list[list[int]] = [[] for _ in place]
+        for i, label in enumerate(labels.tolist()):
+            at = place.get(self.labels.same.find(label), -1) if label > 0 else -1
+            if at >= 0:
+                found[at].append(i)
+        counts = {len(positions) for positions in found}
+        return tuple(torch.tensor(found).mT) if len(counts) == 1 and counts != {0} else ()
 
     def places(self, labels: Tensor, place: dict[int, int]) -> Tensor | None:
         """Return where in a list of labels each channel of a frame is, or ``None`` if they are not all there."""
