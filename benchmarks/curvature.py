@@ -45,11 +45,11 @@ class Settings:
     """
 
     width: int = 512
-    samples: int = 256
-    images: int = 16
+    samples: int = 128
+    images: int = 8
     weights: Path | None = None
     data_root: Path | None = None
-    seeds: int = 200
+    seeds: int = 60
     small: int = 24
 
 

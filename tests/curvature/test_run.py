@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,10 @@ from curved import classifier, labelled, plain_hessian
 from fingerprints import fingerprint
 from normscope.core import memory
 from normscope.core.errors import InputError, NotEnoughMemoryError
-from normscope.curvature.run import curvature
+from normscope.curvature.problem import Problem
+from normscope.curvature.products import Products
+from normscope.curvature.run import curvature, verified
+from normscope.linalg.thick_restart import eigenpairs, rayleigh
 
 
 @pytest.mark.parametrize("mode", ["batch", "running"])
@@ -41,8 +45,6 @@ def test_modes_are_compared_and_the_quotient_is_given_for_small_networks() -> No
 
 
 def test_stopping_keeps_converged_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from normscope.curvature.products import Products
-
     original, calls = Products.__call__, []
 
     def stopping(self: Products, vector: Tensor) -> Tensor:
@@ -74,3 +76,15 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "available", lambda: 100.0)
     with pytest.raises(NotEnoughMemoryError, match="fewer eigenvalues"):
         curvature(nn.Linear(4, 3), labelled())
+
+
+def test_residuals_are_measured_and_noise_of_the_products_is_not_called_converged() -> None:
+    with Problem(classifier(), labelled(), dtype=torch.float64) as problem:
+        products = Products(problem)
+        pairs = eigenpairs(products, torch.ones(problem.dimension, dtype=torch.float64), largest=3, tolerance=1e-8)
+        same = verified(products, pairs, 1e-8)
+        assert same.converged.all()
+        np.testing.assert_allclose(same.residuals, np.maximum(pairs.residuals, rayleigh(products, pairs.vectors)[1]))
+        exact, noise = Products.__call__, torch.randn(problem.dimension, dtype=torch.float64)
+        products.__class__ = type("Noisy", (Products,), {"__call__": lambda self, v: exact(self, v) + 1e-4 * noise})
+        assert not verified(products, pairs, 1e-8).converged.any()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,7 +29,7 @@ from normscope.geometry.discover import symmetry
 from normscope.graph.inputs import check_runs
 from normscope.graph.objective import LossFunction
 from normscope.linalg.accumulated import length
-from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
+from normscope.linalg.thick_restart import FLOOR, Eigenpairs, eigenpairs, rayleigh
 
 #: A self-test above this is told as a warning.
 ASYMMETRIC, DIFFERENT = 1e-3, 0.1
@@ -245,10 +246,11 @@ class _Run:
         def told(count: int, values: Any) -> None:
             self.say(f"eigenvalues: {count} products, largest {values[0]:.6g}")
 
-        return eigenpairs(
+        found = eigenpairs(
             products, random_vector(products.problem, s.seed + 100), largest=top, smallest=bottom,
             tolerance=s.tolerance, max_products=s.max_products, keep_basis=True, told=told,
         )  # fmt: skip
+        return found if found.stopped else verified(products, found, s.tolerance)
 
     def _with_pairs(
         self, result: CurvatureResult, pairs: Eigenpairs, products: Products, gradient: Tensor, known: Directions
@@ -263,7 +265,7 @@ class _Run:
         if missing:
             self.messages.append(
                 f"{missing} of {len(rows)} eigenvalues have not converged after {pairs.products} products; they are "
-                "marked. Raise --max-products or --tolerance."
+                "marked. Raise --max-products or --tolerance, or compute in float64 (--double)."
             )
         spurious = _spurious(gradient, known) if known.scales and result.matrix == "hessian" else None
         symmetry = result.symmetry | ({} if spurious is None else {"spurious": spurious})
@@ -415,6 +417,28 @@ class _Run:
                 )
                 found[mode] = {"largest": float(pairs.values[0]), "loss": problem.value()}
         return replace(result, modes=found)
+
+
+def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpairs:
+    """Return eigenpairs with residuals measured by one more product each.
+
+    The recurrence does not see the rounding of the products themselves, which is what limits small eigenvalues in
+    float32; a pair whose measured residual is too large is not called converged.
+
+    Args:
+        products: the matrix.
+        pairs: what the recurrence found.
+        tolerance: the relative residual that was asked for.
+    """
+    try:
+        values, measured = rayleigh(products, pairs.vectors)
+    except KeyboardInterrupt:
+        return replace(pairs, stopped=True)
+    floor = FLOOR * torch.finfo(pairs.vectors.dtype).eps * np.abs(pairs.values).max(initial=0.0)
+    accurate = pairs.converged & (measured <= 2 * np.maximum(tolerance * np.abs(values), floor))
+    worst = np.maximum(pairs.residuals, measured)
+    errors = np.minimum(worst, pairs.errors * (worst / np.maximum(pairs.residuals, 1e-300)) ** 2)
+    return replace(pairs, residuals=worst, errors=errors, converged=accurate)
 
 
 def _spurious(gradient: Tensor, known: Directions) -> float:
