@@ -90,3 +90,32 @@ def test_mistakes(run: Run, results: list[str], arguments: list[str], said: str)
     assert said in result.stderr
     assert "Traceback" not in result.stderr
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("model", "parameters"), []),
+        (("model", "options", "seed"), None),
+        (("effect", "printed_product", "kind"), -1),
+        (("depth", "curves", "printed", "log10", 2), "NaN"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, tuple) else None,
+)
+def test_a_damaged_result_is_told_in_one_line(run: Run, results: list[str], place: Any, value: Any) -> None:
+    """Whatever part of it was changed: nothing is written."""
+    data = json.loads(Path(results[0]).read_text())
+    inner = data
+    for key in place[:-1]:
+        inner = inner[key]
+    if value is None:
+        del inner[place[-1]]
+    else:
+        inner[place[-1]] = value
+    Path("damaged.json").write_text(json.dumps(data))
+    for arguments in (["report", "damaged.json", "--out", "page.html"], ["compare", "damaged.json", results[0]]):
+        done = run(*arguments)
+        assert done.exit_code == 2
+        assert "damaged" in done.stderr
+        assert "Traceback" not in done.stderr
+    assert not Path("page.html").exists()

@@ -19,6 +19,7 @@ from normscope.graph.safe_load import (
     CHECKPOINT,
     FileKind,
     existing_file,
+    holds_tensors,
     is_mappable,
     is_safetensors,
     refuse_unlike_numbers,
@@ -277,3 +278,20 @@ def test_a_state_dict_kept_as_a_list(wrapped: bool, tmp_path: Path) -> None:
     pairs = list({"weight": torch.ones(2), "bias": torch.zeros(1)}.items())
     torch.save({"state_dict": pairs, "epoch": 3} if wrapped else pairs, tmp_path / "m.pt")
     assert {k: v.tolist() for k, v in read_state_dict(tmp_path / "m.pt").items()} == {"weight": [1, 1], "bias": [0]}
+
+
+@pytest.mark.parametrize("name", ["noending", "m.weights", "m.pth.tar", "m.old", "epoch=3.model"])
+@pytest.mark.parametrize("how", ["zip", "legacy", "safetensors"])
+def test_files_of_tensors_may_have_any_name(name: str, how: str, tmp_path: Path) -> None:
+    """They are told by their first bytes; text is no checkpoint, whatever its name."""
+    path = tmp_path / name
+    if how == "safetensors":
+        safetensors.torch.save_file({"a": torch.ones(2)}, path)
+    else:
+        torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=how == "zip")
+    assert holds_tensors(path)
+    existing_file(path, CHECKPOINT)
+    path.write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert not holds_tensors(path)
+    with pytest.raises(WeightsError, match="must end in"):
+        existing_file(path, CHECKPOINT)

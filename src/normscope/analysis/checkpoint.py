@@ -19,7 +19,7 @@ from normscope.core.files import write_text
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
-from normscope.graph.safe_load import PICKLED, SAFETENSORS
+from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import matrix_norm
 from normscope.linalg.streamed import streamed_norm
@@ -169,7 +169,8 @@ def is_checkpoint(text: str) -> bool:
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
     """
-    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or Path(text).expanduser().is_dir()
+    path = Path(text).expanduser()
+    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or path.is_dir() or holds_tensors(path)
 
 
 def _headers(files: list[Path]) -> list[TensorEntry]:

@@ -129,13 +129,13 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     stages("loading torch")
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.compare import compare as compared
-    from normscope.analysis.stored_results import read_result
+    from normscope.cli.report import read_whole
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
     for name, item in zip(names_of(given.items), given.items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
-            results[name] = read_result(Path(item).expanduser())
+            results[name] = read_whole(Path(item).expanduser())
             continue
         weights = Path(item) if given.model is not None and is_checkpoint(item) else None
         request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)

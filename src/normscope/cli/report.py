@@ -61,16 +61,33 @@ def read_results(paths: Sequence[Path]) -> Result | CheckpointResult | dict[str,
     Raises:
         InputError: if one is not a result, or several hold something else than networks.
     """
-    from normscope.analysis.stored_results import read_result
     from normscope.core.result import Result
 
-    found = [read_result(path) for path in paths]
+    found = [read_whole(path) for path in paths]
     if len(found) == 1:
         return found[0]
     networks = [r for r in found if isinstance(r, Result)]
     if len(networks) < len(found):
         raise InputError("Only results of models can be shown side by side; report each checkpoint by itself.")
     return dict(zip(_names(paths), networks, strict=True))
+
+
+def read_whole(path: Path) -> Result | CheckpointResult:
+    """Return the result in a file, after seeing that all of it can be shown.
+
+    Raises:
+        InputError: if it is no result, or damaged.
+    """
+    from normscope.analysis.stored_results import read_result
+    from normscope.report.html import report_html
+
+    found = read_result(path)
+    try:
+        report_html(found)
+    except Exception as error:  # any part of it may have been changed
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise InputError(f"The result in {path} is damaged ({reason}): write it again with analyze.") from error
+    return found
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -17,6 +17,8 @@ from normscope.core.errors import NormscopeError, WeightsError, listed
 
 SAFETENSORS = ".safetensors"
 PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".th")
+#: The first bytes of what torch.save wrote before it wrote zip archives: a pickled number.
+_LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 #: Keys under which training scripts put the state dict.
 WRAPPERS = ("state_dict", "model_state_dict", "model")
 #: Keys of the state of an optimizer.
@@ -33,6 +35,7 @@ class FileKind:
         endings: what its name may end in.
         save: how to write such a file.
         directory: what to do when a directory is named instead.
+        by_content: whether a file of tensors may have any ending.
     """
 
     name: str
@@ -40,6 +43,7 @@ class FileKind:
     endings: tuple[str, ...]
     save: str
     directory: str = "name a file in it"
+    by_content: bool = False
 
 
 CHECKPOINT = FileKind(
@@ -48,6 +52,7 @@ CHECKPOINT = FileKind(
     (SAFETENSORS, *PICKLED),
     "save a state dict: torch.save(model.state_dict(), FILE)",
     "name a file in it (for a model: hf:DIRECTORY)",
+    by_content=True,
 )
 
 
@@ -70,7 +75,7 @@ def existing_file(path: Path, kind: FileKind) -> None:
         raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
     if not path.exists():
         raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
-    if not path.name.lower().endswith(kind.endings):
+    if not path.name.lower().endswith(kind.endings) and not (kind.by_content and holds_tensors(path)):
         raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
     if not path.is_file():
         raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
@@ -85,6 +90,18 @@ def is_safetensors(path: Path) -> bool:
     with path.open("rb") as file:
         head = file.read(9)
     return head[8:] == b"{" and int.from_bytes(head[:8], "little") < path.stat().st_size
+
+
+def holds_tensors(path: Path) -> bool:
+    """Tell by its first bytes whether a file was written by torch.save or safetensors, whatever its name ends in."""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
+        with path.open("rb") as file:
+            head = file.read(len(_LEGACY))
+    except (OSError, ValueError):
+        return False
+    return head.startswith(b"PK\x03\x04") or head == _LEGACY or is_safetensors(path)
 
 
 def is_mappable(path: Path) -> bool:
