@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
 import warnings
@@ -71,10 +72,10 @@ def existing_file(path: Path, kind: FileKind) -> None:
         ...
     normscope.core.errors.WeightsError: a checkpoint must be a file; there is no nowhere.pt; check the path
     """
+    if not os.path.exists(path):  # unlike Path.exists, also where the system refuses to look at a name
+        raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
     if path.is_dir():
         raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
-    if not path.exists():
-        raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
     if not path.name.lower().endswith(kind.endings) and not (kind.by_content and holds_tensors(path)):
         raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
     if not path.is_file():
