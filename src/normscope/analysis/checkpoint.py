@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
-from normscope.core.files import write_text
+from normscope.core.files import user_path, write_text
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
@@ -159,7 +159,7 @@ def analyze_checkpoint(path: str | Path, progress: Progress | None = None) -> Ch
         },
         tensors=tuple(results),
         products=_products(results),
-        messages=tuple(_messages(results, Path(path).expanduser())),
+        messages=tuple(_messages(results, user_path(path))),
     )
 
 
@@ -169,7 +169,7 @@ def is_checkpoint(text: str) -> bool:
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
     """
-    path = Path(text).expanduser()
+    path = user_path(text)
     return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or path.is_dir() or holds_tensors(path)
 
 

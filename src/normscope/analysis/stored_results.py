@@ -9,11 +9,11 @@ import types
 import typing
 from collections.abc import Callable
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 from normscope.analysis.checkpoint import CheckpointResult
 from normscope.core.errors import InputError
+from normscope.core.files import user_path
 from normscope.core.result import Result
 
 _READERS: dict[str, Callable[[dict[str, Any]], Result | CheckpointResult]] = {
@@ -42,7 +42,7 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: a result must be a file; there is no nowhere.json; check the path
     """
-    path = Path(file).expanduser()
+    path = user_path(file)
     if not path.is_file():
         what = f"{path} is a directory; name the result.json in it" if path.is_dir() else f"there is no {path}"
         raise InputError(f"a result must be a file; {what}; check the path")

@@ -32,6 +32,7 @@ from normscope.cli.options import (
 )
 from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
 from normscope.core.errors import InputError, NormscopeError, attempt, failure
+from normscope.core.files import user_path
 from normscope.core.numbers import check_fraction
 
 if TYPE_CHECKING:
@@ -178,7 +179,7 @@ def run(
     if is_checkpoint(request.model):
         from normscope.report.checkpoint import checkpoint_sections
 
-        place = Path(request.model).expanduser()
+        place = user_path(request.model)
         weights = analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
         return weights, checkpoint_sections(weights, everything=everything)
     from normscope.analysis import analyze as capacity

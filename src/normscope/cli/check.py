@@ -27,6 +27,7 @@ from normscope.cli.options import (
     WeightsFile,
 )
 from normscope.cli.specification import checked_file, parse_shape, split_arguments, split_commas, writing
+from normscope.core.files import user_path
 
 if TYPE_CHECKING:
     from torch import nn
@@ -140,7 +141,7 @@ def check(
 
 def run_folder(model: str) -> Path | None:
     """Return the folder of a training run, if that is what was named."""
-    folder = Path(model).expanduser()
+    folder = user_path(model)
     return folder if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file() else None
 
 
@@ -273,7 +274,7 @@ def source_of(spec: str) -> Source | None:
         return None
     line = 1
     with contextlib.suppress(OSError, SyntaxError, ValueError):
-        for node in ast.parse(Path(location).expanduser().read_bytes()).body:
+        for node in ast.parse(user_path(location).read_bytes()).body:
             if getattr(node, "name", None) == name.partition(".")[0]:
                 line = node.lineno
     return Source(Path(location).as_posix(), line)

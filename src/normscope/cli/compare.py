@@ -29,6 +29,7 @@ from normscope.cli.options import (
     Split,
 )
 from normscope.cli.specification import parse_shape, writing
+from normscope.core.files import user_path
 from normscope.core.names import numbered
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     findings: dict[str, Sequence[Finding]] = {}
     for name, item in zip(names_of(given.items), given.items, strict=True):
         if item.endswith(".json") and not item.endswith(".index.json"):
-            results[name] = read_whole(Path(item).expanduser())
+            results[name] = read_whole(user_path(item))
             continue
         weights = Path(item) if given.model is not None and is_checkpoint(item) else None
         request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)

@@ -12,6 +12,7 @@ from normscope.cli.analyze import Request, measured
 from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.options import DataRoot, InputShape, Limit
 from normscope.cli.specification import parse_shape
+from normscope.core.files import user_path
 
 if TYPE_CHECKING:
     from normscope.core.result import Result
@@ -49,7 +50,7 @@ def complexity(
     loss_constant(loss, 1)  # a name that is none is said before any work
     found: WeightResult | None = None
     if Path(model).suffix == ".json":
-        result = _read(Path(model).expanduser())
+        result = _read(user_path(model))
     else:
         result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
     iterations = iterations_of(result, found, loss, setting)

@@ -15,6 +15,7 @@ from normscope.cli.console import guarded
 from normscope.cli.options import Quiet
 from normscope.cli.specification import checked_file, writing
 from normscope.core.errors import InputError
+from normscope.core.files import user_path
 from normscope.core.names import numbered
 
 if TYPE_CHECKING:
@@ -37,11 +38,11 @@ def report(
     quiet: Quiet = False,
 ) -> None:
     """Write the HTML report on kept results, side by side if there are several; or take them out of a report again."""
-    given = [Path(path).expanduser() for path in results or []]
+    given = [user_path(path) for path in results or []]
     if from_html is not None:
         if given:
             raise typer.BadParameter("Results and --from-html cannot be used together.")
-        written = take_out(Path(from_html).expanduser(), out)
+        written = take_out(user_path(from_html), out)
     elif given:
         target = checked_file(out or Path(REPORT))
         written = [write_page(read_results(given), target, "--out", title=title)]

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from normscope.core.errors import ModelNotFoundError
+from normscope.core.files import user_path
 
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
 MOST_NUMBERS = 2**28
@@ -127,7 +128,7 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a file, or cannot be made or written to.
     """
-    place = nearest = Path(folder).expanduser()
+    place = nearest = user_path(folder)
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
     if not nearest.is_dir():
@@ -147,7 +148,7 @@ def checked_file(file: Path, option: str = "--out") -> Path:
     Raises:
         typer.BadParameter: if it is a folder or a device, or cannot be made or written to.
     """
-    place = Path(file).expanduser()
+    place = user_path(file)
     if place.exists() and not place.is_file():
         what = "a folder" if place.is_dir() else "a device, a pipe or a socket"
         raise typer.BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)

@@ -11,6 +11,7 @@ import typer
 
 from normscope.cli.console import Stages, guarded
 from normscope.cli.specification import checked_file, writing
+from normscope.core.files import user_path
 
 if TYPE_CHECKING:
     from normscope.monitor.live.feed import Feed
@@ -71,7 +72,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     """
     from normscope.monitor.live.feed import Feed, run_folders
 
-    places = [Path(path).expanduser() for path in paths]
+    places = [user_path(path) for path in paths]
     feed = Feed(run_folders(places, wait=wait))
     if wait:
         feed.poll()

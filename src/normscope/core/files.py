@@ -10,6 +10,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from normscope.core.errors import InputError
+
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
@@ -86,3 +88,18 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
     return Path(path)
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """Return a path with ``~`` and ``~name`` replaced by home folders.
+
+    Raises:
+        InputError: if there is no such home folder.
+
+    >>> user_path("a/b").parts
+    ('a', 'b')
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"No home folder found for {os.fspath(path)}.") from None

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from normscope.core.errors import WeightsError, listed
+from normscope.core.files import user_path
 from normscope.graph.safe_load import (
     CHECKPOINT,
     PICKLED,
@@ -207,7 +208,7 @@ def checkpoint_files(path: str | Path) -> list[Path]:
     >>> checkpoint_files("model.safetensors")
     [PosixPath('model.safetensors')]
     """
-    place = Path(path).expanduser()
+    place = user_path(path)
     if not place.is_dir():
         return [place]
     found = [file for file in sorted(place.iterdir()) if not BESIDE.match(file.name) and file.is_file()]
@@ -242,7 +243,7 @@ def read_header(path: str | Path) -> list[TensorEntry]:
     [('fc.weight', (3, 2), 'float32', 24, 'matrix')]
     """
     entries: list[TensorEntry] = []
-    for file, expected in _files(Path(path).expanduser()).items():
+    for file, expected in _files(user_path(path)).items():
         with _opened(file) as (names, get):
             absent = sorted(set(expected or ()) - set(names))
             if absent:

@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError, listed
+from normscope.core.files import user_path
 from normscope.zoo.user_code import explained
 
 _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
@@ -151,7 +152,7 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
         WeightsError: if its weights cannot be read.
         InputError: if the directory may not be read.
     """
-    folder = Path(folder).expanduser()
+    folder = user_path(folder)
     configuration = _configuration(folder)
     transformers = optional("transformers", "pip install 'normscope[hf]'")
     has_weights = any(fnmatch.fnmatch(entry.name, pattern) for entry in folder.iterdir() for pattern in _WEIGHT_FILES)

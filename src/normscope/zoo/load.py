@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from normscope.core.errors import ModelNotFoundError, listed
+from normscope.core.files import user_path
 from normscope.graph.safe_load import CHECKPOINT
 from normscope.graph.weights_validation import check_model
 from normscope.zoo import catalogue as zoo
@@ -84,7 +85,7 @@ def parse_spec(spec: str) -> tuple[str, str, str]:
 
 def _guess(text: str) -> str:
     """Return what the user may have meant by a specification that has no known form."""
-    path = Path(text).expanduser()
+    path = user_path(text)
     if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
         return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
@@ -169,7 +170,7 @@ def load_at_home(
         model, origin = _from_library(origin, arguments)
     with home.open():
         if weights is not None:
-            notes = (*_without_random(origin), *load_weights(model, Path(weights).expanduser()))
+            notes = (*_without_random(origin), *load_weights(model, user_path(weights)))
             origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=notes)
         check_model(model)
     return model, origin, home

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from normscope.core.errors import WeightsError, listed
+from normscope.core.files import user_path
 from normscope.graph.safe_load import (
     CHECKPOINT,
     existing_file,
@@ -55,7 +56,7 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
     ...     read_state_dict(Path(folder) / "m.pt")["weight"]
     tensor([1., 1.])
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     existing_file(path, CHECKPOINT)
     content = _read_safetensors(path) if is_safetensors(path) else safe_load(path, CHECKPOINT)
     tensors = tensors_by_name(content, str(path))

@@ -24,6 +24,7 @@ from torch import nn
 
 from normscope.core.environment import flags, restore_flags
 from normscope.core.errors import FactoryError, ModelNotFoundError, listed
+from normscope.core.files import user_path
 from normscope.zoo.randomness import seeded
 
 
@@ -95,7 +96,7 @@ def home_of(kind: str, location: str) -> Home:
     """
     if kind != "file":
         return Home(Path.cwd(), location, is_file=False)
-    file = Path(location).expanduser()
+    file = user_path(location)
     if file.is_dir():
         raise ModelNotFoundError(f"Expected a Python file, but {file} is a directory.")
     if not file.is_file():

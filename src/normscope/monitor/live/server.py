@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from normscope.core.errors import InputError
+from normscope.core.files import user_path
 from normscope.core.lazy import late
 from normscope.monitor.live.feed import Feed, run_folders
 
@@ -136,7 +137,7 @@ def watch(
     Raises:
         InputError: if there is no run in a folder, and it is not waited for, or the port is taken.
     """
-    feed = Feed(run_folders([Path(run).expanduser() for run in runs], wait=wait))
+    feed = Feed(run_folders([user_path(run) for run in runs], wait=wait))
     feed.poll()
     server = WatchServer(feed, host, port)
     server.start()

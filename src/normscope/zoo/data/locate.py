@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from normscope.core.errors import InputError
+from normscope.core.files import user_path
 
 #: Environment variable with the folder of data sets.
 VARIABLE = "NORMSCOPE_DATA"
@@ -26,12 +27,12 @@ def roots(root: str | Path | None) -> list[Path]:
     [PosixPath('here')]
     """
     if root is not None:
-        return [Path(root).expanduser()]
+        return [user_path(root)]
     named = os.environ.get(VARIABLE)
     usual = [Path("data")]
     with contextlib.suppress(InputError):  # a user without a home
-        usual.append(Path("~/.cache/normscope").expanduser())
-    return [Path(named).expanduser(), *usual] if named else usual
+        usual.append(user_path("~/.cache/normscope"))
+    return [user_path(named), *usual] if named else usual
 
 
 def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[str]], how: str) -> Path:

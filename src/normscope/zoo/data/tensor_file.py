@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from normscope.core.errors import InputError
+from normscope.core.files import user_path
 from normscope.graph.safe_load import FileKind, existing_file, safe_load, unlike_numbers, unreadable
 from normscope.zoo.data.source import Block
 
@@ -238,7 +239,7 @@ def tensor_file(path: str | Path) -> TensorFile:
     ...     data.count, data.shape, [y.tolist() for _, y in data.blocks(3)]
     (5, (3,), [[0, 1, 2], [3, 4]])
     """
-    path = Path(path).expanduser()
+    path = user_path(path)
     existing_file(path, EXAMPLES)
     readers = {".npy": _numpy_columns, ".npz": _numpy_columns, ".safetensors": _safetensors_columns}
     try:
