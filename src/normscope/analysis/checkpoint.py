@@ -169,8 +169,10 @@ def is_checkpoint(text: str) -> bool:
     >>> is_checkpoint("a/model.safetensors"), is_checkpoint("zoo:relu10"), is_checkpoint("net.py:build")
     (True, False, False)
     """
+    if text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)):
+        return True
     path = user_path(text)
-    return text.lower().endswith((SAFETENSORS, *INDICES, *PICKLED)) or path.is_dir() or holds_tensors(path)
+    return os.path.isdir(path) or (os.path.isfile(path) and holds_tensors(path))  # names may be too long for a file
 
 
 def _headers(files: list[Path]) -> list[TensorEntry]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -209,7 +210,7 @@ def checkpoint_files(path: str | Path) -> list[Path]:
     [PosixPath('model.safetensors')]
     """
     place = user_path(path)
-    if not place.is_dir():
+    if not os.path.isdir(place):
         return [place]
     found = [file for file in sorted(place.iterdir()) if not BESIDE.match(file.name) and file.is_file()]
     for endings in ((INDEX,), (SAFETENSORS,), INDICES, PICKLED):

@@ -74,11 +74,11 @@ def existing_file(path: Path, kind: FileKind) -> None:
     """
     if not os.path.exists(path):  # unlike Path.exists, also where the system refuses to look at a name
         raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
-    if path.is_dir():
+    if os.path.isdir(path):  # a name may be too long for the system to look at
         raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
     if not path.name.lower().endswith(kind.endings) and not (kind.by_content and holds_tensors(path)):
         raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
     if path.stat().st_size == 0:
         raise kind.error(f"{kind.name} must hold tensors; {path} is empty (0 bytes); copy it again, or {kind.save}")
