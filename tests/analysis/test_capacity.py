@@ -590,7 +590,7 @@ def test_progress_is_told() -> None:
 
 
 MEASURED = """
-import resource, torch
+import torch
 from torch import nn
 from normscope import analyze
 torch.set_num_threads(1)
@@ -598,7 +598,8 @@ model, shape = {model}
 said = []
 analyze(model.eval(), torch.randn(2, *shape), progress=said.append)
 print(said[0])
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+status = dict(line.split(":", 1) for line in open("/proc/self/status"))  # unlike ru_maxrss, not that of the parent
+print(int(status["VmHWM"].split()[0]) * 1024)
 """
 
 
