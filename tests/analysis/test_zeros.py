@@ -114,7 +114,7 @@ STEPS = [
     (end_to_end, "_without", "the bound without normalizers is left out", ""),
     (end_to_end, "_search", "the lower bound is left out", ""),
     (end_to_end, "_on_floor", "the bound on the variance-floor domain is left out", ""),
-    (end_to_end, "_everywhere", "the bound on all inputs is left out", ""),
+    (end_to_end, "_bound", "the bound on all inputs is left out", ""),
     (end_to_end, "_printed", "what papers print is left out", ""),
     (layers, "site_constants", "the constant of first.1 is left out", ""),
     (layers, "_layer", "the norm of first.0 is left out", ""),

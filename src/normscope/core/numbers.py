@@ -21,7 +21,7 @@ def check_fraction(value: object, what: str) -> None:
     >>> check_fraction(2.0, "a probability")
     Traceback (most recent call last):
         ...
-    normscope.core.errors.InputError: a probability is between 0 and 1; got 2.0
+    normscope.core.errors.InputError: Expected a probability to be between 0 and 1, got 2.0.
     """
     if not isinstance(value, Real) or isinstance(value, bool) or not 0 < float(value) < 1:
         raise InputError(f"Expected {what} to be between 0 and 1, got {value!r}.")
@@ -42,7 +42,7 @@ def check_count(value: object, what: str, *, least: int) -> None:
     >>> check_count(0, "points", least=1)
     Traceback (most recent call last):
         ...
-    normscope.core.errors.InputError: points is a whole number, at least 1; got 0
+    normscope.core.errors.InputError: Expected points to be an integer of at least 1, got 0.
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
         raise InputError(f"Expected {what} to be an integer of at least {least}, got {value!r}.")

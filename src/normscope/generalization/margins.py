@@ -14,6 +14,7 @@ def margins(scores: Tensor, classes: Tensor) -> Tensor:
         scores: of shape (samples, classes), at least two classes.
         classes: the right ones, of shape (samples,).
 
+    >>> import torch
     >>> margins(torch.tensor([[2.0, 0.5], [1.0, 4.0]]), torch.tensor([0, 0])).tolist()
     [1.5, -3.0]
     """
@@ -27,6 +28,7 @@ def margins(scores: Tensor, classes: Tensor) -> Tensor:
 def margin_loss(margin: Tensor, gamma: float) -> float:
     """Return the share of samples whose margin is at most gamma.
 
+    >>> import torch
     >>> margin_loss(torch.tensor([0.5, 1.5, -1.0, 3.0]), 1.0)
     0.5
     """
@@ -37,6 +39,7 @@ def margin_loss(margin: Tensor, gamma: float) -> float:
 def ramp_loss(margin: Tensor, gamma: float) -> Tensor:
     """Return ``min(1, max(0, 1 - margin/gamma))`` of every sample: at least the error, and Lipschitz in the scores.
 
+    >>> import torch
     >>> ramp_loss(torch.tensor([0.5, 1.5, -1.0]), 1.0).tolist()
     [0.5, 0.0, 1.0]
     """

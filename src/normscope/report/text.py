@@ -145,7 +145,7 @@ def around_section(around: Around) -> Section:
     ('0.1', '-', '3', '3')
     """
     share = f"{100 * around.share:g} %"
-    columns = ("within", f"{share} of inputs", "median point", "largest", "no constant", "CPU s a point")
+    columns = ("within", f"{share} of inputs", "median point", "largest", "no constant")
     rows = tuple(
         (
             f"{n.radius:g}",
@@ -153,7 +153,6 @@ def around_section(around: Around) -> Section:
             _plain(n.median),
             _plain(n.largest),
             str(n.unbounded),
-            digits(n.seconds),
         )
         for n in around.neighbourhoods
     )

@@ -53,7 +53,7 @@ def with_zero_normalizers(model: nn.Module, seed: int | None = None) -> nn.Modul
         model: it is copied.
         seed: of the choice of one half of them; without it all are zero.
 
-    >>> float(with_zero_normalizers(nn.LayerNorm(3)).weight.abs().max())
+    >>> with_zero_normalizers(nn.LayerNorm(3)).weight.abs().max().item()
     0.0
     """
     model = copy.deepcopy(model)

@@ -46,7 +46,7 @@ def crms_norm_on_floor(size: int, ratio: float, eps: float, s: float = 0.0) -> f
         InputError: if there are fewer than two entries or the ratio is negative.
 
     >>> round(crms_norm_on_floor(4, 0.0, 0.25), 6), round(crms_norm_on_floor(767, 1.0, 1.0), 3)
-    (2.0, 5.431)
+    (2.0, 5.361)
     """
     eps, s = require_nonnegative(eps, "eps"), require_nonnegative(s, "s")
     if size < 2 or ratio < 0:

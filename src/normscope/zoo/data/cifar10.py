@@ -201,7 +201,7 @@ def cifar10(root: str | Path | None = None, split: str = "test") -> BinaryCifar1
 
     >>> cifar10("/nowhere")
     Traceback (most recent call last):
-    normscope.core.errors.InputError: cifar10 must be on this machine; looked in /nowhere, ...
+    normscope.core.errors.InputError: cifar10 not found; looked in /nowhere, ...
     """
     names = _names(checked_split(split, ("train", "test")))
     binary = [f"{name}.bin" for name in names]

@@ -46,7 +46,7 @@ def mnist(name: str = "mnist", root: str | Path | None = None, split: str = "tes
 
     >>> mnist(root="/nowhere")
     Traceback (most recent call last):
-    normscope.core.errors.InputError: mnist must be on this machine; looked in /nowhere, ...
+    normscope.core.errors.InputError: mnist not found; looked in /nowhere, ...
     """
     checked_split(split, ("train", "test"))
     folders = [place / folder for place in roots(root) for folder in _FOLDERS[name]]

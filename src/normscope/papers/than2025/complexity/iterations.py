@@ -60,8 +60,8 @@ def complexity(
 
     >>> import torch
     >>> found = complexity(torch.nn.Linear(3, 2), torch.ones(4, 3), loss="l1")
-    >>> len(found.layers), len(found.weights)
-    (1, 1)
+    >>> len(found.layers), [weight.name for weight in found.weights]
+    (1, ['weight', 'bias'])
     """
     if not isinstance(model, Result):
         chosen = {**QUICK, **options}
