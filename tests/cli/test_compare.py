@@ -70,7 +70,7 @@ def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     [
         ((SMALL.format("bn"),), "at least two"),
         ((SMALL.format("bn"), "nowhere.json"), "there is no nowhere.json"),
-        ((SMALL.format("bn"), "zoo:nothing"), "no network 'nothing'"),
+        ((SMALL.format("bn"), "zoo:nothing"), "No network 'nothing'"),
         ((SMALL.format("bn"), "nowhere.pt"), "there is no nowhere.pt"),
     ],
 )

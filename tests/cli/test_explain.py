@@ -15,14 +15,19 @@ Run = Callable[..., Any]
 def test_a_theorem(run: Run, words: list[str]) -> None:
     result = run("explain", *words)
     assert result.exit_code == 0
-    for piece in ("001-T13(8)", "verdict   false", "measured  true: 5", "(normscope/extremal/weight_direction.py:"):
+    for piece in (
+        "001-T13(8)",
+        "verdict   false",
+        "measured  true: 5",
+        "(normscope/papers/than2025/extremal/weight_direction.py:",
+    ):
         assert piece in result.stdout
 
 
 def test_json_alone(run: Run) -> None:
     data = json.loads(run("explain", "001-L1", "--json").stdout)
     assert data["parts"][0]["verdict"] == "false"
-    assert data["parts"][0]["code"][0]["file"] == "normscope/operators/norms/batch.py"
+    assert data["parts"][0]["code"][0]["file"] == "normscope/operators/normalizers/batch_norm.py"
 
 
 @pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "normscope audit lists")])

@@ -118,4 +118,4 @@ def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str]) -> None:
             [sys.executable, "-m", "normscope.cli.main", *arguments], stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode == 2
-    assert done.stderr == "normscope: the output could not be written: No space left on device; free some space\n"
+    assert done.stderr == "normscope: The output could not be written: No space left on device.\n"

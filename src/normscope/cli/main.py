@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import io
 import sys
 from typing import Annotated
@@ -86,11 +87,17 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
-        app(prog_name="normscope")
-    finally:
-        with contextlib.suppress(BrokenPipeError):  # a reader who went away has seen enough
-            sys.stdout.flush()
-        atexit.register(divert)  # the last to be registered is the first to run: before what the user's code left there
+        try:
+            app(prog_name="normscope")
+        finally:
+            atexit.register(divert)  # the last to be registered is the first to run: before what the user's code left
+            with contextlib.suppress(BrokenPipeError):  # a reader who went away has seen enough
+                sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"normscope: The output could not be written: {error.strerror}.", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def interpolate_cubic(call: Call) -> Expr:
     apply, (height, width) = _bound(call), x.shape[-2:]
     lines = torch.eye(width, dtype=torch.float64).reshape(1, width, 1, width).expand(-1, -1, height, -1)
     columns = torch.eye(height, dtype=torch.float64).reshape(1, height, height, 1).expand(-1, -1, -1, width)
-    room = 1 + 1e-12  # the coefficients are rounded
+    room = 1 + 2e-13  # the coefficients are rounded
     # The weights of a point add up to one, so what is constant along an axis stays so.
     along = torch.cat([apply(part)[0, :, 0, :] for part in lines.split(16, 1)]).mT * room
     across = torch.cat([apply(part)[0, :, :, 0] for part in columns.split(16, 1)]).mT * room

@@ -32,7 +32,7 @@ def check_instance_norms(model: nn.Module, input_shape: Sequence[int]) -> None:
     >>> check_instance_norms(net, (3, 9, 9))
     >>> check_instance_norms(net, (3, 4, 4))
     Traceback (most recent call last):
-    normscope.core.errors.InputError: norm='in' needs maps of several values, but 1 gets maps of 1x1 for inputs of 3x4x4. ...
+    normscope.core.errors.InputError: norm='in' needs maps of several values, but 1 gets maps of 1x1...
     """
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _InstanceNorm)}
     if not layers:

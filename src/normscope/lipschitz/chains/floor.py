@@ -57,6 +57,8 @@ def _leading(form: Form, slopes: list[Tensor]) -> tuple[Tensor, float, Tensor]:
         z = sum(block.value[0] @ values[j] for j, block in unit.inputs.items())
         values[k + 1] = slopes[k][:, None] * z
     whole = torch.stack([block.value[0] @ values[j] for j, block in form.target.items()]).sum(0)
+    if not bool(torch.isfinite(whole).all()):
+        return whole.new_zeros(len(whole)), 0.0, whole.new_zeros(whole.shape[1])  # too large for a float: no value
     left, sizes, right = torch.linalg.svd(whole, full_matrices=False)
     return left[:, 0], float(sizes[0]), right[0]
 

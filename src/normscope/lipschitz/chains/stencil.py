@@ -139,6 +139,12 @@ def _by_channel(scale: Tensor, shape: tuple[int, ...]) -> Tensor | None:
     return full.flatten().expand(shape[1])
 
 
+def _is_diagonal(matrix: Tensor) -> bool:
+    """Tell whether a matrix is square and diagonal."""
+    square = matrix.shape[0] == matrix.shape[1]
+    return square and not bool((matrix - torch.diag(matrix.diagonal())).any())
+
+
 def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | None:
     """Return a convolution with zero padding after maps that act place by place (elsewhere padding would matter)."""
     data = op.data
@@ -148,7 +154,7 @@ def _convolved(op: LinearOp, below: dict[int, Stencil]) -> dict[int, Stencil] | 
     weight = _ungrouped(weight, int(data["groups"]))
     if not all(s.is_pointwise for s in below.values()):
         return None
-    if any(bool((s.taps[0, 0] - torch.diag(s.taps[0, 0].diagonal())).any()) for s in below.values()):
+    if not all(_is_diagonal(s.taps[0, 0]) for s in below.values()):
         return None  # a matrix over channels first: its products with the kernel would be rounded sums
     starts = [pad[0] for pad in data["padding"]]
     found = {}
