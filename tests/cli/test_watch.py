@@ -92,7 +92,7 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "there is not found"),
+        (["nothing"], "not found"),
         (["."], "no config.json in it"),
         (["bad"], "is not JSON"),
         (["other"], "does not describe a run"),

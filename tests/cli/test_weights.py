@@ -36,7 +36,7 @@ def test_json_alone_and_quiet(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("zoo:nothing",), "no network"),
+        (("zoo:nothing",), "No network"),
         ((SMALL, "--mode", "other"), "mode is 'running', 'batch', 'frozen-batch' (of BatchNorm), not 'other'"),
         ((SMALL, "--tolerance", "2"), "between 0 and 1"),
         ((SMALL, "--data", "missing.npy"), "missing.npy"),
