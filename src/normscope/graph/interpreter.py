@@ -149,11 +149,18 @@ def _filled(tree: Any, values: Mapping[str, Any], dtype: torch.dtype | None) -> 
     return literal(tree, dtype)
 
 
+#: Operations that ask for strides which values computed in another way may not have, and what does the same for any.
+_ANY_STRIDES: dict[str, Callable[..., Any]] = {
+    "aten.view.default": torch.reshape,
+    "aten._unsafe_view.default": torch.reshape,
+}
+
+
 def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
     """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
     args = _filled(node.args, values, dtype)
     kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs}
-    function = _DIFFERENTIABLE.get(node.op) or resolve(node.op)
+    function = _DIFFERENTIABLE.get(node.op) or _ANY_STRIDES.get(node.op) or resolve(node.op)
     if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.
         moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}

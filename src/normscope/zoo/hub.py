@@ -15,7 +15,14 @@ from typing import Any
 
 from torch import nn
 
-from normscope.core.errors import FactoryError, MissingDependencyError, ModelNotFoundError, WeightsError, listed
+from normscope.core.errors import (
+    FactoryError,
+    InputError,
+    MissingDependencyError,
+    ModelNotFoundError,
+    WeightsError,
+    listed,
+)
 from normscope.core.files import user_path
 from normscope.zoo.user_code import explained
 
@@ -155,7 +162,11 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
     folder = user_path(folder)
     configuration = _configuration(folder)
     transformers = optional("transformers", "pip install 'normscope[hf]'")
-    has_weights = any(fnmatch.fnmatch(entry.name, pattern) for entry in folder.iterdir() for pattern in _WEIGHT_FILES)
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError as error:
+        raise InputError(f"Cannot list {folder}: {error.strerror}.") from None
+    has_weights = any(fnmatch.fnmatch(name, pattern) for name in names for pattern in _WEIGHT_FILES)
     notes: list[str] = []
     if configuration.get("auto_map"):
         notes.append("the directory brings code of its own, which was not run")

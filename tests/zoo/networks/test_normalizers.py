@@ -103,9 +103,9 @@ def test_groups_divide_channels_and_hold_enough(least: int) -> None:
 def test_unknown_names_are_refused_with_the_known_ones() -> None:
     """The message lists what could have been meant."""
     for call in (lambda: normalizer("batch", 4, 2), lambda: weighted(nn.Linear(1, 1), "batch")):
-        with pytest.raises(ValueError, match=f"{', '.join(NORMS)}; got 'batch'"):
+        with pytest.raises(ValueError, match=f"{', '.join(NORMS)}, got 'batch'"):
             call()
-    with pytest.raises(ValueError, match="ln, rms, none; got 'bn'"):
+    with pytest.raises(ValueError, match="ln, rms, none, got 'bn'"):
         token_normalizer("bn", 4)
     with pytest.raises(ValueError, match="Expected dimensions to be 1"):
         normalizer("bn", 4, 3)

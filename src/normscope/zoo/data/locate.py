@@ -55,7 +55,7 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
         for group in files:
             try:
                 absent = [file for file in group if not (folder / file).is_file()]
-            except InputError:
+            except OSError:
                 partial.append(f"{folder} may not be looked into")
                 break
             if not absent:
