@@ -75,6 +75,7 @@ def statement(paper: str, number: str, *, holds: str = "as stated") -> Callable[
     ...     return 1.0
     >>> [s.function for s in statements() if s.number == "Lemma 5"][-1].endswith("product")
     True
+    >>> _ = _REGISTRY.pop()  # an example only
     """
     if paper not in PAPERS:
         raise KeyError(f"Unknown paper {paper!r}. Known papers: {', '.join(sorted(PAPERS))}.")
