@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -198,8 +199,10 @@ class FormulaScalar(Scalar):
 
     def _jets(self, low: Tensor, high: Tensor, order: int) -> Pair:
         box = Interval(low.numpy().reshape(-1), high.numpy().reshape(-1))
-        jet = self.formula.jets(box)[order]  # type: ignore[attr-defined]
-        return tuple(torch.from_numpy(end + 0.0 * box.low).reshape(low.shape) for end in (jet.low, jet.high))  # type: ignore[return-value]
+        with np.errstate(all="ignore"):  # masked entries are infinite: what is not a number there stays unknown
+            jet = self.formula.jets(box)[order]  # type: ignore[attr-defined]
+            ends = [end + 0.0 * box.low for end in (jet.low, jet.high)]
+        return tuple(torch.from_numpy(end).reshape(low.shape) for end in ends)  # type: ignore[return-value]
 
     def _values(self, z: Tensor) -> Tensor:
         return sum(self._jets(z, z, 0)) / 2  # type: ignore[return-value]
