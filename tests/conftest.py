@@ -17,6 +17,7 @@ join.SECONDS = 0.2  # of search for certificates; tests of the search itself say
 from normscope.analysis import around  # noqa: E402  (it reads the number above)
 
 around.USUAL_SECONDS = 0.5
+around.BALL_SECONDS = 2.0
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))
