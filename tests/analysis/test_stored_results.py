@@ -13,14 +13,18 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
+from curved import classifier, labelled
 from networks import points
 from normscope import analyze
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.analysis.stored_results import nonconforming, read_result
+from normscope.analysis.stored_results import is_beside, nonconforming, read_beside, read_result
 from normscope.cli.main import app
 from normscope.core.errors import InputError
 from normscope.core.result import Result
+from normscope.curvature.run import curvature
+from normscope.weight_normalization import WeightNormNetwork, verify
 from report.samples import deep, opaque, result
+from report.test_bounds import bounds_result
 
 
 def test_a_model_and_a_checkpoint_come_back_equal(tmp_path: Path) -> None:
@@ -31,6 +35,19 @@ def test_a_model_and_a_checkpoint_come_back_equal(tmp_path: Path) -> None:
     torch.save(model.state_dict(), tmp_path / "m.pt")
     weights = analyze_checkpoint(tmp_path / "m.pt")
     assert read_result(weights.save(tmp_path / "weights.json")) == weights
+
+
+def test_what_is_shown_beside_a_result_comes_back_equal(tmp_path: Path) -> None:
+    """Curvature, bounds and the theory of weight normalization; a capacity result is not among them."""
+    proved = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
+    for found in (curvature(classifier(), labelled(), density=1, probes=2), bounds_result(), proved):
+        file = found.save(tmp_path / "x.json")
+        assert is_beside(file)
+        assert read_beside(file).to_dict() == found.to_dict()
+    (tmp_path / "x.json").write_text('{"kind": "capacity"}')
+    assert not is_beside(tmp_path / "x.json")
+    with pytest.raises(InputError, match="'curvature' or 'bounds' or 'weight-normalization'"):
+        read_beside(tmp_path / "x.json")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "other"}', '{"kind": "capacity", "schema_version": 99}'])

@@ -28,6 +28,10 @@ def good():
     print("printed by the user's code")
     return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 2))
 
+def weight_normalized():
+    hidden = nn.utils.parametrizations.weight_norm(nn.Linear(64, 5))
+    return nn.Sequential(nn.Flatten(), hidden, nn.Tanh(), nn.Linear(5, 10))
+
 def sized(width=5, name="x"):
     return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
 
@@ -350,6 +354,17 @@ def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None
     assert "The doctor was not asked" not in text
     assert run("analyze", SMALL, "-q").exit_code == 0
     assert "The doctor was not asked" in Path("report.html").read_text()
+
+
+def test_the_theory_of_weight_normalization_is_a_panel(run: Run, files: Path) -> None:
+    """Where it covers the model and the data have labels; other models have none."""
+    quick = ("--data", "digits", "--limit", 20, "--points", 2, "--time", 0)
+    assert run("analyze", "net.py:weight_normalized", *quick, "--out", "a").exit_code == 0
+    assert "<h2>weight normalization: bounds beside" in Path("a/report.html").read_text()
+    rows = json.loads(Path("a/weight_normalization.json").read_text())["rows"]
+    assert "Hessian of the predictor" in [row["name"] for row in rows]
+    assert run("analyze", "zoo:relu10[in_features=64,width=6,depth=2]", *quick, "--out", "b").exit_code == 0
+    assert not Path("b/weight_normalization.json").exists()
 
 
 def test_a_checkpoint_has_a_report_too(run: Run, files: Path) -> None:

@@ -64,6 +64,19 @@ def test_no_result_of_a_page_is_written_over_another(run: Run, results: list[str
     assert sorted(p.name for p in Path("back").iterdir()) == ["x_y-1", "x_y-2", "x_y-3"]
 
 
+def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
+    """What curvature wrote becomes part of the page of the result, whose bytes still come back."""
+    small = ("curvature", SMALL.format("bn").replace("in_features=4", "in_features=64"), "--data", "digits")
+    assert run(*small, "--limit", 32, "--top", 1, "--probes", 2, "--out", "there", "-q").exit_code == 0
+    assert "<h2>eigenvalues of the hessian" in Path("there/curvature.html").read_text()
+    assert run("report", results[0], "there/curvature.json").exit_code == 0
+    text = Path("report.html").read_text()
+    assert "<h2>eigenvalues of the hessian" in text
+    assert list(read_back(text)) == [SMALL.format("bn")]
+    assert run("report", *results, "there/curvature.json").exit_code == 0
+    assert list(read_back(Path("report.html").read_text())) == ["bn", "ln"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -73,6 +86,7 @@ def test_no_result_of_a_page_is_written_over_another(run: Run, results: list[str
         (["other.json"], "other.json is not"),
         (["bn/result.json", "--from-html", "x.html"], "cannot be used together"),
         (["--from-html", "nothing.html"], "nothing.html"),
+        (["broken.json"], "broken.json is not"),
         (["--from-html", "bad.json"], "there is none in this file"),
         (["--from-html", "cut.html"], "damaged"),
         (["bn/result.json", "--out", "bn"], "is a folder"),
@@ -83,6 +97,7 @@ def test_mistakes(run: Run, results: list[str], arguments: list[str], said: str)
     """Exit code 2, what is wrong on stderr, and nothing written."""
     Path("bad.json").write_text("{")
     Path("other.json").write_text(json.dumps({"kind": "recipe"}))
+    Path("broken.json").write_text(json.dumps({"kind": "curvature"}))
     Path("cut.html").write_text('<script type="application/json" id="normscope-data">{"format":')
     before = sorted(Path().rglob("*"))
     result = run("report", *arguments)

@@ -1,17 +1,22 @@
-"""The table as text and as a page: every row, every reason, names spelled safely."""
+"""The table as text and as a chart: every row, every reason."""
 
 from __future__ import annotations
+
+import math
+
+import pytest
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult
 from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
-from normscope.report.bounds import bounds_page, bounds_sections
+from normscope.report.bounds import bounds_sections
 from normscope.report.table import plain_text
 
 TRUTH = {"train_error": 0.01, "test_error": 0.08, "gap": 0.07, "train_samples": 50, "test_samples": 10, "delta": 0.05}
 
 
-def _result() -> BoundsResult:
+def bounds_result() -> BoundsResult:
+    """Return a table with a certificate, a printed bound and a refused one."""
     rows = (
         BoundRow.of_value("held-out", Value.of(0.09, Kind.PROBABILISTIC, statement="clopper1934"), 10),
         BoundRow.of_value("norms", Value(90.0, Kind.PRINTED, statement="x"), 10),
@@ -24,7 +29,7 @@ def _result() -> BoundsResult:
 
 def test_text() -> None:
     """Errors, values, what is vacuous, what is refused and why."""
-    text = plain_text(bounds_sections(_result()))
+    text = plain_text(bounds_sections(bounds_result()))
     for words in (
         "training error 0.01",
         "test error 0.08",
@@ -39,11 +44,13 @@ def test_text() -> None:
     assert "10 %" in text
 
 
-def test_page() -> None:
-    """The same, with nothing of the model's name taken for HTML, and nothing fetched."""
-    page = bounds_page(_result())
-    assert "&lt;net&gt;" in page
-    assert "<net>" not in page
-    assert "a &lt;skip&gt;" in page
-    assert "http" not in page
-    assert page.count("class=informative") == 1
+def test_chart() -> None:
+    """One line per status, refused rows left out, the test error across."""
+    chart = bounds_sections(bounds_result())[0].chart
+    assert chart is not None
+    assert chart.places == ("held-out", "norms")
+    assert {line.label: line.log10 for line in chart.lines} == {
+        "certificate": (pytest.approx(math.log10(0.09)), None),
+        "scale only": (None, pytest.approx(90 / math.log(10))),
+    }
+    assert chart.baseline == pytest.approx(math.log10(0.08))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 from curved import classifier, labelled
 from normscope.curvature.run import curvature
 from normscope.report.curvature import curvature_html, curvature_sections, curvature_text
@@ -18,3 +21,18 @@ def test_every_part_is_shown() -> None:
     assert "condition number" in text
     assert "0.weight" in text
     assert curvature_html(found).count("<h4>") == len(titles)
+
+
+def test_charts_show_the_numbers() -> None:
+    """The trace of every parameter, and shares of eigenvalues that add up to one."""
+    found = curvature(classifier(), labelled(), density=2, probes=2)
+    charts = {s.title: s.chart for s in curvature_sections(found)}
+    traces, density = charts["trace by parameter"], charts["density"]
+    assert traces is not None
+    assert density is not None
+    assert traces.places == tuple(row.name for row in found.layers)
+    for i, row in enumerate(found.layers):
+        drawn = [sign * 10**x for sign, line in zip((1, -1), traces.lines, strict=False)
+                 if (x := line.log10[i]) is not None]  # fmt: skip
+        assert drawn == pytest.approx([row.trace])
+    assert np.sum([10**x for x in density.lines[0].log10 if x is not None]) == pytest.approx(1.0)

@@ -6,8 +6,15 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from normscope.core.errors import InputError
 from normscope.weight_normalization import measure
-from normscope.weight_normalization.measure import hessian_norm, input_jacobian_norm, loss_hessian_norm, square_loss
+from normscope.weight_normalization.measure import (
+    hessian_norm,
+    input_jacobian_norm,
+    loss_hessian_norm,
+    square_loss,
+    square_targets,
+)
 from normscope.weight_normalization.network import WeightNormNetwork
 
 
@@ -38,3 +45,11 @@ def test_the_input_jacobian_of_a_linear_network() -> None:
     net = WeightNormNetwork(3, width=4, depth=1, activation="identity", seed=0).double()
     matrix = net[-1].weight.detach() @ net[0].effective_weight().detach()
     assert input_jacobian_norm(net, torch.ones(3, dtype=torch.float64)) == pytest.approx(matrix.norm().item())
+
+
+def test_targets_that_are_class_numbers() -> None:
+    assert torch.equal(square_targets(torch.tensor([2, 0]), 3), torch.eye(3, dtype=torch.float64)[[2, 0]])
+    numbers = torch.ones(2, 1)
+    assert torch.equal(square_targets(numbers, 1), numbers.double())
+    with pytest.raises(InputError, match=r"class numbers from 0 to 2, got 0 to 3\."):
+        square_targets(torch.tensor([3, 0]), 3)

@@ -7,18 +7,30 @@ import json
 import os
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+from normscope.analysis.bounds.result import BoundsResult
 from normscope.analysis.checkpoint import CheckpointResult
 from normscope.core.errors import InputError
 from normscope.core.files import user_path
 from normscope.core.result import Result
+from normscope.curvature.result import CurvatureResult
+from normscope.weight_normalization.guarantees import Guarantees
+
+Stored = TypeVar("Stored")
+#: What the report shows beside a capacity result.
+Beside: TypeAlias = CurvatureResult | BoundsResult | Guarantees
 
 _READERS: dict[str, Callable[[dict[str, Any]], Result | CheckpointResult]] = {
     "capacity": Result.from_dict,
     "weights": CheckpointResult.from_dict,
+}
+_BESIDE: dict[str, Callable[[dict[str, Any]], Beside]] = {
+    "curvature": CurvatureResult.from_dict,
+    "bounds": BoundsResult.from_dict,
+    "weight-normalization": Guarantees.from_dict,
 }
 
 #: What reading a file that was written otherwise, cut, or changed by hand can raise.
@@ -42,19 +54,48 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
         ...
     normscope.core.errors.InputError: a result must be a file; there is no nowhere.json; check the path
     """
+    return _read(file, _READERS)
+
+
+def read_beside(file: str | os.PathLike[str]) -> Beside:
+    """Return what ``curvature``, ``bounds`` or ``weight_normalization.verify`` wrote.
+
+    Args:
+        file: a ``curvature.json``, ``bounds.json`` or ``weight_normalization.json``.
+
+    Raises:
+        InputError: if the file is not there, or holds something else.
+    """
+    return _read(file, _BESIDE)
+
+
+def is_beside(file: str | os.PathLike[str]) -> bool:
+    """Tell whether a file is one for :func:`read_beside`.
+
+    >>> is_beside("nowhere.json")
+    False
+    """
+    try:
+        return json.loads(user_path(file).read_text(encoding="utf-8"))["kind"] in _BESIDE
+    except _DAMAGED:
+        return False
+
+
+def _read(file: str | os.PathLike[str], readers: Mapping[str, Callable[[dict[str, Any]], Stored]]) -> Stored:
+    """Return what a file holds, by the reader of its kind."""
     path = user_path(file)
     if not path.is_file():
         what = f"{path} is a directory; name the result.json in it" if path.is_dir() else f"there is no {path}"
         raise InputError(f"a result must be a file; {what}; check the path")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        found = _READERS[data["kind"]](data)
+        found = readers[data["kind"]](data)
         fault = nonconforming(found, type(found), "result")
         if fault:
             raise ValueError(fault)
         return found
     except _DAMAGED as error:
-        known = " or ".join(repr(kind) for kind in _READERS)
+        known = " or ".join(repr(kind) for kind in readers)
         raise InputError(
             f"a result must be the JSON that analyze writes, of kind {known}; {path} is not "
             f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); write it again"

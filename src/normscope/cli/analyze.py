@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from normscope.cli.console import Stages, aside, guarded, show
-from normscope.cli.loading import Named, load
+from normscope.cli.loading import Inputs, Named, load
 from normscope.cli.options import (
     MODEL,
     DataName,
@@ -36,14 +36,21 @@ from normscope.core.files import user_path
 from normscope.core.numbers import check_fraction
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.finding import Finding
     from normscope.core.result import Result
     from normscope.lipschitz.weights.result import WeightResult
     from normscope.report.table import Section
+    from normscope.weight_normalization.guarantees import Guarantees
 
 Measured = TypeVar("Measured")
 FILE, REPORT = "result.json", "report.html"
+#: Written beside the result of a weight-normalized network.
+WEIGHT_NORM = "weight_normalization.json"
+#: Samples for the theory of weight normalization.
+THEORY_SAMPLES = 256
 SPLIT = "test"
 #: Options that are not called as the field they set.
 _SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
@@ -130,12 +137,16 @@ def analyze(
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
         _check_unused(request, check=check, page=page)
-        result, sections = run(request, stages, everything=everything)
+        theory: list[Guarantees] = []
+        result, sections = run(request, stages, everything=everything, theory=theory)
         write(result, target)  # first, so that nothing that follows can lose it
+        for found in theory:
+            with writing(target):
+                found.save(target.with_name(WEIGHT_NORM))
         told: list[str] = []
         findings = attempt("the doctor", lambda: findings_of(request, stages), None, told) if check else None
     if page is not None:
-        _report(result, page, findings, told)
+        _report(result, page, told, findings=findings, panels=theory)
     if json:
         print(result.to_json())
     elif not quiet:
@@ -147,10 +158,10 @@ def analyze(
         raise NormscopeError("; ".join(told))
 
 
-def _report(result: Result | CheckpointResult, page: Path, findings: Sequence[Finding] | None, told: list[str]) -> None:
+def _report(result: Result | CheckpointResult, page: Path, told: list[str], **rest: Any) -> None:
     """Write the report; where it cannot be made, say so: the result is written already."""
     try:
-        write_page(result, page, findings=findings)
+        write_page(result, page, **rest)
     except typer.BadParameter:
         raise
     except Exception as error:
@@ -158,7 +169,7 @@ def _report(result: Result | CheckpointResult, page: Path, findings: Sequence[Fi
 
 
 def run(
-    request: Request, stages: Stages, *, everything: bool = False
+    request: Request, stages: Stages, *, everything: bool = False, theory: list[Guarantees] | None = None
 ) -> tuple[Result | CheckpointResult, list[Section]]:
     """Analyze a model, or a checkpoint where the request names one.
 
@@ -166,6 +177,7 @@ def run(
         request: what is asked.
         stages: called with a line of text at each step.
         everything: whether the sections hold every row.
+        theory: takes what the theory of weight normalization proves, where it covers the model and data have labels.
 
     Returns:
         The result and its report.
@@ -185,8 +197,42 @@ def run(
     from normscope.analysis import analyze as capacity
     from normscope.report.text import result_sections
 
-    result = measured(request, stages, capacity)
-    return result, result_sections(result, everything=everything)
+    found = [] if theory is None else theory
+
+    def capacity_and_theory(model: nn.Module, inputs: Inputs | None, **rest: Any) -> Result:
+        result = capacity(model, inputs, **rest)
+        found.extend(weight_normalization(model, inputs, stages))
+        return result
+
+    result = measured(request, stages, capacity_and_theory)
+    sections = result_sections(result, everything=everything)
+    if found:
+        from normscope.report.weight_normalization import weight_normalization_sections
+
+        sections += weight_normalization_sections(found[0])
+    return result, sections
+
+
+def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Stages) -> list[Guarantees]:
+    """Return what is proved about a weight-normalized network, or nothing where the theory does not cover it.
+
+    Args:
+        model: any network.
+        inputs: its data, if there are some; a sample of them is used.
+        stages: called with a line of text at each step.
+    """
+    from normscope.weight_normalization import verify
+    from normscope.weight_normalization.chain import read_chain
+
+    x, labels = (None, None) if inputs is None else inputs.data.tensors()
+    if x is None or labels is None:
+        return []
+    try:
+        read_chain(model, x[:1])
+        stages("theory of weight normalization")
+        return [verify(model, x[:THEORY_SAMPLES], labels[:THEORY_SAMPLES])]
+    except InputError:
+        return []
 
 
 def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) -> Measured:
@@ -301,7 +347,9 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
         )
 
 
-def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool) -> tuple[Path, Path | None]:
+def checked_places(
+    out: Path, name: str, report: Path | None, *, no_report: bool, page: str = REPORT
+) -> tuple[Path, Path | None]:
     """Return the files for a result and its report, before any work is done.
 
     Args:
@@ -309,6 +357,7 @@ def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool
         name: of the result's file.
         report: file for the report, if it was named.
         no_report: write none.
+        page: what the report is called where it was not named.
 
     Raises:
         typer.BadParameter: if one cannot be written, or both are one.
@@ -319,9 +368,9 @@ def checked_places(out: Path, name: str, report: Path | None, *, no_report: bool
         raise typer.BadParameter("--report and --no-report cannot be used together.")
     if no_report:
         return target, None
-    page = checked_file(folder / REPORT) if report is None else checked_file(report, "--report")
-    checked_apart(page, target, "--report")
-    return target, page
+    written = checked_file(folder / page) if report is None else checked_file(report, "--report")
+    checked_apart(written, target, "--report")
+    return target, written
 
 
 def checked_numbers(

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli.analyze import write_page
 from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import MODEL, DataRoot, Json, Limit, Mode, Normalize, Quiet, Seed, WeightsFile
@@ -70,14 +71,12 @@ def bounds(
                 seed=seed,
                 progress=stages,
             )
-    from normscope.report.bounds import bounds_page, bounds_sections
+    from normscope.report.bounds import bounds_sections
 
     if folder is not None:
-        from normscope.core.files import write_text
-
         with writing(folder):
             found.save(folder / FILE)
-            write_text(folder / PAGE, bounds_page(found))
+        write_page({}, folder / PAGE, "--out", panels=[found])
     if json:
         print(found.to_json())
     elif not quiet:

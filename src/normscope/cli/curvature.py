@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.analyze import checked_device
+from normscope.cli.analyze import checked_device, checked_places, write_page
 from normscope.cli.console import STOPPED, Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
@@ -17,19 +17,20 @@ from normscope.cli.options import (
     Device,
     Everything,
     Json,
+    NoReport,
     Normalize,
     Quiet,
     Seed,
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import checked_file, checked_folder, split_commas, writing
+from normscope.cli.specification import split_commas, writing
 from normscope.core.errors import InputError
 
 if TYPE_CHECKING:
     from normscope.curvature.result import CurvatureResult
 
-FILE = "curvature.json"
+FILE, PAGE = "curvature.json", "curvature.html"
 
 
 @guarded
@@ -65,19 +66,23 @@ def curvature(
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
     seed: Seed = 0,
     device: Device = None,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
+    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {PAGE}.")] = Path(),
+    report: Annotated[
+        Path | None, typer.Option(help="File for the HTML report.", show_default=f"{PAGE} in --out")
+    ] = None,
+    no_report: NoReport = False,
     json: Json = False,
     quiet: Quiet = False,
     everything: Everything = False,
 ) -> None:
-    """Measure the curvature of the loss of MODEL on labelled --data, and write curvature.json.
+    """Measure the curvature of the loss of MODEL on labelled --data, and write curvature.json and curvature.html.
 
     Eigenvalues with residuals, trace with an interval, per layer; what the scale symmetries of normalized weights
     explain; what has not converged is marked. Ctrl-C keeps what is known.
     """
     if data is None:
         raise typer.BadParameter("Expected labelled data.", param_hint="--data")
-    target = checked_file(checked_folder(out) / FILE)
+    target, page = checked_places(out, FILE, report, no_report=no_report, page=PAGE)
     chosen: dict[str, Any] = {
         "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
         "tolerance": tolerance, "max_products": max_products, "probes": probes, "density": density,
@@ -89,6 +94,8 @@ def curvature(
         result = run(named, chosen, stages, device=device, double=double)
     with writing(target):
         result.save(target)
+    if page is not None:
+        write_page({}, page, panels=[result])
     if json:
         print(result.to_json())
     elif not quiet:
@@ -96,6 +103,8 @@ def curvature(
 
         show(curvature_sections(result, everything=everything))
         print(f"\nwritten: {target}")
+        if page is not None:
+            print(f"open: {page}")
     if result.stopped:
         raise SystemExit(STOPPED)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,13 +21,19 @@ from normscope.core.names import numbered
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
+    from normscope.analysis.stored_results import Beside
     from normscope.core.result import Result
 
 
 @guarded
 def report(
     results: Annotated[
-        list[Path] | None, typer.Argument(help=f"{FILE} of one or several analyses.", show_default=False)
+        list[Path] | None,
+        typer.Argument(
+            help=f"{FILE} of one or several analyses; curvature.json, bounds.json and weight_normalization.json become "
+            "panels of the same page.",
+            show_default=False,
+        ),
     ] = None,
     from_html: Annotated[
         Path | None, typer.Option("--from-html", help="Take the results out of this report instead.")
@@ -45,7 +52,8 @@ def report(
         written = take_out(user_path(from_html), out)
     elif given:
         target = checked_file(out or Path(REPORT))
-        written = [write_page(read_results(given), target, "--out", title=title)]
+        shown, panels = read_results(given)
+        written = [write_page(shown, target, "--out", panels=panels, title=title)]
     else:
         raise typer.BadParameter(f"Expected at least one {FILE}, or a report with --from-html.")
     if not quiet:
@@ -53,24 +61,28 @@ def report(
             print(f"written: {path}")
 
 
-def read_results(paths: Sequence[Path]) -> Result | CheckpointResult | dict[str, Result]:
-    """Return the one result in a file, or several by name.
+def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dict[str, Result], list[Beside]]:
+    """Return the one capacity result in files, or several by name; and what is shown beside them.
 
     Args:
-        paths: files that ``analyze`` wrote.
+        paths: files that ``analyze``, ``curvature``, ``bounds`` or ``weight_normalization.verify`` wrote.
 
     Raises:
-        InputError: if one is not a result, or several hold something else than networks.
+        InputError: if one is none of these, or a checkpoint stands beside something else.
     """
+    from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.result import Result
 
-    found = [read_whole(path) for path in paths]
-    if len(found) == 1:
-        return found[0]
-    networks = [r for r in found if isinstance(r, Result)]
-    if len(networks) < len(found):
+    found = [_read_shown(path) for path in paths]
+    panels = [r for r in found if not isinstance(r, Result | CheckpointResult)]
+    named = [(path, r) for path, r in zip(paths, found, strict=True) if isinstance(r, Result)]
+    if len(found) == 1 and isinstance(found[0], Result | CheckpointResult):
+        return found[0], []
+    if len(named) + len(panels) < len(found):
         raise InputError("Only results of models can be shown side by side; report each checkpoint by itself.")
-    return dict(zip(_names(paths), networks, strict=True))
+    if len(named) == 1:
+        return named[0][1], panels
+    return dict(zip(_names([path for path, _ in named]), (r for _, r in named), strict=True)), panels
 
 
 def read_whole(path: Path) -> Result | CheckpointResult:
@@ -83,12 +95,32 @@ def read_whole(path: Path) -> Result | CheckpointResult:
     from normscope.report.html import report_html
 
     found = read_result(path)
-    try:
+    with _undamaged(path, "analyze"):
         report_html(found)
-    except Exception as error:  # any part of it may have been changed
-        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise InputError(f"The result in {path} is damaged ({reason}): write it again with analyze.") from error
     return found
+
+
+def _read_shown(path: Path) -> Result | CheckpointResult | Beside:
+    """Return what a page can show, after seeing that all of it can be shown."""
+    from normscope.analysis.stored_results import is_beside, read_beside
+    from normscope.report.html import report_html
+
+    if not is_beside(path):
+        return read_whole(path)
+    found = read_beside(path)
+    with _undamaged(path, "the command that made it"):
+        report_html({}, panels=[found])
+    return found
+
+
+@contextmanager
+def _undamaged(path: Path, maker: str) -> Iterator[None]:
+    """Turn what goes wrong in showing a result that was read into one line: any part of it may have been changed."""
+    try:
+        yield
+    except Exception as error:
+        reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+        raise InputError(f"The result in {path} is damaged ({reason}): write it again with {maker}.") from error
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from normscope.core.files import write_text
 from normscope.core.lazy import late
-from normscope.core.result import Rows, to_plain
+from normscope.core.result import Rows, from_plain, to_plain
 
 SCHEMA_VERSION = 1
 
@@ -118,6 +119,17 @@ class CurvatureResult:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> CurvatureResult:
+        """Read the JSON form back."""
+        rest = {f.name: from_plain(data[f.name]) for f in fields(cls)}
+        return cls(**rest | {
+            "largest": tuple(Eigenvalue(**e) for e in rest["largest"]),
+            "smallest": tuple(Eigenvalue(**e) for e in rest["smallest"]),
+            "layers": Rows(LayerCurvature(**row) for row in rest["layers"]),
+            "messages": tuple(rest["messages"]),
+        })  # fmt: skip
 
     def __str__(self) -> str:
         """Return the report as text."""

@@ -1,15 +1,18 @@
-"""The table of generalization bounds as text and as a page."""
+"""The table of generalization bounds as text, and as a chart of the report page."""
 
 from __future__ import annotations
 
-import html
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
+from normscope.report.charts import Chart, Line
 from normscope.report.table import Section, Table
 
 _COLUMNS = ("bound", "error at most", "", "status", "of", "statement")
+#: How the page draws each status.
+_STYLES = {"certificate": "global", "estimate": "lower", "scale only": "printed"}
 _LEFT = frozenset({"bound", "", "status", "of", "statement"})
 
 
@@ -26,7 +29,8 @@ def bounds_sections(result: BoundsResult) -> list[Section]:
     best = result.best
     if best is not None:
         notes.insert(0, f"best certificate for this network: {best.name}, error at most {shown(best.bound)}")
-    sections = [Section(f"generalization bounds of {result.model}", lines, table, (*notes, *result.messages))]
+    said = (*notes, *result.messages)
+    sections = [Section(f"generalization bounds of {result.model}", lines, table, said, _chart(result))]
     if result.margins:
         sections.append(_margins(result.margins))
     return sections
@@ -49,32 +53,21 @@ def _margins(margins: Mapping[str, Any]) -> Section:
     return Section("margins on the training data, quantiles", table=Table(columns, rows, frozenset({"margin"})))
 
 
-def bounds_page(result: BoundsResult) -> str:
-    """Return the table as an HTML page that needs nothing else."""
-    parts = []
-    for section in bounds_sections(result):
-        parts.append(f"<h2>{html.escape(section.title)}</h2>")
-        parts += [f"<p>{html.escape(line)}</p>" for line in section.lines]
-        if section.table is not None:
-            parts.append(_table(section.table))
-        parts += [f"<p class=note>{html.escape(line)}</p>" for line in section.after]
-    style = (
-        "body{font:15px/1.5 system-ui,sans-serif;max-width:70em;margin:2em auto;padding:0 1em}"
-        "table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:left;border-bottom:1px solid #8884}"
-        "tr.informative td{font-weight:600}.note{opacity:.8;margin:.2em 0}:root{color-scheme:light dark}"
+def _chart(result: BoundsResult) -> Chart | None:
+    """Return every bound beside the test error, one line per status."""
+    rows = [row for row in result.rows if row.bound is not None]
+    if not rows:
+        return None
+    lines = tuple(
+        Line(style, status, status, status, tuple(_log10(row) if row.status == status else None for row in rows))
+        for status, style in _STYLES.items()
+        if any(row.status == status for row in rows)
     )
-    title = html.escape(f"Generalization bounds of {result.model}")
-    return (
-        f"<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>{title}</title><style>{style}</style><h1>{title}</h1>{''.join(parts)}</html>\n"
-    )
+    error = float(result.truth["test_error"])
+    across = math.log10(error) if error > 0 else None
+    names, kinds = tuple(row.name for row in rows), ("layer",) * len(rows)
+    return Chart("bounds", "Every bound on the error", names, kinds, lines, across, f"test error {error:.4g}")
 
 
-def _table(table: Table) -> str:
-    """Return a table as HTML."""
-    head = "".join(f"<th>{html.escape(c)}</th>" for c in table.columns)
-    rows = []
-    for row in table.rows:
-        mark = " class=informative" if "informative" in row else ""
-        rows.append(f"<tr{mark}>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+def _log10(row: BoundRow) -> float | None:
+    return None if row.bound is None else row.bound.log10

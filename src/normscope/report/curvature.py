@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import html
+import itertools
+import math
 from typing import Any
 
+import numpy as np
+
 from normscope.curvature.result import CurvatureResult, Eigenvalue
+from normscope.report.charts import Chart, Line
 from normscope.report.numbers import NOTHING, count_text, digits
 from normscope.report.table import ROWS, Section, Table, plain_text
 
+#: Intervals of the chart of the density.
+BINS = 60
 #: Words for the sharpness measures.
 _SHARPNESS = {
     "raw": "largest eigenvalue of the Hessian, raw",
@@ -160,8 +167,38 @@ def _layers(result: CurvatureResult, everything: bool) -> Section:
     after = (f"... {more} more rows (--all shows each)",) if more else ()
     return Section(
         "trace by parameter", table=Table(("parameter", "entries", "trace", "95 %"), rows, frozenset({"parameter"})),
-        after=after,
+        after=after, chart=_trace_chart(result),
     )  # fmt: skip
+
+
+def _trace_chart(result: CurvatureResult) -> Chart | None:
+    """Return the traces of parameters along the network; negative ones are drawn as their size."""
+    columns = {
+        ("global", "positive trace"): [row.trace for row in result.layers],
+        ("printed", "negative trace, its size"): [-row.trace for row in result.layers],
+    }
+    drawn = {key: tuple(math.log10(v) if v > 0 else None for v in values) for key, values in columns.items()}
+    lines = tuple(
+        Line(style, label, "estimate", label, values, gaps=style == "global")
+        for (style, label), values in drawn.items()
+        if any(v is not None for v in values)
+    )
+    names = tuple(row.name for row in result.layers)
+    if not lines:
+        return None
+    return Chart("traces", "Trace by parameter", names, ("layer",) * len(names), lines)
+
+
+def _density_chart(density: dict[str, Any]) -> Chart | None:
+    """Return the share of eigenvalues in each of some intervals of one width."""
+    places, masses = density.get("places", []), density.get("masses", [])
+    if not places or not min(places) < max(places):
+        return None
+    shares, edges = np.histogram(places, bins=BINS, weights=masses)
+    names = tuple(f"{low:.2g} to {high:.2g}" for low, high in itertools.pairwise(edges))
+    log10 = tuple(math.log10(s) if s > 0 else None for s in shares)
+    line = Line("global", "share of the eigenvalues", "estimate", "by stochastic Lanczos quadrature", log10, gaps=True)
+    return Chart("density", "Spectral density", names, ("layer",) * BINS, (line,))
 
 
 def _density(density: dict[str, Any]) -> Section:
@@ -175,6 +212,7 @@ def _density(density: dict[str, Any]) -> Section:
             f"within 1e-6 of the largest around zero: {flat:.1%} (+- {flat_error:.1%}), {density['zeros']} known",
         ),
         table=Table(("share below", "eigenvalue"), rows, frozenset({"share below"})),
+        chart=_density_chart(density),
     )
 
 

@@ -24,6 +24,7 @@ from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
 from normscope.report.gap import gap_section
 from normscope.report.numbers import count_text
+from normscope.report.panels import Panel, panel_sections
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
@@ -79,15 +80,17 @@ def report_html(
     findings: Findings = None,
     facts: Facts | None = None,
     sections: Sequence[Section] = (),
+    panels: Sequence[Panel] = (),
     title: str = "",
 ) -> str:
     """Return a report as the text of one HTML file.
 
     Args:
-        results: one result, or several by name, which are shown side by side.
+        results: one result, or several by name, which are shown side by side; none where there are panels.
         findings: what the doctor said about the one result, or about each by its name; ``None`` if it was not asked.
         facts: for several results more rows of their table, each a name and one cell per result.
         sections: more parts of the page, e.g. of a comparison.
+        panels: what ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify`` returned.
         title: of the page; by default the name of the model.
 
     Returns:
@@ -104,7 +107,7 @@ def report_html(
     if not isinstance(results, Mapping) and not isinstance(results, Result):
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
-    if not named:
+    if not named and not panels:
         raise ValueError("Expected at least one result.")
     said = findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
     views = [_view(i, name, result, said.get(name)) for i, (name, result) in enumerate(named.items())]
@@ -118,11 +121,12 @@ def report_html(
         }
         for v in views
     ]
+    sections = [*sections, *panel_sections(panels)]
     return _page(
-        title or " and ".join(named),
+        title or " and ".join(named) or sections[0].title,
         sections,
         results_json,
-        [*charts, *([overlay] if overlay else [])],
+        [*charts, *([overlay] if overlay else []), *(s.chart for s in sections if s.chart is not None)],
         views=views,
         overlay=overlay,
         compared=compare_rows(list(named.values())) if len(named) > 1 else (),

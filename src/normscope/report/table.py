@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from normscope.report.charts import Chart
 from normscope.report.numbers import span_text
 
 #: Rows beyond which a table is folded by repeated blocks, and cut if that does not help.
@@ -38,12 +39,14 @@ class Section:
         lines: text before the table.
         table: the table, if there is one.
         after: text after it.
+        chart: the same as a picture, on pages.
     """
 
     title: str
     lines: tuple[str, ...] = ()
     table: Table | None = None
     after: tuple[str, ...] = ()
+    chart: Chart | None = None
 
 
 def plain_text(sections: Iterable[Section]) -> str:

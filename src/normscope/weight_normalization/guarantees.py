@@ -3,22 +3,29 @@ r"""Every guarantee of the theory for one network and its data, each beside the 
 from __future__ import annotations
 
 import html
+import json
 import math
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normscope.core.files import write_text
+from normscope.core.result import from_plain, to_plain
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
-from normscope.weight_normalization.descent import smoothness_bound
+from normscope.weight_normalization.descent import StepCertificate, smoothness_bound
 from normscope.weight_normalization.measure import (
     activation_norms,
     input_jacobian_norm,
     loss_hessian_norm,
     parameter_jacobian_norm,
     prediction_hessian_norm,
+    square_targets,
 )
 from normscope.weight_normalization.moment import Moment, certify_step
 from normscope.weight_normalization.predictor import (
@@ -52,12 +59,6 @@ class Guarantee:
     measured: Value | None
     note: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
-        values = {"bound": self.bound, "tight": self.tight, "measured": self.measured}
-        found = {key: None if value is None else value.to_dict() for key, value in values.items()}
-        return {"name": self.name, **found, "note": self.note}
-
 
 @dataclass(frozen=True)
 class Guarantees:
@@ -79,36 +80,46 @@ class Guarantees:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form."""
-        step = self.moment
-        return {
-            "rows": [row.to_dict() for row in self.rows],
-            "paper_form": self.paper_form,
-            "loss": step.loss,
-            "ratio": step.ratio,
-            "least_norm": step.least_norm,
-            "largest_certified_step": step.largest_certified_step,
-            "contraction": step.certificate.contraction,
-        }
+        rest = {name: to_plain(value) for name, value in vars(self).items()}
+        return {"schema_version": 1, "kind": "weight-normalization", **rest}
+
+    def to_json(self) -> str:
+        """Return the JSON text."""
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON text, whole or not at all."""
+        return write_text(path, self.to_json() + "\n")
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Guarantees:
+        """Read the JSON form back."""
+        rows = tuple(Guarantee(**from_plain(row)) for row in data["rows"])
+        moment = from_plain(data["moment"])
+        certificate = StepCertificate(**moment["certificate"])
+        return cls(rows, Moment(**(moment | {"certificate": certificate})), data["paper_form"])
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return the rows as text."""
         cells: list[tuple[str, ...]] = [("quantity", "bound", "with measured activations", "measured", "note")]
-        return cells + [(r.name, _text(r.bound), _text(r.tight), _text(r.measured), r.note) for r in self.rows]
+        return cells + [(r.name, shown(r.bound), shown(r.tight), shown(r.measured), r.note) for r in self.rows]
 
     def __str__(self) -> str:
         cells = self._cells()
         wide = [max(len(row[k]) for row in cells) for k in range(len(cells[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, wide, strict=True)).rstrip() for row in cells]
+        return "\n".join([*lines, "", *self.step_lines()])
+
+    def step_lines(self) -> list[str]:
+        """Return in words what is proved about the next step."""
         step = self.moment
-        lines += [
-            "",
+        return [
             f"Loss {step.loss:.4g}, |grad L|^2/L = {step.ratio:.4g}, shortest weight vector {step.least_norm:.4g}.",
             f"A plain gradient step of size {step.largest_certified_step:.4g} is proved to multiply the loss by at "
             f"most {step.certificate.contraction:.9g}."
             if step.certificate.proved and step.largest_certified_step > 0
             else "No step size is certified: the activation is not smooth, or the loss is zero.",
         ]
-        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         rows = ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._cells()]
@@ -116,7 +127,7 @@ class Guarantees:
         return "<table>" + "".join(f"<tr>{row}</tr>" for row in rows) + "</table>"
 
 
-def _text(value: Value | None) -> str:
+def shown(value: Value | None) -> str:
     """Return a value as a person reads it."""
     if value is None:
         return "-"
@@ -129,7 +140,7 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
     Args:
         model: weight-normalized; it is not changed.
         inputs: the training inputs.
-        targets: of the shape of the predictions.
+        targets: of the shape of the predictions, or class numbers, which become rows with a single one.
         delta: probability with which the generalization bound may fail.
 
     Raises:
@@ -142,7 +153,7 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
     True
     """
     chain, plain = read_chain(model, inputs), in_float64(model)
-    x, y = inputs.detach().double(), targets.detach().double()
+    x, y = inputs.detach().double(), square_targets(targets, len(chain.output))
     now = certify_step(model, x, y)
     layers, rho = chain.constants(), chain.output_norm()
     norms = activation_norms(chain, plain, x)
@@ -208,7 +219,7 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
     Args:
         model: weight-normalized; it is not changed.
         inputs: the training inputs.
-        targets: of the shape of the predictions.
+        targets: of the shape of the predictions, or class numbers, which become rows with a single one.
         delta: probability with which the bound may fail.
 
     Raises:
@@ -219,7 +230,8 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
     >>> found.bound.kind.value
     'probabilistic'
     """
-    chain, x, y = read_chain(model, inputs), inputs.detach().double(), targets.detach().double()
+    chain, x = read_chain(model, inputs), inputs.detach().double()
+    y = square_targets(targets, len(chain.output))
     longest = float(torch.linalg.vector_norm(x.flatten(1), dim=1).max()) * (1.0 + 1e-12)
     worst = activation_norm_bounds(chain.constants(), longest)
     reasons = [

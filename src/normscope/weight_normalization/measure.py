@@ -14,6 +14,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT
 from normscope.weight_normalization.chain import Chain
 
@@ -68,6 +69,28 @@ def activation_norms(chain: Chain, model: nn.Module, inputs: Tensor) -> list[flo
 def _largest(x: Tensor) -> float:
     """Return the largest norm of an example."""
     return float(torch.linalg.vector_norm(x.flatten(1), dim=1).max())
+
+
+def square_targets(targets: Tensor, outputs: int) -> Tensor:
+    """Return targets of the square loss in float64: class numbers become rows with a single one.
+
+    Args:
+        targets: of the shape of the predictions, or one class number per example.
+        outputs: how many numbers the network puts out.
+
+    Raises:
+        InputError: if a class number is out of range.
+
+    >>> square_targets(torch.tensor([1, 0]), 3)
+    tensor([[0., 1., 0.],
+            [1., 0., 0.]], dtype=torch.float64)
+    """
+    if targets.is_floating_point() or targets.ndim != 1:
+        return targets.detach().double()
+    least, largest = (int(v) for v in targets.aminmax()) if targets.numel() else (0, 0)
+    if least < 0 or largest >= outputs:
+        raise InputError(f"Expected class numbers from 0 to {outputs - 1}, got {least} to {largest}.")
+    return nn.functional.one_hot(targets.long(), outputs).double()
 
 
 def parameter_jacobian_norm(model: nn.Module, x: Tensor) -> float:

@@ -17,7 +17,7 @@ from normscope.weight_normalization.descent import (
     smoothness_bound,
     step_certificate,
 )
-from normscope.weight_normalization.measure import activation_norms, square_loss
+from normscope.weight_normalization.measure import activation_norms, square_loss, square_targets
 from normscope.weight_normalization.predictor import (
     activation_norm_bounds,
     activation_norms_nearby,
@@ -66,7 +66,7 @@ def certify_step(
     Args:
         model: weight-normalized (:func:`~normscope.weight_normalization.chain.read_chain`); it is not changed.
         inputs: all data the loss is over.
-        targets: of the shape of the predictions.
+        targets: of the shape of the predictions, or class numbers, which become rows with a single one.
         step_size: of the plain step that is judged; ``None`` for the largest one that can be certified.
         measured: use the norms of the activations at the data (a bound for these data); otherwise those that hold for
             every input as long as these.
@@ -81,7 +81,7 @@ def certify_step(
     (True, True)
     """
     chain, plain = read_chain(model, inputs), in_float64(model)
-    inputs, targets = inputs.detach().double(), targets.detach().double()
+    inputs, targets = inputs.detach().double(), square_targets(targets, len(chain.output))
     loss, gradient = _loss_and_gradient(plain, inputs, targets)
     if not math.isfinite(loss):
         raise InputError("The loss is not finite.")

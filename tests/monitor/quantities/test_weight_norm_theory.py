@@ -29,5 +29,12 @@ def test_the_proved_contraction_holds_for_the_step() -> None:
 
 def test_models_and_labels_outside_the_theory_give_nothing() -> None:
     assert WeightNormTheory().measure(moment_of(nn.Linear(3, 1), (X, Y))) == {}
+    assert WeightNormTheory().measure(moment_of(WeightNormNetwork(3, width=8, depth=1, seed=0), X)) == {}
+
+
+def test_class_numbers_are_rows_with_a_single_one() -> None:
     net = WeightNormNetwork(3, width=8, depth=1, outputs=2, seed=0)
-    assert WeightNormTheory().measure(moment_of(net, (X, torch.tensor([0, 1, 1])))) == {}
+    labels = torch.tensor([0, 1, 1])
+    found = WeightNormTheory().measure(moment_of(net, (X, labels)))
+    assert found == WeightNormTheory().measure(moment_of(net, (X, torch.eye(2)[labels])))
+    assert "weight_norm/contraction" in found

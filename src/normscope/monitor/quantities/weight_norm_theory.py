@@ -34,8 +34,8 @@ def theory_metrics(moment: Moment) -> dict[str, float]:
 class WeightNormTheory(Quantity):
     """Smoothness, largest certified step, proved contraction and strong convexity of a weight-normalized network.
 
-    For the square loss. Models the theory does not cover, and labels that are no numbers of the shape of the output,
-    give no metrics.
+    For the square loss; class numbers become rows with a single one. Models the theory does not cover, and targets of
+    another shape than the output, give no metrics.
     """
 
     name = "weight_norm_theory"
@@ -62,7 +62,7 @@ class WeightNormTheory(Quantity):
         view = moment.view
         model, labels = getattr(view, "model", None), getattr(view, "labels", None)
         inputs = [value for value in view.inputs if value.is_floating_point()]
-        if model is None or labels is None or not labels.is_floating_point() or len(inputs) != 1:
+        if model is None or labels is None or len(inputs) != 1:
             return {}
         try:
             return theory_metrics(certify_step(model, inputs[0], labels))

@@ -79,10 +79,10 @@
       scales: { x: { time: false }, y: { range: (_, low, high) => range(given(), low, high) } },
       axes: [
         {
-          stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 34,
+          stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 34, space: data.x ? 50 : 110,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
           values: (plot, values) => {
-            const named = !data.x && data.places.length <= 12 && plot.width >= 90 * data.places.length;
+            const named = !data.x && plot.width >= 90 * values.length;
             return values.map((s) => (!Number.isInteger(s) ? "" : named ? short(data.places[s] ?? "") : s));
           },
         },
