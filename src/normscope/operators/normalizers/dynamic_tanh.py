@@ -1,0 +1,67 @@
+r"""Dynamic tanh (DyT): ``y = gamma tanh(alpha x) + beta``, which stands where a LayerNorm would and has no statistics.
+
+Every entry is a function of itself alone, with slope ``gamma_c alpha (1 - tanh^2)``; it is largest at zero.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from normscope.core.rounding import as_float64, up
+from normscope.core.statement import statement
+from normscope.core.value import Kind, Value
+from normscope.graph.ir import Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.normalizer import Constants, Normalizer
+from normscope.operators.site import Site
+from normscope.operators.written_out import Place, Written
+
+
+@statement("normscope", "Proposition DYT-1")
+def dynamic_tanh_global(gamma: Tensor | None, alpha: float) -> float:
+    """Return the Lipschitz constant on all inputs, ``max_c |gamma_c| |alpha|``, attained at zero.
+
+    Args:
+        gamma: the scale of every channel, or ``None`` for ones.
+        alpha: the factor inside the tanh.
+
+    Returns:
+        The constant, rounded up.
+
+    >>> import torch
+    >>> round(dynamic_tanh_global(torch.tensor([1.0, -3.0]), 0.5), 9)
+    1.5
+    """
+    largest = 1.0 if gamma is None else float(as_float64(gamma, "gamma").abs().max())
+    return up(largest * abs(alpha))
+
+
+def _written_out(place: Place) -> Written | None:
+    """Find ``tanh(alpha x)`` with one learned number alpha, which a learned scale follows."""
+    inside = place.node.args[0] if name_of(place.node) == "tanh" else None
+    scaled = place.around.recogniser.through(inside)
+    if scaled is None or name_of(scaled) != "mul":
+        return None
+    names = [arg.name for arg in scaled.args if isinstance(arg, Ref)]
+    learned = [name for name in names if place.around.parameter(name) and place.around.constant(name).numel() == 1]
+    sources = [name for name in names if name not in learned]
+    source = place.source(sources[0]) if len(learned) == len(sources) == 1 else None
+    gamma, beta = place.around.affine_after(place.node)
+    if source is None or gamma is None:
+        return None
+    details = {"alpha": float(place.around.constant(learned[0]))}
+    site = place.site("dynamic_tanh", source, sources[0], gamma=gamma, beta=beta, details=details)
+    return Written(site, source)
+
+
+def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    number = dynamic_tanh_global(site.gamma, site.details["alpha"])
+    return Constants(Value.of(number, Kind.CERTIFIED, statement="normscope Proposition DYT-1"))
+
+
+NORMALIZER = Normalizer(
+    kind="dynamic_tanh",
+    formula="gamma tanh(alpha x) + beta, with one learned number alpha",
+    constants=_constants,
+    written_out=_written_out,
+)
