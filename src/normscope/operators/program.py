@@ -117,7 +117,7 @@ class Walk:
             else:
                 self._call(node)
             for name in dying[node.name]:
-                if name not in kept:
+                if name not in kept and not isinstance(self.values.get(name), int):  # sizes are read later, too
                     self.values.pop(name, None)
         return self.program
 

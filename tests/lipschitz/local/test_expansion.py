@@ -47,6 +47,10 @@ OPERATIONS: dict[str, tuple[Build, tuple[int, ...]]] = {
     "rms norm": (lambda: nn.Sequential(nn.Linear(4, 6), nn.RMSNorm(6), nn.Linear(6, 3)), (1, 4)),
     "group norm": (lambda: nn.Sequential(nn.Linear(4, 6), nn.GroupNorm(2, 6), nn.Linear(6, 3)), (1, 4)),
     "instance norm": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.InstanceNorm2d(2, affine=True)), (1, 1, 5, 5)),
+    "local response norm": (
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 2), nn.LocalResponseNorm(3, 1.0), nn.Conv2d(4, 2, 2)),
+        (1, 2, 4, 4),
+    ),
     "softmax": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Softmax(-1), nn.Linear(6, 3)), (1, 4)),
     "log softmax": (lambda: nn.Sequential(nn.Linear(4, 6), nn.LogSoftmax(-1)), (1, 4)),
     "max pool": (lambda: nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), nn.MaxPool2d(3, 2, 1)), (1, 1, 6, 6)),

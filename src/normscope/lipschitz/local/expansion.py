@@ -18,6 +18,7 @@ from normscope.operators.attention import Attention, LogSoftmax, Softmax
 from normscope.operators.matrix import MatrixProduct
 from normscope.operators.nonlinear import Nonlinear
 from normscope.operators.normalization import Division
+from normscope.operators.normalizers.local_response_norm import LocalResponseDivision
 from normscope.operators.pooling import MaxPool
 from normscope.operators.scalar.activations import ACTIVATIONS
 
@@ -128,6 +129,18 @@ def _division(rule: Division, inputs: Sequence[Moving], algebra: Algebra) -> Mov
     return algebra.mapped(result, lambda z: z * scale, Step(most, most, 2))
 
 
+def _local_response(rule: LocalResponseDivision, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
+    """``x (k + alpha m)^-beta`` with m the mean square of each window."""
+    numbers, x = rule.numbers, inputs[0]
+    means = algebra.mapped(
+        algebra.scalar(x, Monotone(torch.square)), numbers.window_means, Step(1 + 1e-12, 1 + 1e-12, numbers.size + 2)
+    )
+    power = Monotone(
+        lambda v: (numbers.k + numbers.alpha * v) ** -numbers.beta, -numbers.k / (2 * max(numbers.alpha, 1e-300))
+    )
+    return algebra.product(x, algebra.scalar(means, power))
+
+
 def _distribution(x: Moving, axis: int, keep: Tensor | None, algebra: Algebra) -> Moving:
     """Return the softmax along an axis; what is not kept is zero."""
     shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
@@ -207,6 +220,7 @@ _RULES: dict[type, Callable[[Any, Sequence[Moving], Algebra], Moving]] = {
     Maximum: _maximum,
     MaxPool: _max_pool,
     Division: _division,
+    LocalResponseDivision: _local_response,
     Softmax: _softmax,
     LogSoftmax: _log_softmax,
     MatrixProduct: _matrix_product,
