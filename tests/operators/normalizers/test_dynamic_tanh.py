@@ -22,6 +22,7 @@ class DynamicTanh(nn.Module):
         self.first = first
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift the tanh."""
         x = torch.tanh(self.alpha * x)
         if self.first:
             return x * self.weight[:, None, None] + self.bias[:, None, None]
