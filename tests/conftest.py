@@ -10,14 +10,17 @@ import torch
 
 from normscope.core import errors
 from normscope.core.errors import NormscopeError
+from normscope.lipschitz import climb
 from normscope.lipschitz.chains import join
 
-join.SECONDS = 0.2  # of search for certificates; tests of the search itself say how long they want
+# Short searches: tests of a search itself say how long they want.
+join.SECONDS = 0.05
+climb.CLIMB_WORK = 1e9
 
 from normscope.analysis import around  # noqa: E402  (it reads the number above)
 
-around.USUAL_SECONDS = 0.5
-around.BALL_SECONDS = 2.0
+around.USUAL_SECONDS = 0.2
+around.BALL_WORK = 5e9
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))

@@ -78,8 +78,8 @@ def test_without_normalizers_it_is_another_network() -> None:
     """The same layers with the normalizer taken out, analyzed by themselves."""
     model = _normalized()
     bare = nn.Sequential(model[0], model[2], model[3])
-    found = _value(normscope.analyze(model, X, points=1, ascent=0), "without_normalizers")
-    truth = _value(normscope.analyze(bare, X, points=1, ascent=0), "global")
+    found = _value(normscope.analyze(model, X, points=1, ascent=0, time=0.2), "without_normalizers")
+    truth = _value(normscope.analyze(bare, X, points=1, ascent=0, time=0.2), "global")
     assert found.log == pytest.approx(truth.log, abs=1e-9)
     assert normscope.analyze(bare, X, points=1, ascent=0).end_to_end["without_normalizers"] is None
     unasked = normscope.analyze(model, X, points=1, ascent=0, without_normalizers=False)

@@ -31,8 +31,8 @@ RELATIVE = (0.001, 0.003)
 CHEAP, USUAL_SECONDS = 2e9, 30.0
 #: How much longer than in a plain pass an operation takes here, however small it is.
 AGAIN = 20
-#: CPU seconds after which the search on one ball ends with the best multipliers so far.
-BALL_SECONDS = 20.0
+#: Multiplications for one ball, unasked and where a radius was asked for.
+BALL_WORK, ASKED_BALL_WORK = 5e10, 1e12
 #: Multiplications in a second, and seconds for each nonlinear operation on a ball, for an estimate of the time.
 RATE, OVERHEAD = 5e9, 0.02
 #: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
@@ -138,6 +138,7 @@ def _balls(
 ) -> tuple[list[list[Ball]], list[str]]:
     """Return for each point that was finished its balls, and what to say about those that were not."""
     steps, program = Steps(work.norms), None
+    most = BALL_WORK if work.options.radius is None else ASKED_BALL_WORK
     start, done, notes = time.process_time(), [], []
     tokens = any(b.kind != "input" for b in work.program.blocks)
     try:
@@ -151,7 +152,7 @@ def _balls(
             if program is None or tokens:
                 program = build_program(work.captured.graph, work.captured.tensors, point)
                 steps = Steps(work.norms) if tokens else steps
-            done.append(on_balls(program, steps, _blocks(work, program, point), radii, seconds=BALL_SECONDS))
+            done.append(on_balls(program, steps, _blocks(work, program, point), radii, work=most))
     except KeyboardInterrupt:
         notes.append(f"stopped after {len(done)} of {len(points)} points")
     return done, notes

@@ -20,8 +20,8 @@ from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
 from normscope.operators.program import Program
 
-#: Multipliers that are tried.
-TRIES = 40
+#: Multipliers that are tried, and how many of them even where the work is used up.
+TRIES, LEAST_TRIES = 40, 12
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def on_balls(
     limit: int = LIMIT,
     rounds: int = ROUNDS,
     tries: int = TRIES,
-    seconds: float = math.inf,
+    work: float = math.inf,
 ) -> list[Ball]:
     """Return the certified constants of a network on ``|x - point| <= r`` for several radii.
 
@@ -85,7 +85,7 @@ def on_balls(
         limit: most entries whose slope may change.
         rounds: of tuning the ranges.
         tries: most multipliers to try.
-        seconds: CPU time on a ball after which the best multipliers so far are taken.
+        work: most multiplications for one ball; what is left after the walk decides how many multipliers are tried.
 
     Raises:
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
@@ -95,19 +95,20 @@ def on_balls(
     make: type[Walk] = Walk
     for radius in radii:
         start = time.process_time()
-        walk = make(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal)
+        walk = make(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal, work=work)
         if not nominal and is_piecewise_linear(program):
             walk.nominal = walk.values()
             if is_deep(program, walk.nominal):
                 make = Probed
-                walk = make(program, steps, point, radius, limit=limit, rounds=rounds)
+                walk = make(program, steps, point, radius, limit=limit, rounds=rounds, work=work)
         if balls and balls[-1].why:
             balls.append(replace(balls[-1], radius=radius, seconds=0.0))
             continue
         units, bound, why = 0, math.inf, ""
         try:
             system = walk.run()
-            units, bound = len(system.unit), gain(system, steps=tries, seconds=seconds).value
+            affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else tries
+            units, bound = len(system.unit), gain(system, steps=int(min(tries, affordable))).value
             why = "" if math.isfinite(bound) else "no multipliers were found"
         except UnboundedError as error:
             why = str(error)

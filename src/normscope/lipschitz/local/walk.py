@@ -25,6 +25,8 @@ from normscope.operators.program import Program
 
 #: Units that move a tensor by less than this part of all of it, are treated like rounding.
 NEGLIGIBLE = 1e-13
+#: The same at the point itself, where rounding alone moves smooth functions.
+NEGLIGIBLE_AT_POINT = 1e-10
 #: Most entries whose slope may change, by default.
 LIMIT = 4_000
 #: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
@@ -68,6 +70,7 @@ class Walk:
         limit: most entries whose slope may change.
         rounds: of tuning the ellipsoid, for each nonlinear operation.
         nominal: the values at the point, from a walk on another ball around it.
+        work: most multiplications.
 
     Raises:
         InputError: if the radius or the point is not finite.
@@ -85,11 +88,14 @@ class Walk:
         limit: int = LIMIT,
         rounds: int = ROUNDS,
         nominal: dict[int, Nominal] | None = None,
+        work: float = math.inf,
     ) -> None:
         if not (math.isfinite(radius) and radius >= 0):
             raise InputError(f"Expected a finite radius >= 0, got {radius}.")
         self.program, self.steps, self.radius = program, steps, float(radius)
         self.limit, self.rounds = limit, rounds
+        self.work, self.spent = work, 0.0
+        self.negligible = self.negligible if radius or not self.negligible else NEGLIGIBLE_AT_POINT
         self.point = [p.detach().to(torch.float64) for p in point]
         if not all(bool(p.isfinite().all()) for p in self.point):
             raise InputError("Expected a point with finite entries, got NaN or infinity.")
@@ -197,6 +203,7 @@ class Walk:
         if len(self.units) + len(open_) > 4 * self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         if len(open_) and self.radius > 0:
+            self._spend(len(open_))
             raw = flat[1:, open_].T
             error = self.ellipsoid.after_centring(raw, x.error)
             bound = self.radius * self.ellipsoid.tuned(self.ellipsoid.centred(raw), error, self.rounds)
@@ -206,6 +213,13 @@ class Walk:
         if not bool(width.isfinite().all()):
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
         return self._closed(x, sectors, open_[(width * sizes)[open_] > floor])
+
+    def _spend(self, entries: int) -> None:
+        """Count the multiplications of tuning the ellipsoid for some entries, before they are made."""
+        wide = self.inputs + len(self.units)
+        self.spent += (self.rounds + 1) * len(self.units) * wide * (len(self.units) + 2 * entries)
+        if self.spent > self.work:
+            raise UnboundedError(f"it takes over {self.work:.0e} multiplications; ask for it with radius (--radius)")
 
     def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor]:
         """Return the least and the largest deviation of every entry."""
