@@ -28,7 +28,7 @@ _PREDICTOR = "normscope.weight_normalization.predictor."
 _TANH = 4.0 / (3.0 * math.sqrt(3.0))
 
 
-def _net(depth: int, width: int = 6, seed: int = 0, activation: str = "tanh") -> WeightNormNetwork:
+def paper_network(depth: int, width: int = 6, seed: int = 0, activation: str = "tanh") -> WeightNormNetwork:
     """Return a network in the paper's form with an output layer of norm one, in float64."""
     net = WeightNormNetwork(4, width=width, depth=depth, activation=activation, seed=seed).double()
     with torch.no_grad():
@@ -36,7 +36,7 @@ def _net(depth: int, width: int = 6, seed: int = 0, activation: str = "tanh") ->
     return net
 
 
-def _data(count: int = 16) -> tuple[Tensor, Tensor]:
+def unit_inputs(count: int = 16) -> tuple[Tensor, Tensor]:
     """Return inputs of norm one and targets between -1 and 1."""
     x = gaussian(760, count, 4)
     return x / x.norm(dim=1, keepdim=True), torch.tanh(gaussian(761, count, 1))
@@ -51,10 +51,10 @@ def _data(count: int = 16) -> tuple[Tensor, Tensor]:
     code=(_PREDICTOR + "hessian_bound_closed", _PREDICTOR + "hessian_bound"),
 )
 def _depth_power() -> Outcome:
-    x = _data(1)[0][0]
+    x = unit_inputs(1)[0][0]
     measured: Measured = {}
     for depth in (1, 2, 4):
-        net = _net(depth)
+        net = paper_network(depth)
         chain = read_chain(net, x[None])
         true = prediction_hessian_norm(net, x)
         closed = hessian_bound_closed(depth, 6, chain.least_norm * (1 - 1e-12), 1.0 + 1e-12, 1.0 + 1e-12, _TANH)
@@ -98,8 +98,11 @@ def _width_power() -> Outcome:
     code=(_PREDICTOR + "activation_norm_bounds",),
 )
 def _vanishing() -> Outcome:
-    x = _data(8)[0]
-    norms = {depth: activation_norms(read_chain(_net(depth, 16), x), _net(depth, 16), x)[-1] for depth in (1, 4, 16)}
+    x = unit_inputs(8)[0]
+    norms = {
+        depth: activation_norms(read_chain(paper_network(depth, 16), x), paper_network(depth, 16), x)[-1]
+        for depth in (1, 4, 16)
+    }
     measured = {f"norm of the last activation, depth {depth}": value for depth, value in norms.items()}
     return refuted(norms[16] < 1e-6 * norms[1], measured, "the factor is far below one")
 
@@ -113,7 +116,7 @@ def _vanishing() -> Outcome:
     code=("normscope.weight_normalization.moment.certify_step",),
 )
 def _certified_steps() -> Outcome:
-    net, (x, y) = _net(1), _data()
+    net, (x, y) = paper_network(1), unit_inputs()
     shares = []
     for _ in range(12):
         now = certify_step(net, x, y)
@@ -172,10 +175,10 @@ def _smooth() -> Outcome:
     code=("normscope.weight_normalization.moment.certify_step",),
 )
 def _norm_sensitivity() -> Outcome:
-    x, y = _data()
+    x, y = unit_inputs()
     steps = {}
     for factor in (1.0, 4.0):
-        net = _net(1)
+        net = paper_network(1)
         with torch.no_grad():
             net.hidden[0].weight.mul_(factor)
         steps[factor] = certify_step(net, x, y)
@@ -193,8 +196,8 @@ def _norm_sensitivity() -> Outcome:
     corrected="It does, where it exists: the layers' norms are at most one for any 1-Lipschitz activation.",
 )
 def _relu_depth() -> Outcome:
-    x = _data(1)[0][0]
-    found = {depth: prediction_hessian_norm(_net(depth, 8, activation="relu"), x) for depth in (1, 4, 8)}
+    x = unit_inputs(1)[0][0]
+    found = {depth: prediction_hessian_norm(paper_network(depth, 8, activation="relu"), x) for depth in (1, 4, 8)}
     measured = {f"ReLU, depth {depth}": value for depth, value in found.items()}
     return holds(found[8] <= found[1] and found[4] <= found[1], measured, "it falls, like everything in this scaling")
 
@@ -207,7 +210,9 @@ def _relu_depth() -> Outcome:
     code=("normscope.weight_normalization.rademacher.rademacher_bound",),
 )
 def _width_gap() -> Outcome:
-    factors = [read_chain(_net(2, width), torch.zeros(1, 4)).layers[0].peeling_factor() for width in (4, 64, 256)]
+    factors = [
+        read_chain(paper_network(2, width), torch.zeros(1, 4)).layers[0].peeling_factor() for width in (4, 64, 256)
+    ]
     measured = {"layer factor, width 4": factors[0], "width 256": factors[-1]}
     return holds(max(factors) <= 1.0 + 1e-9, measured, "every layer contributes a factor of one")
 
