@@ -177,7 +177,7 @@ class _Made(nn.Module):
         return self.out(x.relu())
 
 
-@case("RexYing/diffpool/issues/20", "NS204 NS105 NS001", "batch_norm")
+@case("RexYing/diffpool/issues/20", "NS204 NS105 NS001", "batch_norm native_batch_norm")
 def norm_built_in_forward(bug: bool) -> Setup:
     """forward() builds a new BatchNorm1d each time: it always trains, and has no statistics of its own."""
     return Setup(train(_Made(inside=bug), torch.randn(64, 6)), torch.randn(64, 6))

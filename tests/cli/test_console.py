@@ -61,6 +61,21 @@ def test_slow_steps_get_one_plain_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("impatient")
+def test_notes_of_long_work_come_while_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, in their order, control characters spelled out; none of quick work."""
+    with Stages() as stages:
+        stages.note("first\x1b")
+        time.sleep(0.2)
+        assert capsys.readouterr().err.splitlines()[0] == "first\\x1b"
+        stages.note("second")
+        time.sleep(0.1)
+    assert capsys.readouterr().err == "second\n"
+    with Stages() as stages:
+        stages.note("quick")
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("settings", [{"quiet": True}, {"lines": False}])
 def test_no_lines_where_none_are_wanted(capsys: pytest.CaptureFixture[str], settings: dict[str, bool]) -> None:
     """Quiet, and JSON without a terminal, mean silence."""

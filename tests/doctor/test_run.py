@@ -44,6 +44,22 @@ def test_the_json_form_fits_its_schema() -> None:
             validator.validate(document | {"failed": "perhaps"})
 
 
+def test_findings_are_told_as_they_come(tmp_path: Path) -> None:
+    """Those of modules before the graph is captured, each once, and nothing that settings or a baseline hide."""
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, momentum=0.99))
+    events: list[str] = []
+    result = check(model, noise(4, 3, 6, 6), progress=events.append, tell=lambda f: events.append(f.code))
+    assert events.index("NS212") < events.index("capturing the graph") < events.index("NS101")
+    codes = [e for e in events if e in RULES]
+    assert sorted(codes) == sorted({*codes}) == sorted({f.code for f in result.findings})
+    (tmp_path / "known.json").write_text(baseline_text(result.findings))
+    told: list[str] = []
+    settings = Settings(baseline=tmp_path / "known.json")
+    check(model, noise(4, 3, 6, 6), settings=settings, tell=lambda f: told.append(f.code))
+    check(model, noise(4, 3, 6, 6), ignore=["NS1", "NS2"], tell=lambda f: told.append(f.code))
+    assert told == []
+
+
 def test_selection_baseline_and_places() -> None:
     """What is hidden is counted."""
     plain = check(_network(), noise(4, 3, 6, 6))

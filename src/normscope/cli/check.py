@@ -166,6 +166,7 @@ def run(
     from normscope.analysis import analyze
     from normscope.cli.analyze import checked_device
     from normscope.doctor import check as doctor
+    from normscope.report.findings import finding_line
 
     checked_device(request.device)
     precision = _dtype(request.dtype)
@@ -186,6 +187,7 @@ def run(
             device=request.device,
             seed=request.seed,
             progress=stages,
+            tell=lambda finding: stages.note(finding_line(finding)),
         )
 
     def capacity() -> Result:

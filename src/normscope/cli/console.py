@@ -156,6 +156,7 @@ class Stages:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._status: Any = None
+        self._notes: list[str] = []
 
     def __call__(self, text: str) -> None:
         """Say what is being done now."""
@@ -163,6 +164,10 @@ class Stages:
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
+
+    def note(self, text: str) -> None:
+        """Print a line that stays, as soon as the work has taken long; of quick work nothing is shown."""
+        self._notes.append(visible(text))
 
     def __enter__(self) -> Stages:
         if self._live or self._lines:
@@ -188,6 +193,8 @@ class Stages:
                 self._status = _status(self._text)
             elif self._status is not None:
                 self._status.update(self._text)
+            while self._notes and now - begun > PATIENCE:
+                print(self._notes.pop(0), file=sys.stderr, flush=True)
             step = _step(self._text)
             if self._lines and step and step != self._announced and now - self._began > PATIENCE:
                 print(f"normscope: {step} ...", file=sys.stderr, flush=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.subject import Subject
+from normscope.doctor.subject import ENOUGH, Subject
 
 if TYPE_CHECKING:
     from normscope.doctor.history import History
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NEEDS = {
     "program": "the model's graph",
     "data": "data (--data)",
+    "samples": f"at least {ENOUGH} samples of a network this large (--limit {ENOUGH})",
     "optimizer": "the optimizer (optimizer=..., --optimizer)",
     "batch size": "the training batch size (--batch-size, or a DataLoader)",
     "purpose": "the purpose (--purpose private, contrastive or gan)",
@@ -91,7 +92,7 @@ class Rule:
 
     def missing(self, subject: Subject) -> list[str]:
         """Return what the rule needs and the subject does not have, in words."""
-        return [NEEDS[need] for need in self.needs if not subject.has(need)]
+        return [NEEDS[n] for n in self.needs if not subject.has(n) and not (n == "samples" and not subject.has("data"))]
 
     def run(self, subject: Subject) -> list[Finding]:
         """Return what the rule finds."""

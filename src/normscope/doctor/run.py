@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,7 @@ def check(
     device: str | torch.device | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    tell: Callable[[Finding], None] | None = None,
     group: bool = True,
 ) -> CheckResult:
     """Look for what is wrong with the normalization of a network; nothing of it is changed.
@@ -115,6 +117,8 @@ def check(
         device: where the graph is run; by default where the model is.
         seed: of everything random.
         progress: called with a line of text at each step.
+        tell: called with every finding as soon as a rule made it, cheap rules first; the result also orders and
+            groups them, and leaves out those that another one explains.
         group: tell findings of one rule and severity as one, at the first of their places.
 
     Returns:
@@ -135,17 +139,43 @@ def check(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+    teller = _Teller(tell, settings, known)
     with untouched(model):
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
             purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress,
+            first=None if tell is None else lambda bare: teller.early(bare),
         )  # fmt: skip
-        found, ran, skipped = run_rules(subject, settings, say)
+        found, ran, skipped = run_rules(subject, settings, say, teller)
     told = one_per_cause(found)
     kept = [f for f in told if not settings.hides(f) and f.key not in known]
     title = name or type(model).__name__
     shown = order(grouped(order(kept)) if group else kept)
     return CheckResult(title, tuple(shown), ran, skipped, len(told) - len(kept), settings.fails(kept), purpose)
+
+
+class _Teller:
+    """Passes findings on as they come, each once, without those that settings or a baseline hide."""
+
+    def __init__(self, tell: Callable[[Finding], None] | None, settings: Settings, known: frozenset[Any]) -> None:
+        self._tell, self._settings, self._known = tell, settings, known
+        self._told: set[tuple[str, ...]] = set()
+
+    def __call__(self, finding: Finding) -> None:
+        """Pass a finding on."""
+        key = (*finding.key, finding.message)
+        if self._tell is None or key in self._told or self._settings.hides(finding) or finding.key in self._known:
+            return
+        self._told.add(key)
+        self._tell(finding)
+
+    def early(self, subject: Subject) -> None:
+        """Run the rules that need nothing but the modules, before the graph is captured."""
+        for code, rule in RULES.items():
+            if not rule.needs and self._settings.runs(code) and subject.purpose not in rule.not_for:
+                with contextlib.suppress(Exception):  # it runs again when everything is known, and says why it fails
+                    for finding in rule.run(subject):
+                        self(finding)
 
 
 def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
@@ -175,9 +205,9 @@ def _concerns(cause: Finding, other: Finding) -> bool:
 
 
 def run_rules(
-    subject: Subject, settings: Settings, say: Progress
+    subject: Subject, settings: Settings, say: Progress, tell: Callable[[Finding], None] = lambda finding: None
 ) -> tuple[list[Finding], tuple[str, ...], dict[str, str]]:
-    """Run the selected rules over a subject.
+    """Run the selected rules over a subject; each finding is told as it is made.
 
     Returns:
         The findings (a place called several times is told once per rule), the codes that ran, and those that could
@@ -201,6 +231,7 @@ def run_rules(
         ran.append(rule.code)
         for finding in new:
             found.setdefault((*finding.key, finding.message), finding)
+            tell(finding)
     return list(found.values()), tuple(sorted(ran)), skipped
 
 

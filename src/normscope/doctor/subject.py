@@ -44,6 +44,8 @@ PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
 EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
 #: Multiplications of all forward passes over the data, about; and samples that a probe holds.
 WORK, PROBED = 2e10, 128
+#: Samples that say something about running statistics.
+ENOUGH = 4
 #: Parameters from which on a model is captured on two samples.
 LARGE = 5_000_000
 
@@ -97,6 +99,7 @@ class Subject:
         found = {
             "program": self.program,
             "data": self.seen,
+            "samples": self.seen if self.seen is None or self.seen.samples >= ENOUGH else None,
             "optimizer": self.optimizer,
             "batch size": self.batch_size,
             "purpose": self.purpose or None,
@@ -238,6 +241,7 @@ def examine(
     device: str | torch.device | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    first: Callable[[Subject], None] | None = None,
 ) -> Subject:
     """Look at a model once, as far as that is possible.
 
@@ -254,6 +258,7 @@ def examine(
         device: where the graph is run.
         seed: of everything random.
         progress: called with a line of text at each step.
+        first: called with what is known before the graph is captured: modules, optimizer, purpose.
 
     Returns:
         The subject; where the model cannot be captured, ``failure`` says why and only its modules are there.
@@ -274,6 +279,8 @@ def examine(
     earlier = None if before is None else opened(before)[0]
     subject = Subject(inner, optimizer=optimizer, dtype=dtype, purpose=purpose, before=earlier, parallel=parallel)
     subject.batch_size, subject.samples = _batches_of(data, batch_size)
+    if first is not None:
+        first(subject)
     try:
         check_model(inner)
     except NonFiniteError as error:

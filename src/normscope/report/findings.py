@@ -59,6 +59,16 @@ def not_checked(skipped: Mapping[str, str]) -> list[str]:
     return lines
 
 
+def finding_line(finding: Finding) -> str:
+    """Return one finding as one line, as it is told while others are still looked for.
+
+    >>> finding_line(Finding("NS101", Severity.WARNING, "conv", "a bias has no effect; bias=False saves it"))
+    'NS101 warning conv: a bias has no effect'
+    """
+    said = " ".join(finding.message.split()).partition("; ")[0]
+    return f"{finding.code} {finding.severity.value} {finding.place or 'model'}: {said}"
+
+
 def finding_text(finding: Finding) -> str:
     """Return one finding as a paragraph.
 

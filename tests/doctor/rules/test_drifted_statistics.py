@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from checking import found, initialized, noise
+from normscope import check
 from normscope.core.finding import Severity
 from normscope.doctor.rules.drifted_statistics import drift
 
@@ -29,6 +30,24 @@ def test_other_data_is_told_and_the_same_is_not() -> None:
     for other in (x * 255, x + 5, x * 0.01):
         (one,) = found("NS203", model, other)
         assert (one.place, one.severity) == ("1", Severity.WARNING)
+
+
+def test_a_few_images_are_enough_for_what_is_far_off() -> None:
+    """As of a network so large that no more are looked at; fewer than four are said to be too few."""
+    model = initialized(nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8, momentum=None), nn.ReLU()))
+    x = noise(64, 3, 10, 10)
+    model.train()
+    with torch.no_grad():
+        model(x)
+    model.eval()
+    for seed in range(1, 9):
+        assert found("NS203", model, noise(4, 3, 10, 10, seed=seed), limit=4) == []
+    (one,) = found("NS203", model, 255 * x, limit=4)
+    assert one.place == "1"
+    few = check(model, x, limit=3)
+    assert "NS203" not in few.ran
+    assert few.skipped["NS203"] == "needs at least 4 samples of a network this large (--limit 4)"
+    assert check(model, input_shape=(3, 10, 10)).skipped["NS203"] == "needs data (--data)"
 
 
 def test_the_numbers_are_those_of_the_data() -> None:

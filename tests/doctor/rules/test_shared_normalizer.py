@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -55,3 +56,23 @@ def test_a_function_has_nothing_to_share() -> None:
     model = Lambda(lambda s, x: normalize(s.q(x), dim=-1) * normalize(s.k(x), dim=-1), q=nn.Linear(6, 6),
                    k=nn.Linear(6, 6))  # fmt: skip
     assert found("NS213", nn.Sequential(model), noise(4, 6)) == []
+
+
+class QKNorm(nn.Module):
+    """Attention called after what it does to queries and keys, each with a scale of its own."""
+
+    def __init__(self, *, shared: bool) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.q_scale, self.k_scale = nn.Parameter(torch.ones(6)), nn.Parameter(torch.ones(6))
+        self.shared = shared
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize both."""
+        q = normalize(self.q(x), dim=-1) * self.q_scale
+        return q * (normalize(self.k(x), dim=-1) * (self.q_scale if self.shared else self.k_scale))
+
+
+def test_a_block_that_normalizes_at_two_places() -> None:
+    """By its name a normalizer, with layers of its own: two scales are two normalizers."""
+    assert found("NS213", nn.Sequential(QKNorm(shared=False)), noise(4, 6)) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from checking import found, noise
@@ -29,3 +30,14 @@ def test_the_effective_scale_counts() -> None:
             norm=norm,
         )
         assert len(found("NS604", model, noise(8, 32))) == told
+
+
+def test_all_scales_are_two() -> None:
+    """As 1 + w with w = 1; one that differs was trained."""
+    model = nn.Sequential(nn.Linear(32, 32), nn.RMSNorm(32))
+    nn.init.constant_(model[1].weight, 2.0)
+    (one,) = found("NS604", model, noise(8, 32))
+    assert "1 + w" in one.message
+    with torch.no_grad():
+        model[1].weight[3] = 1.9
+    assert found("NS604", model, noise(8, 32)) == []

@@ -69,3 +69,31 @@ def test_steps_of_a_recurrent_network() -> None:
     model = Lambda(lambda s, x: s.norm(s.rnn(x)[0]), rnn=nn.LSTM(3, 6, batch_first=True), norm=nn.BatchNorm1d(5))
     (one,) = found("NS211", model, noise(8, 5, 3))
     assert one.place == "norm"
+
+
+def test_a_vector_norm_over_tokens() -> None:
+    """F.normalize without dim on (samples, tokens, features); attention over channels does so on purpose."""
+    for axis, told in ((1, 1), (-1, 0)):
+        model = Lambda(lambda s, x, a=axis: nn.functional.normalize(s.fc(x), dim=a), fc=nn.Linear(6, 6))
+        assert len(found("NS211", nn.Sequential(model), noise(4, 5, 6))) == told
+    channels = Lambda(lambda s, x: nn.functional.normalize(s.fc(x).view(*x.shape[:2], 2, 3), dim=1), fc=nn.Linear(6, 6))
+    assert found("NS211", nn.Sequential(channels), noise(4, 5, 6)) == []
+
+
+class _Forced(nn.Module):
+    """A convolution with weights of length one along some axes."""
+
+    def __init__(self, axes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.weight, self.axes = nn.Parameter(torch.randn(4, 3, 3, 3)), axes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Convolve."""
+        norm = torch.linalg.vector_norm(self.weight, dim=self.axes, keepdim=True)
+        return nn.functional.conv2d(x, self.weight / (norm + 1e-4))
+
+
+def test_weights_divided_along_the_kernel() -> None:
+    """The kernel's width or both its sides; whole filters are what is meant."""
+    for axes, told in (((-1,), 1), ((2, 3), 1), ((1, 2, 3), 0)):
+        assert len(found("NS211", nn.Sequential(_Forced(axes), nn.ReLU()), noise(2, 3, 6, 6))) == told

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import listed_channels
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
 #: for a single one; and how many standard errors of the sample are allowed on top.
 SHIFT, FACTOR, ALONE, ERRORS = 0.5, 2.0, 16.0, 4.0
-#: Share of channels that are many; and the fewest samples that say anything.
+#: Share of channels that are many; and the fewest samples that say anything, unless each holds a whole image.
 MANY, FEWEST = 0.25, 16
 #: Probes of a run in a row that must agree.
 PROBES = 3
@@ -76,8 +76,6 @@ def drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: f
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every normalizer whose own statistics do not match, the ones before it aside."""
     samples = subject.probe.samples
-    if samples < FEWEST:
-        return
     modules = dict(subject.model.named_modules())
     sites = [s for s in subject.sites() if s.running is not None]
     for site in sites:
@@ -86,6 +84,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue
         if place_of(site) in modules and is_new(modules[place_of(site)]):
             continue  # another rule's matter
+        if samples < FEWEST and not isinstance(modules.get(place_of(site)), nn.BatchNorm2d | nn.BatchNorm3d):
+            continue
         if subject.calls[subject.first_path(place_of(site))] > 1:
             continue  # statistics of several places fit none of them
         far = drift(*found, site.running, site.eps, samples)
@@ -177,7 +177,7 @@ RULE = Rule(
     "    model(torch.randn(64, 8))\n"
     "model.eval()\n"
     "data = torch.randn(64, 8)",
-    needs=("program", "data"),
+    needs=("program", "data", "samples"),
     look=_look,
     over_time=_over_time,
     threads=("apache/mxnet/issues/12063", "fadel/pytorch_ema/issues/13", "sha2nkt/deco/issues/22"),

@@ -25,7 +25,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if times < 2:
             continue
         sites = [s for s in subject.sites() if subject.first_path(place_of(s)) == place]
-        if not _has_state(sites[0], modules.get(place)):
+        if not _has_state(sites, modules.get(place)):
             continue
         made = [_firsts(subject, producers(graph, s.node)) for s in sites]
         found, side = _strangers(made, by_role=True), "after"
@@ -49,9 +49,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
-def _has_state(site: Site, module: nn.Module | None) -> bool:
-    """Tell whether a normalizer has parameters or statistics of its own; a function has nothing to share."""
-    return site.gamma is not None or site.running is not None or (module is not None and is_normalizer(module))
+def _has_state(sites: list[Site], module: nn.Module | None) -> bool:
+    """Tell whether calls share parameters or statistics: a function has none, and a layer around it has its own."""
+    if module is not None and any(True for child in module.children() for _ in child.parameters()):
+        scales = [s.gamma for s in sites]  # a block that normalizes at several places
+        return scales[0] is not None and all(s is scales[0] for s in scales)
+    own = any(s.gamma is not None or s.running is not None for s in sites)
+    return own or (module is not None and is_normalizer(module))
 
 
 def _firsts(subject: Subject, paths: set[str]) -> set[str]:

@@ -11,6 +11,8 @@ from normscope.doctor.subject import Subject, place_of
 _KINDS = ("layer_norm", "rms_norm", "group_norm")
 #: Share of negative scales that is neither none nor all, a scale that is small, and fewest channels.
 MIXED, SMALL, FEWEST = 0.2, 0.02, 8
+#: What 1 + w is where w was set to one.
+DOUBLED = 2.0
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -18,6 +20,14 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for site in subject.sites():
         scale = subject.scale_of(site) if site.kind in _KINDS else None
         if scale is None or scale.numel() < FEWEST or not bool((scale != 0).any()):
+            continue
+        if bool((scale == DOUBLED).all()):
+            yield rule.finding(
+                place_of(site),
+                f"its scales are all {DOUBLED:g}: does it multiply by 1 + w, and was w set to one?",
+                {"mean": DOUBLED, "median": DOUBLED, "negative": 0.0},
+                fix="set w to zero where the normalizer multiplies by 1 + w",
+            )
             continue
         negative = float((scale < 0).double().mean())
         usual, mean, spread = float(scale.abs().median()), float(scale.mean()), float(scale.std())
@@ -39,18 +49,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS604",
     name="small-scale",
-    title="scales near zero",
+    title="scales near zero, or doubled",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
     why="Trained scales of LayerNorm and RMSNorm are near one and of one sign. Some families of models store "
-    "deviations "
-    "from one and multiply by 1 + w; read without the one, every normalizer nearly closes.",
+    "deviations from one and multiply by 1 + w; read without the one, every normalizer nearly closes, and with w set "
+    "to one it doubles every signal.",
     effect="the model answers with garbage, without an error",
     fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
     example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",
     good="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 1.0, 0.05)",
     needs=("program",),
     look=_look,
-    threads=("pytorch/executorch/pull/19901", "llmmanorg/llmman/pull/151"),
+    threads=("pytorch/executorch/pull/19901", "llmmanorg/llmman/pull/151", "huggingface/transformers/pull/40796"),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
@@ -9,11 +10,15 @@ from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 
+#: Names of scales.
+_SCALE = re.compile(r"scale|gamma|gain")
+
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers of modules that run, which do not run themselves."""
     if subject.captured is None:
         return
+    yield from _forgotten(rule, subject)
     graph = subject.captured.graph
     owners = {n.owner for n in graph}
     targets = {n.target for n in graph if n.target}
@@ -36,6 +41,27 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 f"{type(module).__name__} is built and never called: its {sum(p.numel() for p in own)} parameters have "
                 "no effect",
                 {"parameters": sum(p.numel() for p in own)},
+            )
+
+
+def _forgotten(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the modules with a normalizer written out, whose own scales no operation reads."""
+    if subject.captured is None:
+        return
+    targets = {n.target for n in subject.captured.graph if n.target}
+    modules = dict(subject.model.named_modules())
+    for path in dict.fromkeys(site.owner for site in subject.sites() if site.written_out and site.owner in modules):
+        lost = [
+            key
+            for key, p in modules[path].named_parameters(recurse=False)
+            if _SCALE.search(key) and p.numel() > 1 and f"{path}.{key}".lstrip(".") not in targets
+        ]
+        if lost:
+            yield rule.finding(
+                path,
+                f"it normalizes, and its own {' and '.join(lost)} {'is' if len(lost) == 1 else 'are'} never used",
+                {"parameters": sum(getattr(modules[path], key).numel() for key in lost)},
+                fix="multiply by it after the normalization, or remove it",
             )
 
 
@@ -62,5 +88,5 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))",
     needs=("program",),
     look=_look,
-    threads=("lucidrains/PaLM-rlhf-pytorch/issues/46",),
+    threads=("lucidrains/PaLM-rlhf-pytorch/issues/46", "lucidrains/x-transformers/issues/352"),
 )

@@ -25,10 +25,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers whose groups do not fit the axis along which the layer before makes features."""
     if subject.captured is None:
         return
+    yield from _along_kernels(rule, subject)
     for site in subject.sites():
         features = subject.features.get(site.source)
         if site.kind == "group_norm":
             yield from _cut_heads(rule, subject, site)
+        if site.kind == "l2_norm" and features == {2}:
+            yield from _over_tokens(rule, site)
         if not features or len(site.shape) < 3 or (site.written_out and not _called_layer_norm(subject, site)):
             continue
         text = _layer_norm(site, features) if site.written_out else _KINDS.get(site.kind, _nothing)(site, features)
@@ -84,6 +87,42 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
 _KINDS = {"batch_norm": _batch_norm, "layer_norm": _layer_norm, "rms_norm": _layer_norm}
 
 
+def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
+    """Yield a vector norm over axis 1 of (samples, tokens, features), which F.normalize takes where none is given."""
+    spread = site.spread
+    if spread is not None and len(site.shape) == len(spread.view) == 3 and tuple(spread.axes) == (1,):
+        yield rule.finding(
+            place_of(site),
+            f"each feature is divided by its norm over {_axis(1, site.shape)}, and the features lie on "
+            f"{_axis(2, site.shape)}: tokens have no length of one, and see each other",
+            {"features": "2"},
+            fix="F.normalize(x, dim=-1): without dim it normalizes over axis 1",
+        )
+
+
+def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield weights of convolutions that are divided by norms along the kernel alone, not by those of filters."""
+    captured = subject.captured
+    for site in subject.weight_sites():
+        if captured is None or site.kind != "weight_norm" or len(site.shape) < 3:
+            continue
+        above = reach([site.node], reads(captured.graph))
+        for node in captured.graph:
+            if node.name not in above or name_of(node) not in ("linalg_vector_norm", "norm"):
+                continue
+            axes = next((a for a in node.args if isinstance(a, list | tuple)), ())
+            along = {int(a) % len(site.shape) for a in axes if isinstance(a, int)}
+            if along and min(along) >= 2:
+                yield rule.finding(
+                    place_of(site),
+                    f"weights of shape {site.shape} are divided by their norms along {_axis(max(along), site.shape)}, "
+                    "the kernel's, not by the norm of each filter",
+                    {"axes": ", ".join(map(str, sorted(along)))},
+                    fix="normalize weight.flatten(1) along its last axis, and bring it back to its shape",
+                )
+                break
+
+
 def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
     """Yield a GroupNorm after attention whose groups hold parts of heads."""
     captured = subject.captured
@@ -130,6 +169,8 @@ RULE = Rule(
         "xieyulai/LSTM-for-Human-Activity-Recognition-using-2D-Pose_Pytorch/issues/2",
         "Zeta36/chess-alpha-zero/pull/90",
         "fkodom/yet-another-retnet/pull/11",
+        "gabeur/mmt/issues/1",
+        "lucidrains/denoising-diffusion-pytorch/issues/293",
     ),
     explains=("NS101",),
 )

@@ -1,0 +1,47 @@
+"""NS218: InstanceNorm that uses running statistics in evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+
+_KINDS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every InstanceNorm that tracks statistics."""
+    for path, module in subject.model.named_modules():
+        if isinstance(module, _KINDS) and module.track_running_stats and module.running_mean is not None:
+            yield rule.finding(
+                path,
+                f"{type(module).__name__} tracks running statistics: in evaluation it uses them for every sample, and "
+                "no longer normalizes each by itself",
+                {"channels": module.num_features},
+            )
+
+
+RULE = Rule(
+    code="NS218",
+    name="instance-statistics",
+    title="InstanceNorm that does not normalize in evaluation",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="With track_running_stats=True InstanceNorm normalizes each sample by itself in train mode and by averages "
+    "over all training samples in evaluation, as BatchNorm does. Contrast and brightness of a sample, which training "
+    "never showed to the next layers, come through.",
+    effect="pictures or scores in evaluation are much worse than in training, on the same data",
+    fix="track_running_stats=False, which is the default",
+    example="model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, track_running_stats=True), nn.ReLU())\n"
+    "options = {'input_shape': (3, 8, 8)}",
+    good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.InstanceNorm2d(8), nn.ReLU())\n"
+    "options = {'input_shape': (3, 8, 8)}",
+    needs=(),
+    look=_look,
+    threads=("junyanz/pytorch-CycleGAN-and-pix2pix/issues/395", "yunjey/stargan/issues/140"),
+)
