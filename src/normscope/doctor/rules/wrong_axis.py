@@ -30,7 +30,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         features = subject.features.get(site.source)
         if site.kind == "group_norm":
             yield from _cut_heads(rule, subject, site)
-        if site.kind == "l2_norm" and features == {2}:
+        if site.kind == "l2_norm" and features == frozenset({2}):
             yield from _over_tokens(rule, site)
         if not features or len(site.shape) < 3 or (site.written_out and not _called_layer_norm(subject, site)):
             continue
