@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torch.func import functional_call
 
 from normscope.core.errors import InputError
@@ -53,3 +54,22 @@ def test_targets_that_are_class_numbers() -> None:
     assert torch.equal(square_targets(numbers, 1), numbers.double())
     with pytest.raises(InputError, match=r"class numbers from 0 to 2, got 0 to 3\."):
         square_targets(torch.tensor([3, 0]), 3)
+
+
+def test_the_hessian_of_torchs_weight_norm_is_that_of_its_formula() -> None:
+    """Torch's own kernel has another second derivative, which is wrong; the formula with autograd is the truth."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = torch.nn.utils.parametrizations.weight_norm(nn.Linear(3, 4, bias=False))
+        model = nn.Sequential(layer, nn.Tanh(), nn.Linear(4, 1)).double()
+        x, y = torch.randn(5, 3).double(), torch.randn(5, 1).double()
+
+    def loss(g: torch.Tensor, v: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return square_loss(torch.tanh(x @ (g * v / v.norm(dim=1, keepdim=True)).T) @ w.T + b, y)
+
+    values = [p.detach() for p in model.parameters()]
+    blocks = torch.autograd.functional.hessian(loss, tuple(values))
+    dense = torch.cat(
+        [torch.cat([b.reshape(v.numel(), -1) for b in row], 1) for row, v in zip(blocks, values, strict=True)]
+    )
+    assert loss_hessian_norm(model, x, y) == pytest.approx(float(torch.linalg.matrix_norm(dense, 2)), rel=1e-10)

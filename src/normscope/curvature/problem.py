@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError, NonFiniteError, listed
-from normscope.curvature.backends import twice_differentiable
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, iterate
 from normscope.graph.objective import LossFunction, Outputs, prediction, probe_loss
+from normscope.graph.second_derivatives import twice_differentiable
 from normscope.graph.statefulness import evaluating
 
 
@@ -209,7 +209,7 @@ class Problem:
 
     def parts(self, vector: Tensor) -> list[Tensor]:
         """Return the parts of a vector, or of several in rows, in the shapes of the parameters."""
-        return [vector[..., block.place].reshape(*vector.shape[:-1], *block.shape) for block in self.blocks]
+        return [vector[..., block.place].reshape((*vector.shape[:-1], *block.shape)) for block in self.blocks]
 
     def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None) -> Tensor:
         """Return one tensor per block as one vector; a missing one is zero.

@@ -14,6 +14,7 @@ from torch import Tensor
 from normscope.core.errors import CaptureError
 from normscope.graph.ir import SOURCES, Graph, Named, Node, Ref
 from normscope.graph.schemas import normalizer_in_training
+from normscope.graph.second_derivatives import hard_sigmoid, weight_normed
 
 _PYTHON: dict[str, Callable[..., Any]] = {
     "sym_max": max,
@@ -52,12 +53,6 @@ def _grouped(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
     return torch.cat([*(input[start:end] @ matrix for start, end, matrix in pieces), input[ends[-1] :] @ weight[0] * 0])
 
 
-def _weight_normed(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
-    """Return ``g v/||v||``, which torch's own cannot differentiate forward."""
-    axes = [a for a in range(v.ndim) if a != dim % v.ndim] if dim != -1 else list(range(v.ndim))
-    return v * (g / torch.linalg.vector_norm(v, dim=axes, keepdim=True))
-
-
 #: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
 _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
@@ -65,10 +60,10 @@ _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.copy.default": _copied,
     "aten.embedding.default": _embedded,
     "aten.gather.default": _gathered,
-    "aten._weight_norm.default": _weight_normed,
+    "aten._weight_norm.default": weight_normed,
     "transformers.grouped_mm_fallback.default": _grouped,
     # Torch's own has no second derivative, which products with a Jacobian need.
-    "aten.hardsigmoid.default": lambda x: (x + 3).clamp(0, 6) / 6,
+    "aten.hardsigmoid.default": hard_sigmoid,
 }
 
 

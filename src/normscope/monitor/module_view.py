@@ -15,10 +15,10 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from normscope.core.errors import CaptureError
-from normscope.curvature.backends import twice_differentiable
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.objective import LossFunction, probe_loss
+from normscope.graph.second_derivatives import twice_differentiable
 from normscope.monitor.view import (
     Layer,
     Look,

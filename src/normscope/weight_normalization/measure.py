@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT
+from normscope.graph.second_derivatives import twice_differentiable
 from normscope.weight_normalization.chain import Chain
 
 #: Below this many parameters matrices are formed and decomposed.
@@ -164,7 +165,9 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
     """
     leaves = {name: p.detach().clone().requires_grad_() for name, p in model.named_parameters() if p.requires_grad}
     values = list(leaves.values())
-    first = torch.autograd.grad(scalar(leaves), values, create_graph=True, allow_unused=True, materialize_grads=True)
+    with twice_differentiable(model):
+        loss = scalar(leaves)
+    first = torch.autograd.grad(loss, values, create_graph=True, allow_unused=True, materialize_grads=True)
     flat = torch.cat([g.reshape(-1) for g in first])
     size = flat.numel()
 

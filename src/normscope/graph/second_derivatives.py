@@ -1,14 +1,15 @@
-"""Kernels that can be differentiated twice: attention, recurrent layers and checkpointed blocks."""
+"""Operations that can be differentiated twice: attention, recurrent layers, checkpointed blocks, weight norm."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
 
@@ -20,7 +21,8 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     Attention uses the plain formula: the fused kernels have no double backward. Recurrent layers do without oneDNN and
     cuDNN, and transformer encoder layers without their fused inference path. Checkpointed blocks keep activations: one
     kind of checkpointing refuses ``torch.autograd.grad``, and the other would compute them again outside
-    ``functional_call``, with other parameters.
+    ``functional_call``, with other parameters. Weight norm is written out: torch's own takes the norms for constants in
+    its second derivative, which is wrong. So is hardsigmoid, which has none.
 
     Args:
         model: the model that will be run.
@@ -34,6 +36,8 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
         stack.enter_context(sdpa_kernel(SDPBackend.MATH))
         stack.enter_context(mock.patch.object(checkpoint, "CheckpointFunction", _Unchecked))
         stack.enter_context(mock.patch.object(checkpoint, "_checkpoint_without_reentrant_generator", _kept))
+        for home, name, plain in _WRITTEN_OUT:
+            stack.enter_context(mock.patch.object(home, name, plain))
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         if any(isinstance(module, nn.RNNBase) for module in model.modules()):
@@ -42,6 +46,33 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
             stack.enter_context(torch.backends.cudnn.flags(enabled=False))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+def weight_normed(v: Tensor, g: Tensor, dim: int = 0) -> Tensor:
+    """Return ``g v/||v||``, the norm over all axes but one; over all of them if ``dim`` is -1.
+
+    >>> weight_normed(torch.tensor([[3.0, 4.0]]), torch.tensor([[10.0]])).tolist()
+    [[6.0, 8.0]]
+    """
+    axes = [a for a in range(v.ndim) if a != dim % v.ndim] if dim != -1 else list(range(v.ndim))
+    return v * (g / torch.linalg.vector_norm(v, dim=axes, keepdim=True))
+
+
+def hard_sigmoid(x: Tensor) -> Tensor:
+    """Return ``clamp(x + 3, 0, 6) / 6``.
+
+    >>> hard_sigmoid(torch.tensor([-9.0, 0.0, 9.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return (x + 3).clamp(0, 6) / 6
+
+
+#: Functions of torch that are written out instead, by the module that holds them.
+_WRITTEN_OUT: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = (
+    (torch, "_weight_norm", weight_normed),
+    (importlib.import_module("torch.nn.utils.weight_norm"), "_weight_norm", weight_normed),
+    (torch._C._nn, "hardsigmoid", hard_sigmoid),
+)
 
 
 class _Unchecked:

@@ -1,4 +1,4 @@
-"""Attention, recurrent layers and checkpointed blocks have second derivatives."""
+"""Attention, recurrent layers, checkpointed blocks and weight norm have second derivatives, and the right ones."""
 
 from __future__ import annotations
 
@@ -77,3 +77,33 @@ def test_an_lstm_has_a_hessian() -> None:
     data = (torch.randn(5, 6, 3, generator=generator), torch.tensor([0, 1, 0, 1, 1]))
     with Problem(Reader(), data, dtype=torch.float64) as problem:
         torch.testing.assert_close(Products(problem).dense(), dense_hessian(problem))
+
+
+@pytest.mark.parametrize("hook", [False, True])
+@pytest.mark.parametrize("dim", [0, 1, None])
+def test_weight_norm_has_the_hessian_of_its_formula(hook: bool, dim: int | None) -> None:
+    """Torch's own kernel takes the norms for constants the second time: its products are not even symmetric."""
+    norm = torch.nn.utils.weight_norm if hook else torch.nn.utils.parametrizations.weight_norm
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = nn.Sequential(norm(nn.Linear(3, 4), dim=dim), nn.Tanh(), nn.Linear(4, 2)).double()
+        x, y = torch.randn(5, 3).double(), torch.tensor([0, 1, 0, 1, 1])
+    with Problem(model, (x, y)) as problem:
+        step = 1e-5
+        products = Products(problem)
+        columns = torch.stack([products(row) for row in torch.eye(problem.dimension, dtype=torch.float64)])
+        point = problem.point()
+        slopes = [
+            (problem.gradient(point + step * row)[1] - problem.gradient(point - step * row)[1]) / (2 * step)
+            for row in torch.eye(problem.dimension, dtype=torch.float64)
+        ]
+    torch.testing.assert_close(columns, columns.T, rtol=0, atol=1e-12)
+    torch.testing.assert_close(columns, torch.stack(slopes), rtol=0, atol=1e-8)
+
+
+def test_hard_sigmoid_has_a_second_derivative() -> None:
+    """Torch's own has none; as in the gates of MobileNet v3."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Hardsigmoid(), nn.Linear(4, 2)).double()
+    with Problem(model, (torch.ones(2, 3).double(), torch.tensor([0, 1]))) as problem:
+        found = Products(problem)(torch.ones(problem.dimension, dtype=torch.float64))
+    assert bool(found.isfinite().all())
