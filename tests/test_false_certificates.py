@@ -395,6 +395,51 @@ def test_a_branch_on_the_number_of_samples_is_told() -> None:
     assert any("branches on the number of samples: the graph holds for batches up to 32" in m for m in result.messages)
 
 
+#: Networks on a batch of 8 that do something else at other sizes of the batch, and what the domain then says.
+AT_SOME_SIZES: dict[str, tuple[Form, str]] = {
+    "one size": (lambda m, x: 10.0 * x if x.shape[0] == 5 else x, "batches where the batch size != 5"),
+    "two sizes": (
+        lambda m, x: 10.0 * x if x.shape[0] in (9, 11) else x,
+        "the batch size != 9 and the batch size != 11",
+    ),
+    "multiples": (lambda m, x: 10.0 * x if x.shape[0] % 3 == 0 else x, "(the batch size % 3) != 0"),
+    "by all entries": (lambda m, x: 10.0 * x if x.numel() == 28 else x, "!= 28"),
+    "large ones": (lambda m, x: 10.0 * x if x.shape[0] > 32 else x, "in batches of at most 32"),
+    "the size as a number of Python": (lambda m, x: 10.0 * x if int(x.shape[0]) == 7 else x, "in batches of 8"),
+    "one sample": (lambda m, x: 10.0 * x if x.shape[0] == 1 else x, "in batches of 8"),
+    "a table of sizes": (lambda m, x: x * {7: 10.0}.get(x.shape[0], 1.0), "in batches of 8"),
+}
+
+
+@pytest.mark.parametrize("name", AT_SOME_SIZES)
+def test_a_branch_on_the_number_of_samples_is_part_of_the_domain(name: str) -> None:
+    """What is certified is not said of all inputs."""
+    form, where = AT_SOME_SIZES[name]
+    result = normscope.analyze(Function(name, form).eval(), Draw(6).tensor(8, 4), points=1, ascent=0, time=0)
+    upper = result.end_to_end["global"]
+    assert upper is not None
+    assert where in upper.domain
+
+
+#: Networks that read how autograd records them.
+RECORDED: dict[str, Form] = {
+    "gradients are recorded": lambda m, x: 10.0 * x if torch.is_grad_enabled() else x,
+    "gradients are not recorded": lambda m, x: x if torch.is_grad_enabled() else 10.0 * x,
+    "inference mode": lambda m, x: 10.0 * x if torch.is_inference_mode_enabled() else x,
+    "a tensor of inference mode": lambda m, x: 10.0 * x if (x + 1).is_inference() else x,
+    "a result that requires a gradient": lambda m, x: 10.0 * x if (x * m.scale).requires_grad else x,
+}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_what_depends_on_the_mode_of_autograd_is_refused(name: str) -> None:
+    """It is no function of its input."""
+    model = Function(name, RECORDED[name]).eval()
+    model.scale = nn.Parameter(torch.ones(()))
+    with pytest.raises(CaptureError, match="where gradients are recorded, or in inference mode"):
+        normscope.analyze(model, Draw(6).tensor(8, 4), points=1, ascent=0, time=0)
+
+
 def _fake(x: Tensor) -> bool:
     """Tell whether a tensor has no numbers in it."""
     return isinstance(x, FakeTensor)

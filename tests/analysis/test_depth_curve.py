@@ -150,6 +150,21 @@ def test_a_bound_that_is_infinite_is_so_from_there_on() -> None:
     assert curve[2:] == (math.inf, math.inf)
 
 
+def test_of_many_places_in_one_linear_part_some_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each measured one is the norm of the product up to there; the others are left out, and the ends stay."""
+    model = nn.Sequential(*(nn.Linear(3, 3, bias=False) for _ in range(60))).double()
+    monkeypatch.setattr("normscope.analysis.depth_curve.MEASURED", 300)
+    curve = analyze(model, torch.randn(4, 3, dtype=torch.float64), time=0).depth.curves["global"]
+    product, measured = torch.eye(3, dtype=torch.float64), 0
+    for layer, log in zip(model, curve.log10[1:-1], strict=True):
+        product = layer.weight.detach() @ product
+        if log is not None:
+            assert log == pytest.approx(math.log10(float(torch.linalg.matrix_norm(product, 2))), abs=1e-6)
+            measured += 1
+    assert 34 < measured < 50
+    assert curve.log10[-1] is not None
+
+
 def test_without_data_and_without_dependence() -> None:
     """No floor curve without data; no curves at all where nothing depends on the input."""
 

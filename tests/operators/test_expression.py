@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from collections.abc import Callable
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from networks import Lambda, jacobian, points, program_of, seeded
 from normscope.operators.expression import (
     KINDS,
+    AtomSet,
     Expr,
     LinearOp,
     atom_expr,
@@ -46,6 +48,26 @@ def test_expressions_know_their_atoms_and_order() -> None:
     assert x.id < y.id < z.id
     assert (x.numel, atom_expr("s", ()).numel) == (6, 1)
     assert constant_expr(torch.ones(3)).atoms == frozenset()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_set_of_atoms_is_a_set(seed: int) -> None:
+    """Against sets of Python, far from zero and near it."""
+    draw = random.Random(seed)
+    a, b, c = ({draw.randrange(start, start + 90) for _ in range(draw.randrange(9))} for start in (0, 40, 5_000))
+    for x, y in itertools.product((a, b, c, set()), repeat=2):
+        ours, theirs = AtomSet(x), AtomSet(y)
+        assert (list(ours), len(ours), bool(ours)) == (sorted(x), len(x), bool(x))
+        assert (set(ours | theirs), set(ours & theirs), set(y & ours)) == (x | y, x & y, x & y)
+        assert (ours == theirs, ours <= theirs, ours <= y, ours.isdisjoint(theirs), ours.isdisjoint(y)) == (
+            x == y,
+            x <= y,
+            x <= y,
+            x.isdisjoint(y),
+            x.isdisjoint(y),
+        )
+        assert [i in ours for i in range(-1, 140)] == [i in x for i in range(-1, 140)]
+        assert ours != theirs or hash(ours) == hash(theirs)
 
 
 def test_evaluate_is_the_linear_part_and_offset_the_constant() -> None:

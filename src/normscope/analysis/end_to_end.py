@@ -15,6 +15,7 @@ from normscope.analysis.fixed_inputs import fixed_inputs
 from normscope.core.errors import InputError, attempt
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
+from normscope.graph.export import CONDITION_NOTE, LIMIT_NOTE
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.recorder import BRANCH_NOTE
 from normscope.lipschitz.chains.join import Chains
@@ -153,8 +154,8 @@ def _without_chains(work: Work, whole: str, mode: str | None, chains: Chains | N
 def everywhere_of(work: Work) -> str:
     """Return the widest domain a program speaks of.
 
-    All inputs, unless it was recorded along one path, the batch is part of the input, the data has samples of other
-    shapes too, or something (a mask) is held fixed.
+    All inputs, unless it was recorded along one path, the batch is part of the input, the model does something else
+    at other sizes of the batch, the data has samples of other shapes too, or something (a mask) is held fixed.
     """
     name = "inputs that take the recorded branches" if BRANCH_NOTE in work.captured.graph.notes else ALL_INPUTS
     example = work.captured.example
@@ -162,6 +163,10 @@ def everywhere_of(work: Work) -> str:
         name = _restricted(name, f"in stacked batches of {work.stacked}")
     elif work.captured.graph.batch not in ("dynamic", "1", "0"):
         name = _restricted(name, f"in batches of {work.captured.graph.batch}")
+    for note in work.captured.graph.notes:
+        for start, words in ((LIMIT_NOTE, "in batches of at most"), (CONDITION_NOTE, "in batches where")):
+            if note.startswith(start):
+                name = _restricted(name, words + note.removeprefix(start))
     if work.left_out.other_shapes:
         name = _restricted(name, f"of shape {shapes_of(example)}")
     condition = work.fixed_inputs.condition(where_fixed(work))

@@ -21,7 +21,7 @@ from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
-from normscope.graph.statefulness import RepeatedRuns, evaluating, refuse_quantized
+from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
 
 ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
 _PREFIX = "model"
@@ -247,17 +247,20 @@ def _verify(
     *,
     dynamic: bool,
 ) -> None:
-    """Check that the graph gives what the model gives (``known``, if it ran before), at other batch sizes too."""
-    tried = [given]
+    """Check that the graph gives what the model gives (``known``, if it ran before), at other batch sizes too.
+
+    Also where gradients are recorded and in inference mode: a forward may read either.
+    """
+    tried = [(given, MODES[0])]
     if dynamic:
-        tried.append(_first(given))
         size = next(t.shape[0] for t in given if t.ndim)
         if any(n.target and n.shape is not None and n.shape[:1] == (size,) for n in graph):
             # A table may have been made for this batch, and one sample is added to each of its rows: two show it.
             some = [0, 1] if size != 2 else [0, 1, 0]
-            tried.append([t[some] if t.ndim else t for t in given])
-    for inputs in tried:
-        theirs = known if known is not None and inputs is given else runs.run(inputs)
+            tried.append(([t[some] if t.ndim else t for t in given], MODES[0]))
+    tried += [(_first(given) if dynamic else given, mode) for mode in MODES[1:]]
+    for inputs, mode in tried:
+        theirs = known if known is not None and mode is MODES[0] and inputs is given else runs.run(inputs, mode=mode)
         if not _alike(run(graph, tensors, inputs), theirs):
             raise CaptureError("the captured graph does not reproduce the model")
 
@@ -282,14 +285,26 @@ def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor
 
     A forward may do something else while it is exported, and the same at the example.
     """
-    for inputs in unrelated(given):
+    numbers = sum(t[0].numel() if t.ndim and len(t) else 1 for t in given)
+    if graph.batch == "dynamic" and numbers * PROBES <= AT_ONCE:
+        many = [t[torch.arange(PROBES) % len(t)] if t.ndim else t for t in given]
+        if _agreement(runs, graph, tensors, many) is True:
+            return True
+    return _agreement(runs, graph, tensors, given) is not False
+
+
+def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], example: Sequence[Tensor]) -> bool | None:
+    """Tell whether graph and model agree on inputs unlike an example; nothing if the model runs on none of them."""
+    agreed = None
+    for inputs in unrelated(example):
         try:
             theirs = runs.run(inputs)
         except Exception:  # these inputs are ours: a model need not run on them
             continue
         if not _alike(run(graph, tensors, _copies(inputs)), theirs):
             return False
-    return True
+        agreed = True
+    return agreed
 
 
 def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
@@ -388,6 +403,10 @@ STRETCHES = (-1.0, 1e-3, 8.0, 50.0, -1e3, 1e5)
 LEVELS = (0.0, 1.0, -3.0)
 #: What one entry is raised by, in the same units.
 SPIKES = (2.0, -30.0, 1e3)
+
+
+#: Probes below, and the most numbers in all of them if they are run as one batch.
+PROBES, AT_ONCE = 17, 2**20
 
 
 def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]]:

@@ -6,6 +6,7 @@ import contextlib
 import io
 import logging
 import operator
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -14,12 +15,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.core.errors import CaptureError
 from normscope.graph.ir import Graph, Named, Node, Ref
 
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Sizes of a batch from which on torch means any.
 UNLIMITED = 2**31
 LIMIT_NOTE = "the model branches on the number of samples: the graph holds for batches up to"
+CONDITION_NOTE = "the model branches on the number of samples: the graph holds where"
+#: The number of samples, in our words and in the conditions that torch writes down.
+BATCH_SIZE, _SIZE = "the batch size", re.compile(r"L\['\w+'\](?:\[\d+\])?\.size\(\)\[0\]")
 #: Operations that return their argument itself, or a view of it, if there is nothing to do.
 _MAY_BE_VIEWS = (
     "reshape", "contiguous", "to", "type_as", "flatten", "dropout", "feature_dropout", "alpha_dropout",
@@ -173,10 +178,16 @@ def _translate(program: Any, inputs: tuple[Any, ...], dynamic: bool) -> tuple[Gr
 
 
 def _limits(program: Any) -> tuple[str, ...]:
-    """Say up to which size of the batch an exported program holds, if the model does something else beyond it."""
+    """Say for which sizes of the batch an exported program holds, if the model does something else at others."""
+    conditions = [_SIZE.sub(BATCH_SIZE, code) for code in getattr(program, "_guards_code", ())]
+    if any(".size()" in code or re.fullmatch(rf"{BATCH_SIZE} == \d+", code) for code in conditions):
+        raise CaptureError("the model takes inputs of one size only")
     upper = [int(r.upper) for s, r in program.range_constraints.items() if str(s)[0] == "s" and r.upper.is_Integer]
     least = min(upper, default=sys.maxsize)
-    return () if least >= UNLIMITED else (f"{LIMIT_NOTE} {least}",)
+    plain = rf"{BATCH_SIZE} (<=? \d+|== {BATCH_SIZE})"
+    exact = " and ".join(dict.fromkeys(code for code in conditions if not re.fullmatch(plain, code)))
+    found = [] if least >= UNLIMITED else [f"{LIMIT_NOTE} {least}"]
+    return (*found, f"{CONDITION_NOTE} {exact}") if exact else tuple(found)
 
 
 def _lookup(program: Any, target: str) -> Tensor:

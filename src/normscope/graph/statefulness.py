@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,10 @@ from normscope.graph.guard import StateGuard, untouched
 
 #: Units in the last place of the largest entry by which two runs of one function may differ.
 _ROUNDINGS = 256.0
+#: The same for two modes of autograd: a module may have another kernel for each.
+_BETWEEN_MODES = 1e4
+#: The ways in which a model may be run; what it computes must not depend on them.
+MODES: tuple[Callable[[], Any], ...] = (torch.no_grad, torch.enable_grad, torch.inference_mode)
 
 
 def evaluating(model: nn.Module) -> nn.Module:
@@ -74,18 +78,23 @@ class RepeatedRuns:
         """Return a context after which the model is again as it was before."""
         return untouched(self.model, parameters=False)
 
-    def run(self, *several: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def run(self, *several: Sequence[Tensor], mode: Callable[[], Any] = torch.no_grad) -> tuple[Tensor, ...]:
         """Run the model from its first state, on one input after another, and return what the last gave.
+
+        Args:
+            several: the inputs.
+            mode: the context of autograd it is run in, one of :data:`MODES`.
 
         Raises:
             CaptureError: if it ran before, and now raises.
         """
         result: tuple[Tensor, ...] = ()
         try:
-            with self.state() as guard, torch.no_grad():
-                for inputs in several:
-                    result = self.flat(*(t.clone() for t in inputs))
-                result = tuple(t.clone() for t in result)  # the guard may write to a buffer that was returned
+            with self.state() as guard:
+                with mode():
+                    for inputs in several:
+                        result = self.flat(*(t.clone() for t in inputs))
+                result = tuple(t.detach().clone() for t in result)  # the guard may write to a buffer that was returned
         except (Exception, SystemExit) as error:
             if not self._ran or isinstance(error, NormscopeError):
                 raise
@@ -116,6 +125,12 @@ class RepeatedRuns:
             CaptureError: if it does not: then it is no function of its input.
         """
         first = self.run(example)
+        if not all(_agree(first, self.run(example, mode=mode), _BETWEEN_MODES) for mode in MODES[1:]):
+            raise CaptureError(
+                "a network must be a function of its input; this one returns something else where gradients are "
+                "recorded, or in inference mode. Take torch.is_grad_enabled() and torch.is_inference_mode_enabled() "
+                "out of forward()"
+            )
         if all(_agree(first, again) for again in (self.run(example), self._after(example, example))):
             other = [_another(t) for t in example]
             try:
@@ -159,15 +174,15 @@ def _another(t: Tensor) -> Tensor:
     return t.flip(-1) * 0.75 if t.is_floating_point() else t.flip(-1)
 
 
-def _agree(a: tuple[Tensor, ...], b: tuple[Tensor, ...]) -> bool:
+def _agree(a: tuple[Tensor, ...], b: tuple[Tensor, ...], roundings: float = _ROUNDINGS) -> bool:
     """Tell whether two outputs agree up to rounding."""
-    return len(a) == len(b) and all(_close(x, y) for x, y in zip(a, b, strict=True))
+    return len(a) == len(b) and all(_close(x, y, roundings) for x, y in zip(a, b, strict=True))
 
 
-def _close(x: Tensor, y: Tensor) -> bool:
+def _close(x: Tensor, y: Tensor, roundings: float) -> bool:
     """Tell whether two tensors agree up to rounding."""
     if x.shape != y.shape or x.dtype != y.dtype:
         return False
     scale = float(x.abs().nan_to_num(0, 0, 0).max()) if x.numel() else 0.0
-    slack = _ROUNDINGS * torch.finfo(x.dtype).eps * scale
+    slack = roundings * torch.finfo(x.dtype).eps * scale
     return bool(torch.isclose(x, y, rtol=0.0, atol=slack, equal_nan=True).all())

@@ -14,7 +14,7 @@ from normscope.core.value import log_sum
 from normscope.lipschitz import ranges
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.segments import SegmentNorms
-from normscope.operators.expression import Expr, LinearOp, linear, offset
+from normscope.operators.expression import AtomSet, Expr, LinearOp, linear, offset
 from normscope.operators.nonlinear import INF, Lip, Range, product
 from normscope.operators.program import Program
 
@@ -89,7 +89,7 @@ class Composition:
 
     def _jointly(self, parts: list[Expr]) -> list[list[Expr]]:
         """Group parts that are linear in one and the same atom, where together they are as easy to measure."""
-        by_atom: dict[frozenset[int], list[Expr]] = {}
+        by_atom: dict[AtomSet, list[Expr]] = {}
         groups = [[part] for part in parts if len(part.atoms) != 1]
         for part in parts:
             if len(part.atoms) == 1:
@@ -345,8 +345,8 @@ def _by_atom(inputs: tuple[Expr, ...]) -> list[list[Expr]]:
     for item in inputs:
         opened = item.inputs if item.op is not None and item.op.kind == "sum" and len(item.atoms) > 1 else ()
         # Opening a nested sum pays only if one of its operands shares an atom with another operand.
-        others = frozenset().union(*(i.atoms for i in inputs if i is not item))
-        flat.extend(opened if opened and item.atoms & others else (item,))
+        shared = opened and not all(item.atoms.isdisjoint(i.atoms) for i in inputs if i is not item)
+        flat.extend(opened if shared else (item,))
     groups: dict[object, list[Expr]] = {}
     for index, item in enumerate(flat):
         key: object = next(iter(item.atoms)) if len(item.atoms) == 1 else ("many", index)

@@ -30,6 +30,8 @@ LARGEST_GRAM = 1_536
 LARGEST_FORMED = 2**22
 #: Largest number of entries of any tensor in a chain whose matrices are multiplied out.
 LARGEST_FACTOR = 1_024
+#: Most entries of a matrix of one step of a chain that is kept for longer chains.
+LARGEST_KEPT = 2**12
 #: Largest side of a block of a map that acts index by index, and most entries of all blocks.
 LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
 #: Most entries of a weight that is copied to float64 as a whole.
@@ -71,6 +73,7 @@ class SegmentNorms:
         self._memo: dict[tuple[int, int], NormBounds] = {}
         self._made: dict[tuple[Any, ...], Expr] = {}
         self._content: dict[Any, tuple[NormBounds, Tensor]] = {}
+        self._links: dict[tuple[int, int], tuple[Tensor, float]] = {}
 
     def norm(self, source: Expr, target: Expr) -> NormBounds:
         """Return the norm of the linear map from ``source`` (which every path passes) to ``target``."""
@@ -123,9 +126,16 @@ class SegmentNorms:
         if len(chain) == 2:
             return self._one_step(source, target)
         if max(e.numel for e in chain) <= LARGEST_FACTOR:
-            matrices, errors = zip(*(_link(a, b) for a, b in itertools.pairwise(chain)), strict=True)
+            matrices, errors = zip(*(self._link(a, b) for a, b in itertools.pairwise(chain)), strict=True)
             return chain_norm(matrices, self.effort.seed, log_errors=errors)
         return self._long(chain)
+
+    def _link(self, source: Expr, target: Expr) -> tuple[Tensor, float]:
+        """Return the dense matrix of a step of a chain and the logarithm of its error; small ones are kept."""
+        found = self._links.get((source.id, target.id)) or _link(source, target)
+        if found[0].numel() <= LARGEST_KEPT:
+            self._links[source.id, target.id] = found
+        return found
 
     def _long(self, chain: list[Expr]) -> NormBounds:
         """Measure a chain that no closed form covers: the product of its parts, and the whole if it is small."""

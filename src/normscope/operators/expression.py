@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,6 +69,68 @@ class LinearOp:
     weight_name: str = ""
 
 
+class AtomSet(Set[int]):
+    """A set of ids as bits of one integer: in a deep residual network every sum depends on all atoms before it.
+
+    Args:
+        ids: its members.
+
+    >>> found = AtomSet((3, 70)) | AtomSet((4,))
+    >>> list(found), len(found), 4 in found, 5 in found, found <= {3, 4, 70}
+    ([3, 4, 70], 3, True, False, True)
+    """
+
+    __slots__ = ("_bits", "_first")
+
+    def __init__(self, ids: Iterable[int] = ()) -> None:
+        found = set(ids)
+        self._first = min(found, default=0)
+        self._bits = sum(1 << (i - self._first) for i in found)
+
+    @classmethod
+    def union(cls, sets: Iterable[AtomSet]) -> AtomSet:
+        """Return the union of sets: the one itself, if all others are empty."""
+        some = [s for s in sets if s._bits]
+        if len(some) <= 1:
+            return some[0] if some else cls()
+        whole = cls()
+        whole._first = min(s._first for s in some)
+        for s in some:
+            whole._bits |= s._bits << (s._first - whole._first)
+        return whole
+
+    def __or__(self, other: Any) -> AtomSet:
+        return self.union((self, other if isinstance(other, AtomSet) else AtomSet(other)))
+
+    def isdisjoint(self, other: Iterable[Any]) -> bool:
+        """Tell whether the sets have no member in common."""
+        if not isinstance(other, AtomSet):
+            return all(i not in self for i in other)
+        low, high = sorted((self, other), key=lambda s: s._first)
+        return not (low._bits >> (high._first - low._first)) & high._bits
+
+    def __contains__(self, item: object) -> bool:
+        return isinstance(item, int) and item >= self._first and bool(self._bits >> (item - self._first) & 1)
+
+    def __iter__(self) -> Iterator[int]:
+        bits = bin(self._bits)[:1:-1]
+        return (self._first + i for i, bit in enumerate(bits) if bit == "1")
+
+    def __len__(self) -> int:
+        return self._bits.bit_count()
+
+    def __bool__(self) -> bool:
+        return self._bits != 0
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, AtomSet):
+            return (self._first, self._bits) == (other._first, other._bits)
+        return super().__eq__(other)
+
+    def __hash__(self) -> int:
+        return self._hash()
+
+
 @dataclass(frozen=True, eq=False)
 class Expr:
     """A node of an affine expression: an atom, or a linear operation on other nodes.
@@ -80,14 +142,16 @@ class Expr:
         atom: the atom, if it is one.
         atoms: ids of all atoms it depends on.
         id: unique, increasing in order of creation.
+        depth: linear operations on the longest path from an atom.
     """
 
     shape: tuple[int, ...]
     op: LinearOp | None
     inputs: tuple[Expr, ...]
     atom: Any
-    atoms: frozenset[int]
+    atoms: AtomSet
     id: int
+    depth: int = 0
 
     @property
     def numel(self) -> int:
@@ -98,13 +162,14 @@ class Expr:
 def atom_expr(atom: Any, shape: Sequence[int]) -> Expr:
     """Return the expression that is an atom itself."""
     number = next(_counter)
-    return Expr(tuple(shape), None, (), atom, frozenset((number,)), number)
+    return Expr(tuple(shape), None, (), atom, AtomSet((number,)), number)
 
 
 def linear(op: LinearOp, inputs: Sequence[Expr], shape: Sequence[int]) -> Expr:
     """Return the expression of a linear operation on others."""
-    atoms: frozenset[int] = frozenset().union(*(e.atoms for e in inputs))
-    return Expr(tuple(shape), op, tuple(inputs), None, atoms, next(_counter))
+    atoms = AtomSet.union(e.atoms for e in inputs)
+    depth = 1 + max((e.depth for e in inputs), default=-1)
+    return Expr(tuple(shape), op, tuple(inputs), None, atoms, next(_counter), depth)
 
 
 def constant_expr(value: Tensor) -> Expr:
