@@ -39,6 +39,8 @@ ANCHORS = 6
 #: Linear operations after which a tensor is far from its atom, and how many operations are measured for all such
 #: tensors together: each takes time in proportion to its distance.
 FAR, MEASURED = 32, 20_000
+#: Multiplications above which the norm of a matrix is measured only if the end-to-end constant needs it.
+LARGEST = 4e9
 #: Forward passes that looking for one direction takes, and multiplications spent on all of them.
 PASSES, BUDGET = 60, 6e9
 
@@ -134,15 +136,25 @@ def _elsewhere(place: Place, program: Program, layers: Mapping[str, Expr]) -> Ex
 
 
 def _upper_logs(composition: Composition, found: Sequence[Place], program: Program) -> list[float | None]:
-    """Return the certified logarithm at every place; of many in a long linear part, some are left out."""
+    """Return the certified logarithm at every place; some in long linear parts are left out, and matrices too large."""
     tensors: list[Expr | None] = [place.expr for place in found]
     if composition.program is not program:
         layers = dict(zip(layer_names(composition.program), composition.program.layers, strict=True))
         tensors = [_elsewhere(place, composition.program, layers) for place in found]
     far = {t.id: t.depth for t in tensors if t is not None and t.depth > FAR and len(t.atoms) == 1}
     left_out = set(far) - set(list(far)[:: 1 + sum(far.values()) // MEASURED])
+    left_out |= {t.id for t in tensors if t is not None and not composition.knows(t) and _dear(t)}
     measured = [None if t is None or t.id in left_out else composition.lipschitz(t) for t in tensors]
     return [None if lip is None else rounded_up(lip.total()[0]) for lip in measured]
+
+
+def _dear(expr: Expr) -> bool:
+    """Tell whether the matrices by which a tensor depends on its atoms are too large to be measured for a curve."""
+    source = expr
+    while source.op is not None and source.atoms:
+        source = max((i for i in source.inputs if i.atoms), key=lambda i: i.id)
+    sides = sorted(e.shape[-1] if e.shape else 1 for e in (source, expr))
+    return sides[0] ** 2 * sides[1] > LARGEST
 
 
 def _printed_logs(found: Sequence[Place]) -> list[float]:

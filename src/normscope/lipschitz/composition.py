@@ -141,6 +141,10 @@ class Composition:
             self._lips[expr.id] = self._at_end(expr) if ends else self._lipschitz(expr)
         return self._lips[expr.id]
 
+    def knows(self, expr: Expr) -> bool:
+        """Tell whether the constant of an expression was computed already."""
+        return expr.id in self._lips
+
     def _at_end(self, expr: Expr) -> Lip:
         """Return the constant of a tensor at which a chain may end: the better of the product and the chain."""
         found = self._lipschitz(expr)

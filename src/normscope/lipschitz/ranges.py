@@ -188,19 +188,31 @@ def row_wise(
     """
     if row == INF or not source.shape or not expr.shape or 0 in (source.numel, expr.numel):
         return Range()
+    matrices = matrices or TokenMatrices(0)
+    key = source.id, expr.id
+    if key not in matrices.gains:  # the same on every domain
+        matrices.gains[key] = _gains(source, expr, matrices)
+    gains = matrices.gains[key]
+    if gains is None:
+        return Range()
+    shift = Range(0.0, 0.0, 0.0, 0.0) if constant is None else range_of(constant)
+    sup = product(gains[0], row)
+    return added([Range(-sup, sup, product(gains[1], row)), shift])
+
+
+def _gains(source: Expr, expr: Expr, matrices: TokenMatrices) -> tuple[float, float] | None:
+    """Return what the largest norm of a row of the source is multiplied by: for entries, and for rows of the result."""
     width = source.shape[-1]
     found = token_axis(source, expr, wanted=(source.numel // width, width))
-    matrix = None if found is None else (matrices or TokenMatrices(0)).matrix(source, expr, found)
+    matrix = None if found is None else matrices.matrix(source, expr, found)
     if found is None or matrix is None:
-        return Range()
+        return None
     forming = forming_error(source, expr)
     slack = math.exp(forming.log_total) if forming.log_total < 600.0 else INF
-    shift = Range(0.0, 0.0, 0.0, 0.0) if constant is None else range_of(constant)
-    sup = (up(matrix.norm(dim=1).max()) + slack) * row
     rows = INF
     if found[1][1] % expr.shape[-1] == 0 and min(expr.shape[-1], width) <= SMALL_BLOCK:
-        rows = (_largest_norm(matrix.reshape(-1, expr.shape[-1], width)) + slack) * row
-    return added([Range(-sup, sup, rows), shift])
+        rows = _largest_norm(matrix.reshape(-1, expr.shape[-1], width)) + slack
+    return up(matrix.norm(dim=1).max()) + slack, rows
 
 
 def row_by_own(source: Expr, expr: Expr, row: float) -> Range:

@@ -118,7 +118,7 @@ class SegmentNorms:
         whole = self._as_convolution(chain)
         if whole is not None:
             return whole
-        if len(chain) == 2 and _weight_of(chain) is not None:
+        if len(chain) == 2 and (_weight_of(chain) is not None or _is_contraction(source, target)):
             return self._one_step(source, target)
         by_token = self._by_token(source, target)
         if by_token is not None:
@@ -393,6 +393,12 @@ def _is_isometry(below: Expr, above: Expr) -> bool:
     """Tell whether a step is a bijection that keeps the norm."""
     op = _single(below, above)
     return op is not None and op.kind == "isometry"
+
+
+def _is_contraction(below: Expr, above: Expr) -> bool:
+    """Tell whether a step is known to enlarge nothing: centring, or dropping entries."""
+    op = _single(below, above)
+    return op is not None and op.kind == "contraction"
 
 
 def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | None, Any] | None:

@@ -67,10 +67,15 @@ class TokenMatrices:
 
     Args:
         kept_bytes: how much memory the kept matrices may take.
+
+    Attributes:
+        gains: what was read off matrices that need not be kept: by how much a map from one expression to another
+            enlarges rows, see :func:`normscope.lipschitz.ranges.row_wise`.
     """
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.kept_bytes = kept_bytes
+        self.gains: dict[tuple[int, int], tuple[float, float] | None] = {}
         self._kept: dict[tuple[int, int, Track], Known] = {}
 
     def matrix(self, source: Expr, target: Expr, axis: Axis | None = None) -> Tensor | None:
