@@ -143,7 +143,7 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
         tensors = [_elsewhere(place, composition.program, layers) for place in found]
     far = {t.id: t.depth for t in tensors if t is not None and t.depth > FAR and len(t.atoms) == 1}
     left_out = set(far) - set(list(far)[:: 1 + sum(far.values()) // MEASURED])
-    left_out |= {t.id for t in tensors if t is not None and not composition.knows(t) and _dear(t)}
+    left_out |= {t.id for t in tensors if t is not None and not composition.computed(t) and _dear(t)}
     measured = [None if t is None or t.id in left_out else composition.lipschitz(t) for t in tensors]
     return [None if lip is None else rounded_up(lip.total()[0]) for lip in measured]
 

@@ -163,10 +163,11 @@ def everywhere_of(work: Work) -> str:
         name = _restricted(name, f"in stacked batches of {work.stacked}")
     elif work.captured.graph.batch not in ("dynamic", "1", "0"):
         name = _restricted(name, f"in batches of {work.captured.graph.batch}")
-    for note in work.captured.graph.notes:
-        for start, words in ((LIMIT_NOTE, "in batches of at most"), (CONDITION_NOTE, "in batches where")):
-            if note.startswith(start):
-                name = _restricted(name, words + note.removeprefix(start))
+    else:
+        for note in work.captured.graph.notes:
+            for start, words in ((LIMIT_NOTE, "in batches of at most"), (CONDITION_NOTE, "in batches where")):
+                if note.startswith(start):
+                    name = _restricted(name, words + note.removeprefix(start))
     if work.left_out.other_shapes:
         name = _restricted(name, f"of shape {shapes_of(example)}")
     condition = work.fixed_inputs.condition(where_fixed(work))

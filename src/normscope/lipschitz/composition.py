@@ -141,7 +141,7 @@ class Composition:
             self._lips[expr.id] = self._at_end(expr) if ends else self._lipschitz(expr)
         return self._lips[expr.id]
 
-    def knows(self, expr: Expr) -> bool:
+    def computed(self, expr: Expr) -> bool:
         """Tell whether the constant of an expression was computed already."""
         return expr.id in self._lips
 

@@ -30,6 +30,8 @@ LARGEST_GRAM = 1_536
 LARGEST_FORMED = 2**22
 #: Largest number of entries of any tensor in a chain whose matrices are multiplied out.
 LARGEST_FACTOR = 1_024
+#: Multiplications up to which the matrix of a segment that acts token by token is cheap to compose.
+LARGEST_COMPOSED = 2e10
 #: Most entries of a matrix of one step of a chain that is kept for longer chains.
 LARGEST_KEPT = 2**12
 #: Largest side of a block of a map that acts index by index, and most entries of all blocks.
@@ -37,6 +39,8 @@ LARGEST_BLOCK, LARGEST_BLOCKS = 512, 2**27
 #: Most entries of a weight that is copied to float64 as a whole.
 LARGEST_COPIED = 2**24
 LOG_2 = math.log(2.0)
+#: Logarithm of a norm that is one but for what rounding may have done, in float32 too.
+NEARLY_ONE = 1e-6
 #: Isometric kinds: they leave every norm as it is.
 UNIT = ("isometry", "embedding")
 
@@ -96,7 +100,13 @@ class SegmentNorms:
     def has_closed_form(self, source: Expr, target: Expr) -> bool:
         """Tell whether a segment is one convolution, acts token by token, or is small: cheap to measure exactly."""
         chain = dominators(source, target)
-        return _small(chain) or _convolution_in(chain) is not None or token_axis(source, target) is not None
+        if _small(chain) or _convolution_in(chain) is not None:
+            return True
+        axis = token_axis(source, target)
+        if axis is None:
+            return False
+        sizes = [e.numel // axis[0][0] for e in chain]
+        return sizes[0] * sizes[-1] * max(sizes) <= LARGEST_COMPOSED
 
     def _measure(self, source: Expr, target: Expr) -> NormBounds:
         """Choose a method and measure."""
@@ -118,7 +128,7 @@ class SegmentNorms:
         whole = self._as_convolution(chain)
         if whole is not None:
             return whole
-        if len(chain) == 2 and (_weight_of(chain) is not None or _is_contraction(source, target)):
+        if len(chain) == 2 and (_weight_of(chain) is not None or _is_kind(source, target, "contraction")):
             return self._one_step(source, target)
         by_token = self._by_token(source, target)
         if by_token is not None:
@@ -142,7 +152,9 @@ class SegmentNorms:
         parts = self._parts(chain)
         product = _product_of(parts)
         heavy = [p for p in parts if p.method not in ("isometry", "identity", "contraction")]
-        if len(heavy) <= 1 and all(p.log_upper <= 0 for p in parts if p not in heavy) and not _small(chain):
+        if len(heavy) > 1 and not _small(chain):  # rotations of positions are measured, and their norm is one
+            heavy = [p for p in heavy if p.log_upper > NEARLY_ONE]
+        if len(heavy) <= 1 and all(p.log_upper <= NEARLY_ONE for p in parts if p not in heavy) and not _small(chain):
             # One operator between maps of norm one: the product is as good as it gets, but nothing is attained.
             return NormBounds(
                 -math.inf,
@@ -309,13 +321,13 @@ def _stripped(chain: list[Expr]) -> tuple[list[Expr], int]:
     chain, exponent = list(chain), 0
     while len(chain) > 1:
         power = _power_of_two(chain[-2], chain[-1])
-        if power is None and not _is_unit(chain[-2], chain[-1]):
+        if power is None and not _is_kind(chain[-2], chain[-1], *UNIT):
             break
         exponent += power or 0
         chain.pop()
     while len(chain) > 1:
         power = _power_of_two(chain[0], chain[1])
-        if power is None and not _is_isometry(chain[0], chain[1]):
+        if power is None and not _is_kind(chain[0], chain[1], "isometry"):
             break
         exponent += power or 0
         chain.pop(0)
@@ -383,22 +395,13 @@ def _single(below: Expr, above: Expr) -> Any:
     return above.op if len(above.inputs) == 1 and above.inputs[0].id == below.id else None
 
 
-def _is_unit(below: Expr, above: Expr) -> bool:
-    """Tell whether a step has ``||A x|| = ||x||`` for all x."""
+def _is_kind(below: Expr, above: Expr, *kinds: str) -> bool:
+    """Tell whether a step is one operation of these kinds.
+
+    ``UNIT`` ones have ``||A x|| = ||x||`` for all x; an isometry is onto as well; a contraction enlarges nothing.
+    """
     op = _single(below, above)
-    return op is not None and op.kind in UNIT
-
-
-def _is_isometry(below: Expr, above: Expr) -> bool:
-    """Tell whether a step is a bijection that keeps the norm."""
-    op = _single(below, above)
-    return op is not None and op.kind == "isometry"
-
-
-def _is_contraction(below: Expr, above: Expr) -> bool:
-    """Tell whether a step is known to enlarge nothing: centring, or dropping entries."""
-    op = _single(below, above)
-    return op is not None and op.kind == "contraction"
+    return op is not None and op.kind in kinds
 
 
 def _convolution_in(chain: list[Expr]) -> tuple[Expr, Tensor | None, Tensor | None, Any] | None:
