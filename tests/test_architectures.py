@@ -129,15 +129,15 @@ def _hold_pairs(model: nn.Module, inputs: Inputs, everywhere: float, floor: floa
     assert math.log(max(outside, 1e-300)) <= everywhere
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
+@pytest.mark.parametrize("name", todays(ARCHITECTURES, 20))
 def test_an_architecture_as_it_is_made(name: str) -> None:
-    """With the weights it is initialized with."""
+    """With the weights it is initialized with; others every day."""
     architecture = ARCHITECTURES[name]
     model, inputs = architecture.build()
     _check(architecture, model.eval(), inputs)
 
 
-@pytest.mark.parametrize("name", todays((n for n, a in ARCHITECTURES.items() if not a.refused), 12))
+@pytest.mark.parametrize("name", todays((n for n, a in ARCHITECTURES.items() if not a.refused), 6))
 def test_an_architecture_after_training(name: str) -> None:
     """After a few steps of training and with some rows of its weights three times as large; others every day."""
     architecture = ARCHITECTURES[name]

@@ -13,9 +13,14 @@ from benchmarks.convolutions import faster, one_sided
 from benchmarks.peers import ONE_SIDED
 
 ROOT = Path(__file__).parents[1]
-#: Runs the benchmarks as if no peer were installed.
+#: Runs the benchmarks as if no peer were installed, with short searches.
 WITHOUT_PEERS = """
 import sys
+from normscope.lipschitz import climb
+from normscope.lipschitz.chains import join
+climb.CLIMB_WORK, join.SECONDS = 1e9, 0.05
+from normscope.analysis import around
+around.USUAL_SECONDS, around.BALL_WORK = 0.2, 5e9
 import benchmarks.machine as machine
 real = machine.version
 machine.version = lambda name: None if name in ("orthogonium", "deel-torchlip", "eclipse-nn") else real(name)

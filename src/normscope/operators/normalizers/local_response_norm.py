@@ -71,7 +71,7 @@ def local_response_bound(numbers: LocalResponse, sup: float = math.inf) -> float
         The bound, rounded up.
 
     >>> round(local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0)), 4)
-    1.7612
+    2.0152
     >>> local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0), sup=10.0) < 1.05
     True
     """
