@@ -31,8 +31,8 @@ from normscope.graph.objective import LossFunction
 from normscope.linalg.accumulated import length
 from normscope.linalg.thick_restart import FLOOR, Eigenpairs, eigenpairs, rayleigh
 
-#: A self-test above this is told as a warning.
-ASYMMETRIC, DIFFERENT = 1e-3, 0.1
+#: A relative gap between a product and a difference of gradients above this is told as a warning.
+DIFFERENT = 0.01
 #: Parameters up to which the spectrum modulo symmetries is computed unasked.
 SMALL = 1500
 
@@ -275,7 +275,7 @@ class _Run:
         """Test the products for symmetry, and keep one for a difference of gradients."""
         self.say("testing the products")
         gap = symmetry_gap(products, self.settings.seed)
-        if gap > ASYMMETRIC:
+        if gap > math.sqrt(torch.finfo(products.problem.dtype).eps):
             self.messages.append(
                 f"The products are not symmetric (relative gap {gap:.1e}): an operation of the model has a wrong "
                 "second derivative. Do not rely on these numbers."
