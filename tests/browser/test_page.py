@@ -11,7 +11,8 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from normscope.report.wording import page_kind, page_value, power_text
+from normscope.report.numbers import kind_text
+from normscope.report.wording import page_value, power_text
 
 Visit = Callable[..., Any]
 NETWORKS = ("mlp", "resnet50", "transformer")
@@ -33,8 +34,8 @@ def test_the_numbers_are_those_of_the_file(visit: Visit, name: str) -> None:
     rows = {row[1].removeprefix("◆ "): row for row in _rows(page)}
     assert len(rows) == len(found.layers) + len(found.normalizers)
     for layer in found.layers:
-        assert f"{page_value(layer.upper)} {page_kind(layer.upper)}" in rows[layer.name]
-        assert f"{page_value(layer.lower)} {page_kind(layer.lower)}" in rows[layer.name]
+        assert f"{page_value(layer.upper)} {kind_text(layer.upper)}" in rows[layer.name]
+        assert f"{page_value(layer.lower)} {kind_text(layer.lower)}" in rows[layer.name]
     for normalizer in found.normalizers:
         assert f"{page_value(normalizer.proved)} certified" in rows[normalizer.name]
     inside = page.driver.execute_async_script("normscope.results().then(arguments[0])")
@@ -64,7 +65,7 @@ def test_sorting(visit: Visit) -> None:
     """A press on a heading sorts by the numbers behind the cells, downwards first; again, upwards; empty cells last."""
     page = visit("transformer")
     headings = page.all(".layers thead th")
-    column = next(i for i, h in enumerate(headings) if h.text == "proved, data floor")
+    column = next(i for i, h in enumerate(headings) if h.text == "certified, data floor")
     button = page.all(".layers thead th button")[column]
     keys = (
         "return [...document.querySelectorAll('.layers tbody tr')].map(r => r.cells[arguments[0]])"
@@ -124,9 +125,9 @@ def test_tooltips_and_keys(visit: Visit) -> None:
     plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     spoken = page.one("#r0-depth .spoken").get_attribute("textContent")
     assert spoken.startswith(f"{page.result.depth.names[2]}: ")
-    for curve, label in (("global", "proved, all inputs"), ("lower", "attained"), ("printed", "printed product")):
+    for curve, label in (("global", "certified, all inputs"), ("lower", "attained"), ("printed", "printed product")):
         value = page.result.depth.value(curve, 2)
-        assert f"{label} {page_value(value)} {page_kind(value)}" in spoken
+        assert f"{label} {page_value(value)} {kind_text(value)}" in spoken
         assert page_value(value) in tip.text
     plot.send_keys(Keys.END)
     total = page.result.end_to_end["global"]

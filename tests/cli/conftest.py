@@ -11,6 +11,8 @@ from typer.testing import CliRunner
 
 from normscope.cli.main import app
 
+#: Verbs that write to a new folder unless told otherwise.
+FOLDERS = ("analyze", "compare", "curvature", "weights")
 Run = Callable[..., Any]
 
 
@@ -22,6 +24,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.chdir(folder)
 
     def call(*arguments: object) -> Any:
-        return CliRunner().invoke(app, [str(a) for a in arguments])
+        words = [str(a) for a in arguments]
+        if words[0] in FOLDERS and "--out" not in words:
+            words += ["--out", "."]  # so that tests find what is written
+        return CliRunner().invoke(app, words)
 
     return call

@@ -14,8 +14,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import nn
+from typer.testing import CliRunner
 
+from normscope.cli.main import app
+from normscope.core.errors import STOPPED
 from normscope.core.result import Result
+from normscope.core.value import Kind
 from normscope.report.embed import read_back
 
 Run = Callable[..., Any]
@@ -215,11 +219,12 @@ def test_mistakes(run: Run, files: Path, arguments: list[str], said: list[str]) 
 
 
 def test_tables_on_stdout_and_a_file(run: Run, files: Path) -> None:
-    """Without options: coverage first, plain text on stdout, result.json in the working directory."""
+    """The verdict first, then coverage; plain text on stdout, result.json in the working directory."""
     result = run("analyze", "net.py:good", "--data", "good.npy")
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
-    assert lines[0] == "model: net.py:good"
+    assert lines[0] == "net.py:good"
+    assert lines[1].startswith("  ")
     assert "3 of 3 operations understood, 100 % of 37 parameters" in result.stdout
     assert lines.index("coverage") < lines.index("end to end") < lines.index("layers")
     assert lines[-2:] == ["written: result.json", "open: report.html"]
@@ -288,7 +293,7 @@ def test_text_is_full_width_whatever_the_terminal(run: Run, files: Path, monkeyp
     """COLUMNS does not wrap what is piped."""
     monkeypatch.setenv("COLUMNS", "20")
     lines = run("analyze", "net.py:good", "--data", "good.npy").stdout.splitlines()
-    row = next(line for line in lines if line.startswith("  proved, all inputs"))
+    row = next(line for line in lines if line.startswith("  certified, all inputs"))
     assert row.endswith("all inputs")
     assert len(row) > 60
 
@@ -347,12 +352,16 @@ def test_a_report_that_cannot_be_written_is_said_before_the_work(run: Run, files
 
 
 def test_the_doctor_is_asked_where_that_is_wanted(run: Run, files: Path) -> None:
-    """With --check the findings are on the page: here a bias before BatchNorm."""
-    assert run("analyze", SMALL, "--check", "-q").exit_code == 0
+    """The findings are printed, on the page and in the result, here a bias before BatchNorm; --no-check leaves it."""
+    done = run("analyze", SMALL, "--points", 1, "--ascent", 0)
+    assert done.exit_code == 0
+    assert "Next: NS101," in done.stdout
+    assert "\nfindings\n  NS101 warning" in done.stdout
     text = Path("report.html").read_text()
     assert "NS101" in text
     assert "The doctor was not asked" not in text
-    assert run("analyze", SMALL, "-q").exit_code == 0
+    assert json.loads(Path("result.json").read_text())["findings"][0]["code"] == "NS101"
+    assert run("analyze", SMALL, "--no-check", "-q", "--points", 1, "--ascent", 0).exit_code == 0
     assert "The doctor was not asked" in Path("report.html").read_text()
 
 
@@ -365,6 +374,36 @@ def test_the_theory_of_weight_normalization_is_a_panel(run: Run, files: Path) ->
     assert "Hessian of the predictor" in [row["name"] for row in rows]
     assert run("analyze", "zoo:relu10[in_features=64,width=6,depth=2]", *quick, "--out", "b").exit_code == 0
     assert not Path("b/weight_normalization.json").exists()
+
+
+def test_a_run_gets_a_folder_of_its_own(files: Path) -> None:
+    """Nothing is overwritten: the second run goes to the next folder."""
+    for number in (1, 2):
+        done = CliRunner().invoke(app, ["analyze", "net.py:good", "--fast", "--no-check"])
+        assert done.exit_code == 0, done.stderr
+        assert f"written: normscope-runs/good-{number}/result.json" in done.stdout
+        assert Path(f"normscope-runs/good-{number}/report.html").is_file()
+
+
+def test_the_first_look_is_there_when_the_work_is_stopped(
+    run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C during the analysis of a large network keeps what the first look found, and says so."""
+
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    monkeypatch.setattr("normscope.analysis.capacity._analyze", stopped)
+    done = run("analyze", "net.py:good")
+    assert done.exit_code == 0, done.stderr
+    assert "normscope: first look:" in done.stderr
+    found = Result.from_dict(json.loads(Path("result.json").read_text()))
+    assert found.upper is not None
+    assert found.upper.kind is Kind.CERTIFIED
+    assert found.lower is not None
+    assert found.lower.value <= found.upper.value < math.inf
+    assert STOPPED in found.messages
 
 
 def test_a_checkpoint_has_a_report_too(run: Run, files: Path) -> None:

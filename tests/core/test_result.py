@@ -55,7 +55,7 @@ def test_the_text_is_strict_json() -> None:
 
 def test_every_field_is_in_the_json_form() -> None:
     """A field that is added is written, too."""
-    assert set(result().to_dict()) == {"schema_version", "kind", *(f.name for f in fields(Result))}
+    assert set(result().to_dict()) == {"schema_version", "kind", "verdict", *(f.name for f in fields(Result))}
 
 
 def test_what_is_not_a_number_is_not_known() -> None:

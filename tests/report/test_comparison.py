@@ -62,4 +62,4 @@ def test_many_models_have_titles() -> None:
 def test_changes_as_factors() -> None:
     """Infinite ones in words."""
     assert change_text(float("inf")) == "x no bound"
-    assert change_text(-25.0) == "x 10^-25"
+    assert change_text(-25.0) == "x 1e-25"

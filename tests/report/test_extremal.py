@@ -29,8 +29,8 @@ def test_text_has_numbers_lines_and_notes() -> None:
     """Each number with its kind and statement, each line with its ends and as many blocks as points."""
     lines = plain_text(extremal_sections(SHOWN)).splitlines()
     assert lines[0] == "a title"
-    assert next(line for line in lines if "constant" in line).split()[1:4] == ["100", "2", "certified"]
-    assert next(line for line in lines if "nothing" in line).split()[1:3] == ["0", "-"]
+    assert next(line for line in lines if "constant" in line).split()[1:3] == ["100", "certified"]
+    assert next(line for line in lines if "nothing" in line).split()[1:3] == ["0", "printed"]
     assert "log10 of it, by depth" in lines
     place = next(i for i, line in enumerate(lines) if "up:" in line)
     assert lines[place].strip() == "up: 0.1 at 1 .. 1000 at 3"

@@ -29,7 +29,7 @@ def test_the_curves_along_the_depth_are_those_of_the_result() -> None:
     """Every finite point, none invented."""
     result = _result()
     lines = {line.get_label(): list(line.get_ydata()) for line in result.plot().axes[0].get_lines()}
-    for name, words in (("global", "proved, all inputs"), ("lower", "attained")):
+    for name, words in (("global", "certified, all inputs"), ("lower", "attained")):
         expected = [math.nan if x is None else x for x in result.depth.curves[name].log10]
         assert lines[words] == pytest.approx(expected, nan_ok=True)
 

@@ -45,6 +45,6 @@ def test_the_hottest_channels_come_first() -> None:
 def test_side_by_side_leaves_out_what_nobody_has() -> None:
     """A constant that one of two results has is there, with a gap for the other."""
     rows = dict(compare_rows([result(), result(end_to_end={"global": None}, effect={})]))
-    assert rows["proved, all inputs"][1] is None
+    assert rows["certified, all inputs"][1] is None
     assert "printed (Corollary 11)" not in rows
     assert rows["bound with normalizers over bound without"][1] is None

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from normscope.analysis import analyze
+from normscope.core.finding import Finding, Severity
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
 from normscope.core.value import Kind, Value
-from normscope.report.text import compare_text, result_sections, result_text
+from normscope.report.text import FOLDED, compare_text, result_sections, result_text
 
 
 def _result(**changes: Any) -> Result:
@@ -43,14 +44,17 @@ def test_sections_come_in_order() -> None:
     value = Value.of(2.0, Kind.CERTIFIED)
     result = _result(
         messages=("a message",),
+        findings=(Finding("NS101", Severity.WARNING, "fc", "a bias has no effect"),),
         normalizers=(NormalizerResult("bn", "batch_norm", None, None, value),),
         layers=(LayerResult("fc", "matrix", (3, 3), value, Value.of(2.0, Kind.LOWER)),),
         effect={"printed_product": {"log10": 8.0, "kind": "printed", "note": "n"}},
         statistics={"samples": 3, "inputs": [], "before_activations": []},
     )
-    titles = [section.title for section in result_sections(result)]
+    titles = [section.title for section in result_sections(result, printed=True)]
     assert titles == [
-        "model: net",
+        "net",
+        "model",
+        "findings",
         "coverage",
         "messages",
         "end to end",
@@ -63,10 +67,10 @@ def test_sections_come_in_order() -> None:
 
 def test_end_to_end_says_kind_and_gap() -> None:
     """End to end says kind and gap."""
-    text = result_text(_result())
-    assert _row(text, "printed (Theorem 9)").split()[3:8] == ["9", "-", "printed", "x", "10^8.398"]
-    assert "certified" in _row(text, "proved, all inputs")
-    assert "x 3 " in _row(text, "proved, all inputs")
+    text = result_text(_result(), printed=True)
+    assert _row(text, "printed (Theorem 9)").split()[3:7] == ["1e+09", "printed", "x", "2.5e+08"]
+    assert "certified" in _row(text, "certified, all inputs")
+    assert "x 3 " in _row(text, "certified, all inputs")
     assert "prob. 1-1e-9" in text
     assert "variance floor" not in text
 
@@ -74,15 +78,15 @@ def test_end_to_end_says_kind_and_gap() -> None:
 def test_a_printed_number_below_the_attained_one_is_called_no_bound() -> None:
     """A printed number below the attained one is called no bound."""
     values = {"printed": Value.of(1.0, Kind.PRINTED), "lower": Value.of(4.0, Kind.LOWER)}
-    assert "not a bound" in _row(result_text(_result(end_to_end=values)), "printed (Theorem 9)")
+    assert "not a bound" in _row(result_text(_result(end_to_end=values), printed=True), "printed (Theorem 9)")
 
 
 def test_no_bound_is_said_in_words() -> None:
     """No bound is said in words."""
     values = {"global": Value(math.inf, Kind.CERTIFIED), "lower": Value(-math.inf, Kind.LOWER)}
     text = result_text(_result(end_to_end=values))
-    assert "no bound" in _row(text, "proved, all inputs")
-    assert _row(text, "attained").split()[1:3] == ["-", "0"]
+    assert "no bound" in _row(text, "certified, all inputs")
+    assert _row(text, "attained ").split()[1:3] == ["0", "attained"]
 
 
 def test_opaque_operations_are_shown_with_their_place_and_the_way_out() -> None:
@@ -108,8 +112,20 @@ def test_normalizers_say_whether_the_printed_number_is_a_bound() -> None:
     """Normalizers say whether the printed number is a bound."""
     proved, printed = Value.of(2.0, Kind.CERTIFIED), Value.of(1.5, Kind.PRINTED)
     item = NormalizerResult("bn", "batch_norm", printed, False, proved, None, None, {"eps": 1e-5, "std_min": 0.25})
-    row = _row(result_text(_result(normalizers=(item,))), "bn")
-    assert row.split() == ["bn", "batch_norm", "1.5", "no", "2", "-", "0.25", "1e-05"]
+    result = _result(normalizers=(item,))
+    shown = ["bn", "batch_norm", "2", "-", "0.25", "1e-05"]
+    assert _row(result_text(result), "bn").split() == shown
+    assert _row(result_text(result, printed=True), "bn").split() == [*shown, "1.5", "no"]
+
+
+def test_formulas_of_papers_are_folded_away_unless_asked_for() -> None:
+    """Without being asked there is one line that says how to ask."""
+    result = _result(effect={"printed_product": {"log10": 8.0, "kind": "printed", "note": "n"}})
+    text = result_text(result)
+    assert "Theorem 9" not in text
+    assert "printed product" not in text
+    assert FOLDED in text
+    assert "printed product" in result_text(result, printed=True)
 
 
 def test_layers_show_their_width_and_folded_norm() -> None:
@@ -133,8 +149,8 @@ def test_compare_has_one_column_per_result() -> None:
     other = _result(end_to_end={"global": Value.of(3.0, Kind.CERTIFIED), "without_normalizers": None})
     text = compare_text({"left": _result(), "right": other}, {"accuracy": ["97 %", "98 %"]})
     assert _row(text, "accuracy").split() == ["accuracy", "97", "%", "98", "%", "-"]
-    assert _row(text, "proved, all inputs").split()[-3:] == ["12", "3", "certified"]
-    assert _row(text, "printed (Theorem 9)").split()[-3:] == ["10^9", "-", "printed"]
+    assert _row(text, "certified, all inputs").split()[-3:] == ["12", "3", "certified"]
+    assert _row(text, "printed (Theorem 9)").split()[-3:] == ["1e+09", "-", "printed"]
     assert "without" not in text
 
 

@@ -1,42 +1,55 @@
-"""The verdict: right numbers in one sentence, also where nothing can be proved."""
+"""The verdict: right numbers in three sentences, also where nothing can be certified."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from normscope.core.finding import Finding, Severity
 from normscope.core.value import Kind, Value
-from normscope.report.verdict import Piece, verdict
-from normscope.report.wording import power_text
+from normscope.report.verdict import sentence_text, verdict, verdict_lines
 from report.samples import opaque, result, value
-
-
-def _text(pieces: tuple[Piece, ...]) -> str:
-    return "".join(p if isinstance(p, str) else power_text(p.log10) for p in pieces)
 
 
 def test_bound_and_attained_of_one_domain_stand_together() -> None:
     """On all inputs the pair is global and lower_everywhere; on the floor variance_floor and lower."""
     found = verdict(result())
-    assert _text(found.headline) == (
-        "Moving the input by 1 moves the output by at most 3160, on all inputs, and by 6 at some input."
+    assert sentence_text(found.input) == (
+        "Moving the input by 1 moves the output by at most 3160 (certified), on all inputs, and by 6 (attained) at "
+        "some input."
     )
-    said = [_text(m) for m in found.more]
-    assert said[0] == (
-        "Where every normalizer sees at least the spread it saw in the data, at most 30, and 4 at some of them."
+    assert sentence_text(found.normalization) == (
+        "The 1 layer norm makes the certified bound 3 times larger than the same weights have without it; it "
+        "stretches by at most 316 (certified)."
     )
-    assert said[1] == "With 1 layer norm taken out, the same weights have a proved bound 3 times smaller than with it."
+    assert [sentence_text(m) for m in found.more] == [
+        "Where every normalizer sees at least the spread it saw in the data, at most 30 (certified), and 4 (attained) "
+        "at some of them."
+    ]
     assert found.coverage == "All 5 operations were understood; 100 % of 40 parameters covered."
     assert found.complete
+
+
+def test_every_view_opens_with_the_same_sentences() -> None:
+    """JSON, text, the summary and a notebook hold the three sentences, first of all."""
+    found = result()
+    said = verdict_lines(found)
+    assert tuple(found.to_dict()["verdict"].values()) == said
+    assert list(found.to_dict())[2] == "verdict"
+    start = " ".join(found.summary().split())
+    assert start.startswith(f"small {' '.join(said)}")
+    assert str(found) == found.summary()
+    assert said[0].split(" and ")[0] in found._repr_html_()
+    assert repr(found) == "<Result of small: attained 6, certified 3160>"
 
 
 def test_without_a_bound_on_all_inputs() -> None:
     """The floor takes its place, and its domain is said."""
     values = result().end_to_end | {"global": Value(math.inf, Kind.CERTIFIED)}
-    text = _text(verdict(result(end_to_end=values)).headline)
-    assert text.startswith("On all inputs nothing can be proved.")
-    assert "at most 30, for inputs whose normalizer stds" in text
-    assert "and by 4 at some input" in text
+    text = sentence_text(verdict(result(end_to_end=values)).input)
+    assert text.startswith("On all inputs nothing can be certified.")
+    assert "at most 30 (certified), for inputs whose normalizer stds" in text
+    assert "and by 4 (attained) at some input" in text
 
 
 def test_without_any_bound() -> None:
@@ -44,31 +57,58 @@ def test_without_any_bound() -> None:
     infinite = Value(math.inf, Kind.CERTIFIED)
     values = {"global": infinite, "variance_floor": infinite, "lower": value(4.0, Kind.LOWER)}
     found = verdict(result(end_to_end=values, coverage=opaque()))
-    assert _text(found.headline) == (
-        "No bound on the network can be proved: aten.bessel in core.j0 and 1 more operation stand in the way. "
-        "Moving the input by 1 moves the output by 4 at some input."
+    assert sentence_text(found.input) == (
+        "No bound on the network can be certified: aten.bessel in core.j0 and 1 more operation stand in the way. "
+        "Moving the input by 1 moves the output by 4 (attained) at some input."
     )
+    assert sentence_text(found.next) == "Next: give aten.bessel in core.j0 a rule, see docs/rules.md."
     alone = replace(opaque(), opaque=opaque().opaque[1:], understood=9)
-    assert _text(verdict(result(end_to_end=values, coverage=alone)).headline).startswith(
-        "No bound on the network can be proved: aten.sign in core has no finite constant. Moving"
+    assert sentence_text(verdict(result(end_to_end=values, coverage=alone)).input).startswith(
+        "No bound on the network can be certified: aten.sign in core has no finite constant. Moving"
     )
     assert found.coverage == (
         "1 of 9 operations was not understood; 1 has no finite constant; 75 % of 40 parameters covered."
     )
     assert not found.complete
-    assert _text(verdict(result(end_to_end={})).headline) == "No bound on the network can be proved."
+    assert sentence_text(verdict(result(end_to_end={})).input) == "No bound on the network can be certified."
 
 
 def test_a_loose_bound_is_called_so() -> None:
     """A thousand times what is attained is worth a word; thirty times is not."""
     values = {"global": value(1e6), "lower": value(2.0, Kind.LOWER)}
-    assert any("5.000×10⁵ times what was attained" in _text(m) for m in verdict(result(end_to_end=values)).more)
-    assert not any("far from it" in _text(m) for m in verdict(result()).more)
+    found = verdict(result(end_to_end=values))
+    assert any("5e+05 times what was attained" in sentence_text(m) for m in found.more)
+    assert not any("far from it" in sentence_text(m) for m in verdict(result()).more)
 
 
 def test_networks_without_normalizers_and_unchanged_bounds() -> None:
     """Each has its own sentence."""
-    assert _text(verdict(result(normalizers=())).more[1]) == "There are no normalizers."
+    assert sentence_text(verdict(result(normalizers=())).normalization) == "There are no normalizers."
     same = result(effect={"change_of_bound": {"log10": 0.001, "kind": "estimate", "note": ""}})
-    assert "leaves the proved bound as it is" in _text(verdict(same).more[1])
-    assert _text(verdict(result(effect={})).more[1]) == "There is 1 layer norm."
+    assert "leaves the certified bound as it is without it" in sentence_text(verdict(same).normalization)
+    assert sentence_text(verdict(result(effect={})).normalization).startswith("There is 1 layer norm; it stretches")
+
+
+def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
+    """Errors before warnings; remarks are not urgent; a finding that can be mended leads to fix."""
+    bias = Finding(
+        "NS101", Severity.WARNING, "a", "a.bias has no effect (also b)", fix="`normscope fix`", places=("a", "b")
+    )
+    grave = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
+    remark = Finding("NS503", Severity.INFO, "", "logits have no bound")
+    found = verdict(result(findings=(bias, remark, grave)))
+    assert sentence_text(found.next) == (
+        "Next: NS210, a variance is negative; NS101, a.bias has no effect (and at 1 more place). "
+        "Run: normscope fix small."
+    )
+    assert sentence_text(verdict(result(findings=(grave,))).next).endswith("Run: normscope explain NS210.")
+    assert sentence_text(verdict(result(findings=(remark,))).next).startswith("The doctor found nothing to fix.")
+    assert "normscope check small" in sentence_text(verdict(result()).next)
+
+
+def test_what_is_missing_is_asked_for() -> None:
+    """Random weights and missing data are said, and how to give them."""
+    random = result(findings=(), model={"name": "m", "origin": {"initialization": "random"}})
+    assert "--weights" in sentence_text(verdict(random).next)
+    assert "--data" in sentence_text(verdict(result(findings=(), statistics={})).next)
+    assert "without --fast" in sentence_text(verdict(result(model={"fast": True})).next)

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from normscope.core.value import Kind, Value
-from normscope.report.wording import guarantee, page_float, page_kind, page_value, power_text
+from normscope.report.numbers import kind_text
+from normscope.report.wording import guarantee, page_float, page_value, power_text
 
 _DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
@@ -47,7 +48,7 @@ def test_a_guarantee_says_everything() -> None:
     value = Value.of(2.0, Kind.PROBABILISTIC, delta=1e-9, domain="a ball", mode="batch", statement="rump2006 2.4")
     text = guarantee(value)
     assert all(word in text for word in ("probability", "1-1e-9", "a ball", "BatchNorm: batch", "rump2006 2.4"))
-    assert page_kind(Value.of(2.0, Kind.CERTIFIED)) == "certified"
+    assert kind_text(Value.of(2.0, Kind.CERTIFIED)) == "certified"
 
 
 def test_what_is_no_number() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,22 +10,30 @@ import torch
 from torch import Tensor, nn
 
 from normscope.analysis.around import around_data
-from normscope.analysis.context import Progress, Work, candidates, frozen, look, refuse_single_values, walk_coupled
+from normscope.analysis.context import (
+    Progress,
+    Work,
+    candidates,
+    captured_on,
+    in_mode,
+    look,
+    refuse_single_values,
+    walk_coupled,
+)
 from normscope.analysis.contradiction import uncontradicted, uncontradicted_row
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
 from normscope.analysis.facts import coverage, effect, input_facts, messages, model_facts, statistics
+from normscope.analysis.first_look import completed, first_look
 from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
-from normscope.core.errors import InputError, attempt
+from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result, Rows
-from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.capture import Captured, uncompiled
 from normscope.graph.guard import COPY_LIMIT, state_tensors, untouched
-from normscope.graph.inputs import guess_inputs, iterate
-from normscope.graph.modes import with_batch_statistics
 from normscope.graph.module_tree import fold
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.weights_validation import check_model
@@ -34,6 +42,8 @@ from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.segments import LARGEST_COPIED, Effort, SegmentNorms
 from normscope.lipschitz.tokens import KEPT_BYTES
 
+#: Parameters or modules from which on a first look is worth its time.
+BIG, MANY = 500_000, 60
 #: Relative widths aimed at for the norms of large networks, and of all others.
 COARSE, FINE = 1e-2, 1e-4
 
@@ -48,6 +58,9 @@ def analyze(
     progress: Progress | None = None,
     limit: int | None = None,
     device: str | torch.device | None = None,
+    fast: bool = False,
+    first: Callable[[Result], None] | None = None,
+    captured: Captured | None = None,
     **settings: Any,
 ) -> Result:
     """Measure the capacity of a network: Lipschitz constants layer by layer and end to end, each with its guarantee.
@@ -61,10 +74,14 @@ def analyze(
         progress: called with a line of text at each step.
         limit: use at most this many samples of the data.
         device: where the graph is run; by default where the model is.
+        fast: return the first look, which takes seconds: certified bounds, only looser, and attained values.
+        first: called with the first look at a large network, before it is looked at closely.
+        captured: the model as it was captured before, for the first look.
         **settings: single fields of :class:`Options`.
 
     Returns:
-        The result, with ``to_dict``, ``to_json``, ``save``.
+        The result, with ``summary``, ``to_frame``, ``plot``, ``to_dict``, ``to_json``, ``save``. Stopped with Ctrl-C,
+        what is known so far.
 
     Raises:
         NormscopeError: a subclass that says what is wrong with the model, its weights or the data.
@@ -77,10 +94,24 @@ def analyze(
     model, data = checked(model, data, options, limit)
     say = progress or (lambda text: None)
     say(announced(model, "This analysis"))
+    name = name or type(model).__name__
     with untouched(model):
-        say("capturing the graph")
-        captured = captured_on(model, data, input_shape, device, limit)
-        return _analyze(captured, model, data, name or type(model).__name__, options, say, limit)
+        look = None
+        if fast or is_big(model):
+            look = first_look(model, data, input_shape, device, limit, name, options, say, captured)
+        if look is not None and (fast or STOPPED in look.messages):
+            return look
+        if look is not None and first is not None:
+            first(look)
+        try:
+            say("capturing the graph")
+            captured = captured_on(model, data, input_shape, device, limit)
+            result = _analyze(captured, model, data, name, options, say, limit)
+        except KeyboardInterrupt:
+            if look is None:
+                raise
+            return replace(look, messages=(*look.messages, STOPPED))
+        return result if look is None or STOPPED not in result.messages else completed(result, look)
 
 
 def checked(model: nn.Module, data: Any, options: Options, limit: int | None) -> tuple[nn.Module, Any]:
@@ -100,29 +131,9 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
     return model, data
 
 
-def captured_on(
-    model: nn.Module,
-    data: Any,
-    shape: tuple[int, ...] | None,
-    device: str | torch.device | None,
-    limit: int | None = None,
-) -> Captured:
-    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device.
-
-    The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again.
-    """
-    example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
-    captured = capture(model, example)
-    size = example.batch if limit is None else min(limit, example.batch)
-    return replace(captured, example=captured.at_batch(max(size, 1))).on(device)
-
-
 def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say: Progress, limit: int | None) -> Work:
     """Walk the graph in its mode and look at the data: what every analysis starts from."""
-    if options.mode == "batch":
-        captured = replace(captured, graph=with_batch_statistics(captured.graph))
-    elif options.mode == "frozen-batch":
-        captured = frozen(captured)
+    captured = in_mode(captured, options)
     program, coupled = walk_coupled(captured, options)
     if coupled:
         refuse_single_values(program)
@@ -140,6 +151,15 @@ def begin(captured: Captured, model: nn.Module, data: Any, options: Options, say
     return replace(work, seen=seen, left_out=left_out)
 
 
+def is_big(model: nn.Module) -> bool:
+    """Tell whether a network is so big that a first look is worth its time.
+
+    >>> is_big(nn.Linear(2, 2)), is_big(nn.Linear(1000, 1000))
+    (False, True)
+    """
+    return sum(p.numel() for p in model.parameters()) >= BIG or sum(1 for _ in model.modules()) >= MANY
+
+
 def _analyze(
     captured: Captured, model: nn.Module, data: Any, name: str, options: Options, say: Progress, limit: int | None
 ) -> Result:
@@ -152,16 +172,16 @@ def _analyze(
     whole = uncontradicted(end_to_end(work, rows, sites, model, data, limit), told)
     constants = whole.constants
     rows = [uncontradicted_row(row, told) for row in rows]
-    around = attempt(
+    around = unless_stopped(
         "what holds around the data", lambda: around_data(work, model, data, limit, constants["global"]), None, told
     )
     tables: dict[str, Any] = {  # each by itself: one that fails takes no other along
-        "depth": attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
+        "depth": unless_stopped("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
         "effect": attempt("what normalizers change", lambda: effect(sites, rows, constants), {}, told),
         "statistics": attempt("the statistics of the data", lambda: statistics(work), {}, told),
         "blocks": attempt("the tree of modules", lambda: tuple(b.to_dict() for b in fold(captured.graph)), (), told),
     }
-    parts = attempt("the shares of the gap", lambda: gap(work, rows, sites, whole, tables["depth"]), None, told)
+    parts = unless_stopped("the shares of the gap", lambda: gap(work, rows, sites, whole, tables["depth"]), None, told)
     said = attempt("a part of these messages", lambda: tuple(messages(work)), (), told) or tuple(told)
     return Result(
         model=model_facts(captured, model, name, options),

@@ -17,6 +17,7 @@ from torch import Tensor
 from normscope.core.errors import InputError, NonFiniteError, WeightsError, listed
 from normscope.core.files import user_path, write_text
 from normscope.core.result import SCHEMA_VERSION, from_plain, to_plain
+from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value, product
 from normscope.graph.checkpoint import INDICES, Role, TensorEntry, checkpoint_files, iterate_tensors, read_header
 from normscope.graph.safe_load import PICKLED, SAFETENSORS, holds_tensors
@@ -67,8 +68,8 @@ class TensorResult:
     note: str = ""
 
 
-@dataclass(frozen=True)
-class CheckpointResult:
+@dataclass(frozen=True, repr=False)
+class CheckpointResult(Shown):
     """What the weights alone tell.
 
     Attributes:
@@ -78,6 +79,9 @@ class CheckpointResult:
             with the norms of reshaped kernels for convolutions, which is not a bound.
         messages: what a reader must know.
     """
+
+    _layout = ("normscope.report.checkpoint", "checkpoint_sections")
+    _rows = "tensors"
 
     checkpoint: dict[str, Any]
     tensors: tuple[TensorResult, ...]

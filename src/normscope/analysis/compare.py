@@ -16,6 +16,7 @@ from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import SCHEMA_VERSION, LayerResult, NormalizerResult, Result
+from normscope.core.shown import Shown
 from normscope.core.value import LN10, Value, json_number
 
 Comparable = Result | CheckpointResult
@@ -96,8 +97,8 @@ class Row:
         return {"names": list(self.names), "kinds": list(self.kinds), "quantities": quantities}
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """Several models side by side; the first is the one the others are compared with.
 
     Attributes:
@@ -109,6 +110,9 @@ class Comparison:
         checked: which models the doctor saw.
         messages: what a reader must know.
     """
+
+    _layout = ("normscope.report.comparison", "comparison_sections")
+    _rows = "layers"
 
     models: tuple[str, ...]
     end_to_end: tuple[Quantity, ...]

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from normscope.analysis.fixed_inputs import FixedInputs, fixed_inputs, same_values, values_of
 from normscope.analysis.options import Options
 from normscope.core.errors import InputError
-from normscope.graph.capture import Captured
-from normscope.graph.inputs import iterate
+from normscope.graph.capture import Captured, capture
+from normscope.graph.inputs import first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.lipschitz.cost import is_large
@@ -88,6 +88,35 @@ class Work:
     def fixed_inputs(self) -> FixedInputs:
         """Return what of the input is held fixed as it is in the reference."""
         return fixed_inputs(self.captured, self.program)
+
+
+def captured_on(
+    model: nn.Module,
+    data: Any,
+    shape: tuple[int, ...] | None,
+    device: str | torch.device | None,
+    limit: int | None = None,
+    *,
+    first_look: bool = False,
+) -> Captured:
+    """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device.
+
+    The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again. At a first
+    look it is of two samples, and graph and model are compared there only.
+    """
+    example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
+    if first_look:
+        example = first_samples(example, 2)
+    captured = capture(model, example, elsewhere=not first_look)
+    size = example.batch if limit is None else min(limit, example.batch)
+    return replace(captured, example=captured.at_batch(max(size, 1))).on(device)
+
+
+def in_mode(captured: Captured, options: Options) -> Captured:
+    """Return a model with BatchNorm in the mode that was asked for."""
+    if options.mode == "batch":
+        return replace(captured, graph=with_batch_statistics(captured.graph))
+    return frozen(captured) if options.mode == "frozen-batch" else captured
 
 
 def walk(captured: Captured, options: Options, *, without: bool = False) -> Program:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from normscope.analysis.context import Work, batches, shapes_of, walk_coupled, where_fixed
 from normscope.analysis.fixed_inputs import fixed_inputs
-from normscope.core.errors import InputError, attempt
+from normscope.core.errors import InputError, attempt, unless_stopped
 from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.graph.export import CONDITION_NOTE, LIMIT_NOTE
@@ -23,7 +23,8 @@ from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
-from normscope.lipschitz.search import Best, Search, search
+from normscope.lipschitz.search import Best, Search
+from normscope.lipschitz.search import search as search_inputs
 from normscope.operators.nonlinear import Opaque
 from normscope.operators.normalizer import acts_on_weights, couples_samples
 from normscope.operators.program import Program, build_program
@@ -72,43 +73,58 @@ def end_to_end(
     model: nn.Module,
     data: Any,
     limit: int | None = None,
+    search: Callable[[Work], Search] | None = None,
 ) -> Whole:
-    """Return the end-to-end constants, printed and proved, on every domain."""
+    """Return the end-to-end constants, printed and proved, on every domain.
+
+    Args:
+        work: the analysis.
+        layers: the rows of its layers.
+        normalizers: the rows of its normalizers.
+        model: that takes the data.
+        data: as given.
+        limit: of samples.
+        search: finds what is attained; by default a search among the data and from its best points.
+    """
     mode = work.options.mode if any(couples_samples(s.kind) for s in work.program.sites) else None
     told, whole = work.messages, everywhere_of(work)
     nothing = Value(math.inf, Kind.CERTIFIED, whole, mode, "normscope F10")
     bounds: dict[str, Bound | None] = {}
     out: dict[str, Value | None] = attempt("what papers print", lambda: _printed(layers, normalizers), {}, told)
     work.say("composing the bound on all inputs")
-    chains = attempt("the multiplier chains", lambda: _chains(work, work.program), None, told)
-    first = bounds["global"] = attempt(
-        "the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), None, told
-    )
+    plain = unless_stopped("the bound by composition", lambda: _bound(work, Domain(whole), mode, None), None, told)
+    chains = unless_stopped("the multiplier chains", lambda: _chains(work, work.program), None, told)
+    first = bounds["global"] = plain
+    if chains is not None:
+        first = bounds["global"] = unless_stopped(
+            "the bound on all inputs", lambda: _bound(work, Domain(whole), mode, chains), plain, told
+        )
     out["global"] = nothing if first is None else first.value
     out["global_probabilistic"] = None if first is None else first.probable
-    out["global_composition"] = attempt(
-        "the bound by composition alone", lambda: _without_chains(work, whole, mode, chains), None, told
-    )
+    out["global_composition"] = plain.value if plain is not None and chains is not None and chains.used else None
     told += [] if first is None else _why_infinite(first.composition)
-    out["global_floor"] = attempt("the floor of free patterns", lambda: _floor(work, mode, chains), None, told)
+    out["global_floor"] = unless_stopped("the floor of free patterns", lambda: _floor(work, mode, chains), None, told)
     on_floor: Bound | None = None
     if work.seen is not None:
         work.say("composing the bound on the variance-floor domain")
-        on_floor = bounds["variance_floor"] = attempt(
+        on_floor = bounds["variance_floor"] = unless_stopped(
             "the bound on the variance-floor domain", lambda: _on_floor(work, mode, chains), None, told
         )
     out["variance_floor"] = None if on_floor is None else on_floor.value
     out["variance_floor_probabilistic"] = None if on_floor is None else on_floor.probable
     bare: Bound | None = None
     if work.options.without_normalizers:
-        bare = bounds["without_normalizers"] = attempt(
+        bare = bounds["without_normalizers"] = unless_stopped(
             "the bound without normalizers", lambda: _without(work), None, told
         )
     out["without_normalizers"] = None if bare is None else bare.value
     domain = None if on_floor is None else on_floor.composition.domain
     work.say("lower bounds")
-    attained = attempt(
-        "the lower bound", lambda: _search(work, domain, model, data, limit), Search(None, None, None), told
+    attained = unless_stopped(
+        "the lower bound",
+        lambda: _search(work, domain, model, data, limit) if search is None else search(work),
+        Search(None, None, None),
+        told,
     )
     if attained.failure:
         told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
@@ -118,7 +134,7 @@ def end_to_end(
     )
     out["lower_everywhere"] = _lower(attained.everywhere, whole, mode)
     out["jacobian"] = _lower(attained.jacobian, "these data points" if data is not None else "random points", mode)
-    stacked = attempt("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None), told)
+    stacked = unless_stopped("the bound on a stacked batch", lambda: _stacked(work, model, data), (None, None), told)
     out["stacked_batch"], out["stacked_batch_lower"] = stacked
     compositions = {name: bound.composition for name, bound in bounds.items() if bound is not None}
     return Whole(out, compositions, attained.best)
@@ -144,11 +160,6 @@ def _bound(
     """Return the bound of a program on a domain."""
     composition = Composition(program or work.program, domain, work.norms, chains)
     return Bound(*_values(composition, domain.name, mode), composition)
-
-
-def _without_chains(work: Work, whole: str, mode: str | None, chains: Chains | None) -> Value | None:
-    """Return the bound on all inputs by composition alone, where chains give a better one."""
-    return _bound(work, Domain(whole), mode, None).value if chains is not None and chains.used else None
 
 
 def everywhere_of(work: Work) -> str:
@@ -263,7 +274,7 @@ def _search(work: Work, domain: Domain | None, model: nn.Module, data: Any, limi
         most = limit_for(cost, outputs)
         given = batches(work, model, data, most if limit is None else min(most, limit))
         look = (piece for batch in given for piece in batch[0].split(BATCH))
-    return search(
+    return search_inputs(
         work.captured,
         work.program,
         work.candidates,
@@ -310,7 +321,7 @@ def _stacked(work: Work, model: nn.Module, data: Any) -> tuple[Value | None, Val
     name = f"stacked batches of {batch[0].shape[0]} whose normalizer stds stay above those of the first batch"
     name += f" and {condition}" if condition else ""
     value, _ = _values(Composition(program, Domain(name, seen.floors()), work.norms), name, "batch")
-    found = search(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)
+    found = search_inputs(captured, program, [batch], floors=seen.floors(), points=1, ascent=0, seed=options.seed)
     return value, _lower(found.jacobian, name, "batch")
 
 

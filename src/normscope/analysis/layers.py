@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from normscope.analysis.context import Work
-from normscope.core.errors import attempt
+from normscope.core.errors import attempt, unless_stopped
 from normscope.core.names import numbered
 from normscope.core.result import LayerResult, NormalizerResult
+from normscope.core.time_left import TimeLeft
 from normscope.core.value import Kind, Value
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import acts_on_weights, site_constants
@@ -22,6 +23,8 @@ from normscope.operators.program import Program
 from normscope.operators.site import Site, describe
 from normscope.operators.survey import Seen
 
+#: What a layer costs however small it is, in weights.
+EACH = 500_000
 _NO_BOUND, _NOT_PRINTED = Value(math.inf, Kind.CERTIFIED), Value(math.inf, Kind.PRINTED)
 
 
@@ -32,15 +35,16 @@ def layers(work: Work) -> list[LayerResult]:
     for node, (before, out) in work.program.ends.items():
         if node in fixed and out is not None:
             after[before.id] = out
-    results = []
+    results: list[LayerResult] = []
+    left = TimeLeft([EACH + x.op.data["weight"].numel() for x in work.program.layers if x.op is not None])
     for expr, name in zip(work.program.layers, layer_names(work.program), strict=True):
         op = expr.op
         if op is None:
             continue
-        work.say(f"norm of {name}")
+        work.say(f"norms of layers: {name}, {len(results) + 1} of {len(left.costs)}{left.text(len(results))}")
         unknown = LayerResult(name, op.kind, tuple(op.data["weight"].shape), _NO_BOUND, Value(-math.inf, Kind.LOWER))
         step = functools.partial(_layer, work, unknown, expr, after.get(expr.id))
-        results.append(attempt(f"the norm of {name}", step, unknown, work.messages))
+        results.append(unless_stopped(f"the norm of {name}", step, unknown, work.messages))
     return results
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.capacity import begin, captured_on, checked
-from normscope.analysis.context import Progress, Work, one_at_a_time
+from normscope.analysis.capacity import begin, checked
+from normscope.analysis.context import Progress, Work, captured_on, one_at_a_time
 from normscope.analysis.contradiction import uncontradicted_weight
 from normscope.analysis.end_to_end import everywhere_of
 from normscope.analysis.facts import input_facts, messages, model_facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from normscope.cli.console import Stages, aside, guarded, show
-from normscope.cli.loading import Inputs, Named, load
+from normscope.cli.loading import Inputs, Loaded, Named, load
 from normscope.cli.options import (
     MODEL,
     DataName,
@@ -23,6 +24,7 @@ from normscope.cli.options import (
     Mode,
     NoReport,
     Normalize,
+    Out,
     Quiet,
     ReportFile,
     Seed,
@@ -30,8 +32,8 @@ from normscope.cli.options import (
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_apart, checked_file, checked_folder, parse_shape, writing
-from normscope.core.errors import InputError, NormscopeError, attempt, failure
+from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, parse_shape, writing
+from normscope.core.errors import STOPPED, InputError, NormscopeError, attempt, failure
 from normscope.core.files import user_path
 from normscope.core.numbers import check_fraction
 
@@ -54,8 +56,6 @@ THEORY_SAMPLES = 256
 SPLIT = "test"
 #: Options that are not called as the field they set.
 _SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
-#: What is asked of the doctor as it is of the analysis.
-_SHARED = ("model", "weights", "data", "root", "split", "limit", "normalize", "shape", "device")
 _MODEL = (
     f"{MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the norms of the "
     "weights alone."
@@ -105,21 +105,24 @@ def analyze(
         bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
     ] = None,
     no_without: Annotated[bool, typer.Option("--no-without", help="Skip the network without normalizers.")] = False,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
+    fast: Annotated[bool, typer.Option("--fast", help="Stop after the first look, which takes seconds.")] = False,
+    out: Out = None,
     report: ReportFile = None,
     no_report: NoReport = False,
-    check: Annotated[bool, typer.Option("--check", help="Also ask the doctor; the report has its findings.")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Ask the doctor, too.")] = True,
+    printed: Annotated[bool, typer.Option("--printed", help="Show the formulas printed in papers, too.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     everything: Everything = False,
 ) -> None:
-    """Measure Lipschitz constants of MODEL, layer by layer and end to end; write result.json and report.html.
+    """Tell what MODEL does to its input, what normalization does in it, and what to do next.
 
-    Every number says what it guarantees: certified, with probability, attained from below, or as printed in a paper.
+    Lipschitz constants, layer by layer and end to end, each with what it guarantees; what the doctor finds. Writes
+    result.json and report.html. A large network gets a first answer within seconds; Ctrl-C keeps what is known.
     """
     checked_numbers(tolerance, delta, share, confidence)
     shape = parse_shape(input)
-    target, page = checked_places(out, FILE, report, no_report=no_report)
+    target, page = checked_places(out, FILE, report, no_report=no_report, name=model)
     options = {
         "mode": mode,
         "points": points,
@@ -136,26 +139,56 @@ def analyze(
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages("loading torch")
-        _check_unused(request, check=check, page=page)
+        _check_unused(request)
         theory: list[Guarantees] = []
-        result, sections = run(request, stages, everything=everything, theory=theory)
+        told: list[str] = []
+
+        def first(look: Result) -> None:
+            """Show and keep the first look: whatever happens later, it is there."""
+            from normscope.report.verdict import verdict_lines
+
+            stages.above(verdict_lines(look))
+            write(look, target)
+            if page is not None:
+                _report(look, page, told)
+
+        result = run(request, stages, check=check, fast=fast, first=first, told=told, theory=theory)
         write(result, target)  # first, so that nothing that follows can lose it
         for found in theory:
             with writing(target):
                 found.save(target.with_name(WEIGHT_NORM))
-        told: list[str] = []
-        findings = attempt("the doctor", lambda: findings_of(request, stages), None, told) if check else None
     if page is not None:
-        _report(result, page, told, findings=findings, panels=theory)
+        _report(result, page, told, panels=theory)
     if json:
         print(result.to_json())
     elif not quiet:
-        show(sections)
+        show(sections_of(result, everything=everything, printed=printed, theory=theory))
         print(f"\nwritten: {target}")
         if page is not None and not told:
             print(f"open: {page}")
     if told:
-        raise NormscopeError("; ".join(told))
+        raise NormscopeError("; ".join(dict.fromkeys(told)))
+
+
+def sections_of(
+    result: Result | CheckpointResult,
+    *,
+    everything: bool = False,
+    printed: bool = False,
+    theory: Sequence[Guarantees] = (),
+) -> Sequence[Section]:
+    """Return the report of a model, or of a checkpoint."""
+    from normscope.core.result import Result
+
+    if isinstance(result, Result):
+        from normscope.report.text import result_sections
+        from normscope.report.weight_normalization import weight_normalization_sections
+
+        more = [section for found in theory for section in weight_normalization_sections(found)]
+        return [*result_sections(result, everything=everything, printed=printed), *more]
+    from normscope.report.checkpoint import checkpoint_sections
+
+    return checkpoint_sections(result, everything=everything)
 
 
 def _report(result: Result | CheckpointResult, page: Path, told: list[str], **rest: Any) -> None:
@@ -169,18 +202,25 @@ def _report(result: Result | CheckpointResult, page: Path, told: list[str], **re
 
 
 def run(
-    request: Request, stages: Stages, *, everything: bool = False, theory: list[Guarantees] | None = None
-) -> tuple[Result | CheckpointResult, list[Section]]:
+    request: Request,
+    stages: Stages,
+    *,
+    check: bool = False,
+    fast: bool = False,
+    first: Callable[[Result], None] | None = None,
+    told: list[str] | None = None,
+    theory: list[Guarantees] | None = None,
+) -> Result | CheckpointResult:
     """Analyze a model, or a checkpoint where the request names one.
 
     Args:
         request: what is asked.
         stages: called with a line of text at each step.
-        everything: whether the sections hold every row.
+        check: ask the doctor, too.
+        fast: stop after the first look.
+        first: called with the first look at a large network.
+        told: a doctor who cannot speak is named here, or raises without it.
         theory: takes what the theory of weight normalization proves, where it covers the model and data have labels.
-
-    Returns:
-        The result and its report.
 
     Raises:
         NormscopeError: a subclass that says what is wrong.
@@ -189,28 +229,31 @@ def run(
     from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
 
     if is_checkpoint(request.model):
-        from normscope.report.checkpoint import checkpoint_sections
-
         place = user_path(request.model)
-        weights = analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
-        return weights, checkpoint_sections(weights, everything=everything)
+        return analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
     from normscope.analysis import analyze as capacity
-    from normscope.report.text import result_sections
+    from normscope.analysis.capacity import is_big
+    from normscope.analysis.context import captured_on
 
-    found = [] if theory is None else theory
+    def twin(model: nn.Module, data: Any, **rest: Any) -> Result:
+        captured, found = None, None
+        if fast or is_big(model):
+            stages("first look: capturing the graph")
+            captured = captured_on(model, data, rest["input_shape"], request.device, request.limit, first_look=True)
+        if check:
+            step = functools.partial(findings_of, request, model, data, rest["input_shape"], stages, captured)
+            found = step() if told is None else attempt("the doctor", step, None, told)
 
-    def capacity_and_theory(model: nn.Module, inputs: Inputs | None, **rest: Any) -> Result:
-        result = capacity(model, inputs, **rest)
-        found.extend(weight_normalization(model, inputs, stages))
+        def complete(result: Result) -> Result:
+            return replace(result, findings=found)
+
+        shown = None if first is None else lambda look: first(complete(look))
+        result = complete(capacity(model, data, fast=fast, first=shown, captured=captured, **rest))
+        if theory is not None and not fast and STOPPED not in result.messages:
+            theory += weight_normalization(model, data, stages)
         return result
 
-    result = measured(request, stages, capacity_and_theory)
-    sections = result_sections(result, everything=everything)
-    if found:
-        from normscope.report.weight_normalization import weight_normalization_sections
-
-        sections += weight_normalization_sections(found[0])
-    return result, sections
+    return measured(request, stages, twin)
 
 
 def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Stages) -> list[Guarantees]:
@@ -255,7 +298,7 @@ def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) ->
     checked_device(request.device)
     loaded = load(request, options.seed, stages)
     with loaded.home.open():
-        result: Any = twin(
+        result = twin(
             loaded.model,
             loaded.inputs,
             input_shape=loaded.shape,
@@ -265,16 +308,23 @@ def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) ->
             limit=request.limit,
             device=request.device,
         )
+    return with_origin(result, loaded, request)
+
+
+def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
+    """Return a result that also says where model and data come from."""
     origin, data = loaded.origin, loaded.data
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
-        notes.append(f"the weights are random (seed {options.seed}): give --weights for those of a trained model")
+        seed = request.options["seed"]
+        notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
+    found: Any = result
     complete: Measured = replace(
-        result,
-        model=result.model | {"origin": asdict(origin)},
-        input=result.input | {"source": source},
-        messages=(*notes, *result.messages),
+        found,
+        model=found.model | {"origin": asdict(origin)},
+        input=found.input | {"source": source},
+        messages=(*notes, *found.messages),
     )
     return complete
 
@@ -303,27 +353,24 @@ def write_page(
         return save_html(results, target, **rest)
 
 
-def findings_of(request: Request, stages: Stages) -> Sequence[Finding]:
+def findings_of(
+    request: Request, model: nn.Module, data: Any, shape: tuple[int, ...] | None, stages: Stages, captured: Any = None
+) -> tuple[Finding, ...]:
     """Ask the doctor about the model of a request."""
-    from normscope.cli import check
-    from normscope.doctor import Settings
+    from normscope.doctor import check
 
-    shared = {key: getattr(request, key) for key in _SHARED}
-    rest: dict[str, Any] = {"optimizer": None, "batch_size": None, "dtype": None, "purpose": "", "before": None}
-    asked = check.Request(**shared, **rest, seed=request.options["seed"])
-    return check.run(asked, Settings(), stages)[0].findings
+    seed = request.options["seed"]
+    return check(
+        model, data, name=request.model, input_shape=shape, limit=request.limit, device=request.device, seed=seed,
+        progress=stages, captured=captured,
+    ).findings  # fmt: skip
 
 
-def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
+def _check_unused(request: Request) -> None:
     """Raise if options are given that would change nothing: most of them beside a checkpoint alone."""
     from normscope.analysis import Options
     from normscope.analysis.checkpoint import is_checkpoint
 
-    if check and page is None:
-        raise typer.BadParameter(
-            "--check writes its findings to the report; drop --no-report, or run normscope check.",
-            param_hint="--check",
-        )
     usual = Options()
     said: dict[str, Any] = {
         "--weights": request.weights,
@@ -334,7 +381,6 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
         "--normalize": request.normalize,
         "--input": request.shape,
         "--device": None if request.device == "cpu" else request.device,  # there weights are read
-        "--check": check or None,
     }
     for key, value in request.options.items():
         said[_SPELLED.get(key, f"--{key}")] = None if value == getattr(usual, key) else value
@@ -348,22 +394,23 @@ def _check_unused(request: Request, *, check: bool, page: Path | None) -> None:
 
 
 def checked_places(
-    out: Path, name: str, report: Path | None, *, no_report: bool, page: str = REPORT
+    out: Path | None, file: str, report: Path | None, *, no_report: bool, name: str, page: str = REPORT
 ) -> tuple[Path, Path | None]:
     """Return the files for a result and its report, before any work is done.
 
     Args:
-        out: folder for both.
-        name: of the result's file.
+        out: folder for both; by default a new one below ``normscope-runs``.
+        file: name of the result's file.
         report: file for the report, if it was named.
         no_report: write none.
+        name: what the result is about, for the name of a new folder.
         page: what the report is called where it was not named.
 
     Raises:
         typer.BadParameter: if one cannot be written, or both are one.
     """
-    folder = checked_folder(out)
-    target = checked_file(folder / name)
+    folder = checked_folder(new_folder(name) if out is None else out)
+    target = checked_file(folder / file)
     if no_report and report is not None:
         raise typer.BadParameter("--report and --no-report cannot be used together.")
     if no_report:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.analyze import REPORT, Request, checked_places, findings_of, write_page
+from normscope.cli.analyze import Request, checked_places, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import Stages, aside, guarded, show
 from normscope.cli.loading import Named
@@ -23,6 +23,7 @@ from normscope.cli.options import (
     Mode,
     NoReport,
     Normalize,
+    Out,
     Quiet,
     ReportFile,
     Seed,
@@ -78,7 +79,7 @@ def compare(
         typer.Option(help="symmetries: how far the weights of two models are apart once symmetries are removed."),
     ] = None,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {REPORT}.")] = Path(),
+    out: Out = None,
     report: ReportFile = None,
     no_report: NoReport = False,
     json: Annotated[bool, typer.Option("--json", help="Print the JSON comparison alone.")] = False,
@@ -95,7 +96,7 @@ def compare(
         named = Named("", None, data, data_root, split, limit, normalize, parse_shape(input))
         compare_modulo(items, model, modulo, named, seed, json=json)
         return
-    target, page = checked_places(out, FILE, report, no_report=no_report)
+    target, page = checked_places(out, FILE, report, no_report=no_report, name="compare")
     options = {"mode": mode, "seed": seed}
     request = Request("", None, data, data_root, split, limit, normalize, parse_shape(input), device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
@@ -131,6 +132,7 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.compare import compare as compared
     from normscope.cli.report import read_whole
+    from normscope.core.result import Result
 
     results: dict[str, Comparable] = {}
     findings: dict[str, Sequence[Finding]] = {}
@@ -141,9 +143,9 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
         weights = Path(item) if given.model is not None and is_checkpoint(item) else None
         request = replace(given.request, model=item if weights is None else given.model or item, weights=weights)
         say = _Prefixed(stages, name)
-        results[name], _ = analyzed(request, say)
-        if given.check and not is_checkpoint(request.model):
-            findings[name] = findings_of(request, say)
+        found = results[name] = analyzed(request, say, check=given.check)
+        if isinstance(found, Result) and found.findings is not None:
+            findings[name] = found.findings
     return compared(results, findings), findings
 
 

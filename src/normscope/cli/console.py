@@ -157,6 +157,14 @@ class Stages:
         self._thread: threading.Thread | None = None
         self._status: Any = None
         self._notes: list[str] = []
+        self._above: tuple[str, ...] = ()
+
+    def above(self, lines: Sequence[str]) -> None:
+        """Show lines above the progress, until the result takes their place; where there is no terminal, print them."""
+        lines = tuple(visible(line) for line in lines)
+        if self._lines:
+            print("\n".join(("normscope: first look:", *(f"  {line}" for line in lines))), file=sys.stderr, flush=True)
+        self._above = lines
 
     def __call__(self, text: str) -> None:
         """Say what is being done now."""
@@ -192,7 +200,7 @@ class Stages:
             if self._live and self._status is None and now - begun > PATIENCE:
                 self._status = _status(self._text)
             elif self._status is not None:
-                self._status.update(self._text)
+                self._status.update(self._text, self._above)
             while self._notes and now - begun > PATIENCE:
                 print(self._notes.pop(0), file=sys.stderr, flush=True)
             step = _step(self._text)
@@ -214,9 +222,20 @@ def _status(text: str) -> Any:
     """Start and return a spinner with text and elapsed time on stderr."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.text import Text
+
+    class Below(Progress):
+        """A spinner below some lines."""
+
+        lines: tuple[str, ...] = ()
+
+        def get_renderables(self) -> Any:
+            """Yield the lines, then the spinner."""
+            yield from (Text(line) for line in self.lines)
+            yield from super().get_renderables()
 
     columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    progress = Below(*columns, console=Console(stderr=True), transient=True)
     task = progress.add_task(text, total=None)
     progress.start()
     return _Spinner(progress, task)
@@ -228,8 +247,9 @@ class _Spinner:
     def __init__(self, progress: Any, task: Any) -> None:
         self._progress, self._task = progress, task
 
-    def update(self, text: str) -> None:
-        """Change its text."""
+    def update(self, text: str, above: tuple[str, ...] = ()) -> None:
+        """Change its text, and what stands above it."""
+        self._progress.lines = above
         self._progress.update(self._task, description=text)
 
     def stop(self) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +18,7 @@ from normscope.cli.options import (
     Json,
     NoReport,
     Normalize,
+    Out,
     Quiet,
     Seed,
     Split,
@@ -66,7 +66,7 @@ def curvature(
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
     seed: Seed = 0,
     device: Device = None,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE} and {PAGE}.")] = Path(),
+    out: Out = None,
     report: Annotated[
         Path | None, typer.Option(help="File for the HTML report.", show_default=f"{PAGE} in --out")
     ] = None,
@@ -82,7 +82,7 @@ def curvature(
     """
     if data is None:
         raise typer.BadParameter("Expected labelled data.", param_hint="--data")
-    target, page = checked_places(out, FILE, report, no_report=no_report, page=PAGE)
+    target, page = checked_places(out, FILE, report, no_report=no_report, name=model, page=PAGE)
     chosen: dict[str, Any] = {
         "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
         "tolerance": tolerance, "max_products": max_products, "probes": probes, "density": density,

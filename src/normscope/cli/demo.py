@@ -49,6 +49,7 @@ def demo(
     """
     from normscope.core.files import write_text
     from normscope.report.table import plain_text
+    from normscope.report.text import verdict_section
 
     folder = checked_folder(out)
     for place in (folder, *(folder / name for name in VARIANTS)):
@@ -59,14 +60,16 @@ def demo(
         results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
-    summary = plain_text([_introduction(width, epochs, seed), section, _reading()])
+    verdicts = [verdict_section(result, name) for name, result in results.items()]
+    sections = [_introduction(width, epochs, seed), *verdicts, section, _reading()]
+    summary = plain_text(sections)
     with writing(folder):
         written.append(write_text(folder / SUMMARY, summary + "\n"))
     title = "The same network without and with BatchNorm"
     page = write_page(results, folder / REPORT, "--out", facts=facts, title=title)
     if quiet:
         return
-    show([_introduction(width, epochs, seed), section, _reading()])
+    show(sections)
     print("\nwritten:")
     for path in written:
         print(f"  {path}")
@@ -103,6 +106,7 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
     """
     stages("loading torch")
     from normscope.analysis import analyze
+    from normscope.doctor import check
     from normscope.report.text import compare_section
     from normscope.zoo.data.load import load_data
 
@@ -116,7 +120,8 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
         say = functools.partial(_say, stages, name)
         result = analyze(model, Inputs(held_out), name=title, seed=seed, progress=say, radius=RADII)
         source = {"name": held_out.name, "split": "test", "samples": len(held_out)}
-        results[name] = replace(result, input=result.input | {"source": source})
+        findings = check(model, Inputs(held_out), name=title, seed=seed, progress=say).findings
+        results[name] = replace(result, input=result.input | {"source": source}, findings=findings)
     facts = {"accuracy on held-out digits": accuracies}
     return results, compare_section(results, facts), facts
 
@@ -179,9 +184,9 @@ def _reading() -> Section:
     return Section(
         "how to read it",
         lines=(
-            "'within 0.01 of 95 % of inputs': proved around held-out digits, holds for 95 % of digits like them with",
-            "confidence 99 %; there the output moves at most so many times as far as the input",
-            "on all inputs the true Lipschitz constant lies between 'attained' and 'proved'",
+            "'within 0.01 of 95 % of inputs': certified around held-out digits, holds for 95 % of digits like them",
+            "with confidence 99 %; there the output moves at most so many times as far as the input",
+            "on all inputs the true Lipschitz constant lies between 'attained' and 'certified'",
             "'printed' is the formula of the paper, with its constants of BatchNorm; it leaves out the scale gamma",
             "the printed product of the normalizers' constants changes when weights are rescaled, though the network",
             "does not: compare the product of folded layers instead",

@@ -8,6 +8,7 @@ import typer
 
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
+from normscope.core.words import WORDS
 
 
 @guarded
@@ -15,12 +16,17 @@ def explain(
     name: Annotated[
         list[str],
         typer.Argument(
-            help="'Theorem 13', 'than2025 Theorem 13', '001-T13(8)', a statement or rule.", show_default=False
+            help="A word of a report (certified), a code (NS101), a theorem ('Theorem 13'), a claim ('001-T13(8)').",
+            show_default=False,
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Explain a claim, a numbered statement or a rule: what it says, whether it holds, the numbers, and the code."""
+    """Explain a word of a report, a code of the doctor, a theorem or a claim."""
+    known = _word(" ".join(name)) if not json else None
+    if known is not None:
+        print(known)
+        return
     with Stages(lines=not json) as stages:
         stages("loading torch")
         from normscope.papers.explain import explain as look_up
@@ -33,3 +39,14 @@ def explain(
     from normscope.report.audit import explanation_sections
 
     show(explanation_sections(answer.parts))
+
+
+def _word(name: str) -> str | None:
+    """Return what a word means, without loading torch; nothing if it is no word.
+
+    >>> _word("Attained")
+    'attained: a lower bound: there is an input, or a pair of inputs, that shows it'
+    """
+    asked = name.casefold().replace("-", " ")
+    found = next((w for w in WORDS if w.casefold().replace("-", " ") == asked), None)
+    return None if found is None else f"{found}: {WORDS[found]}"

@@ -7,9 +7,11 @@ import contextlib
 import errno
 import io
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from normscope import __version__
 from normscope.cli.analyze import analyze
@@ -32,32 +34,56 @@ from normscope.cli.symmetry import symmetry
 from normscope.cli.watch import watch
 from normscope.cli.weights import weights
 
+#: The verbs of every day, and those for research, each with a few words; what is in neither comes last.
+EVERYDAY: dict[str, tuple[Callable[..., Any], str]] = {
+    "analyze": (analyze, "what moving the input does, what normalization does, what to do next"),
+    "check": (check, "what is wrong with the normalization, and how to fix it"),
+    "fix": (fix, "mend what can be mended without changing the function"),
+    "compare": (compare, "models or checkpoints side by side"),
+    "watch": (watch, "a training run in the browser, while it goes on"),
+    "report": (report, "the HTML report of earlier results"),
+    "explain": (explain, "what a word, a code or a theorem means"),
+    "demo": (demo, "a first tour: one network with and without BatchNorm"),
+}
+RESEARCH: dict[str, tuple[Callable[..., Any], str]] = {
+    "symmetry": (symmetry, "changes of the weights that leave the function as it is"),
+    "curvature": (curvature, "eigenvalues of the Hessian, modulo symmetries"),
+    "bounds": (bounds, "every generalization bound beside the true gap"),
+    "weights": (weights, "what a change of each weight does to the output"),
+    "complexity": (complexity, "iteration counts of training, printed and corrected"),
+    "audit": (audit, "every claim of the papers, checked now"),
+    "reproduce": (reproduce, "figures and experiments of the papers"),
+    "extremal": (extremal, "networks that attain a bound"),
+    "decompose": (decompose, "where the error of a model comes from"),
+    "statements": (statements, "every theorem that is implemented, and where"),
+}
+
+
+class Verbs(TyperGroup):
+    """The verbs in groups."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the verbs in the order of the groups."""
+        return [*EVERYDAY, *RESEARCH, *(name for name in self.commands if name not in {**EVERYDAY, **RESEARCH})]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the verbs group by group."""
+        rest = [name for name in self.list_commands(ctx) if name not in {**EVERYDAY, **RESEARCH}]
+        for title, names in (("Every day", EVERYDAY), ("Research", RESEARCH), ("More", rest)):
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str()) for name in names])
+
+
 app = typer.Typer(
     name="normscope",
-    help="What normalization layers do to your network: certified Lipschitz constants, layer by layer and end to end.",
+    cls=Verbs,
+    help="What normalization layers do to your network: what moving the input does, what to fix, and why.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.command("analyze")(analyze)
-app.command("check")(check)
-app.command("fix")(fix)
-app.command("compare")(compare)
-app.command("symmetry")(symmetry)
-app.command("bounds")(bounds)
-app.command("demo")(demo)
-app.command("audit")(audit)
-app.command("explain")(explain)
-app.command("extremal")(extremal)
-app.command("complexity")(complexity)
-app.command("curvature")(curvature)
-app.command("decompose")(decompose)
-app.command("report")(report)
-app.command("reproduce")(reproduce)
-app.command("watch")(watch)
-app.command("statements")(statements)
-app.command("weights")(weights)
+for _name, (_verb, _words) in {**EVERYDAY, **RESEARCH}.items():
+    app.command(_name, short_help=_words)(_verb)
 
 
 @app.command("version")

@@ -27,6 +27,9 @@ Normalize = Annotated[str | None, typer.Option(help="unit, raw, or a preset such
 InputShape = Annotated[str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224.")]
 Mode = Annotated[str, typer.Option(help="What BatchNorm uses: running, batch or frozen-batch statistics.")]
 Tolerance = Annotated[float | None, typer.Option(help="Relative accuracy of each norm.", show_default="by the size")]
+Out = Annotated[
+    Path | None, typer.Option(help="Folder for the results.", show_default="a new one below normscope-runs")
+]
 Seed = Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of everything random.")]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, ...")]
 ReportFile = Annotated[Path | None, typer.Option(help="File for the HTML report.", show_default="report.html in --out")]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import math
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ import typer
 from normscope.core.errors import ModelNotFoundError
 from normscope.core.files import user_path
 
+#: Where every run gets a folder of its own.
+RUNS = Path("normscope-runs")
 #: Most numbers of one input: more are a slip of the pen, or fit into no memory.
 MOST_NUMBERS = 2**28
 
@@ -116,6 +120,18 @@ def split_commas(text: str | None) -> list[str]:
     (['a', 'b', 'c'], [])
     """
     return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def new_folder(name: str) -> Path:
+    """Return a folder for a run that does not exist yet, and is not made yet.
+
+    >>> new_folder("zoo:a net[width=3]").as_posix()
+    'normscope-runs/a-net-1'
+    """
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", name.partition("[")[0].rpartition(":")[2]).strip("-.") or "run"
+    taken = {place.name for place in RUNS.iterdir()} if RUNS.is_dir() else set()
+    number = next(n for n in itertools.count(1) if f"{stem}-{n}" not in taken)
+    return RUNS / f"{stem}-{number}"
 
 
 def checked_folder(folder: Path, option: str = "--out") -> Path:

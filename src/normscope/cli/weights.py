@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,13 +18,14 @@ from normscope.cli.options import (
     Json,
     Mode,
     Normalize,
+    Out,
     Quiet,
     Seed,
     Split,
     Tolerance,
     WeightsFile,
 )
-from normscope.cli.specification import checked_file, checked_folder, parse_shape
+from normscope.cli.specification import checked_file, checked_folder, new_folder, parse_shape
 
 FILE = "weights.json"
 
@@ -48,7 +48,7 @@ def weights(
     stacked: Annotated[
         bool | None, typer.Option("--stacked/--no-stacked", help="Also take a batch as one input.")
     ] = None,
-    out: Annotated[Path, typer.Option(help=f"Folder for {FILE}.")] = Path(),
+    out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
     everything: Everything = False,
@@ -60,7 +60,7 @@ def weights(
     """
     checked_numbers(tolerance)
     shape = parse_shape(input)
-    target = checked_file(checked_folder(out) / FILE)
+    target = checked_file(checked_folder(out or new_folder(model)) / FILE)
     options = {"mode": mode, "points": points, "tolerance": tolerance, "seed": seed, "stacked": stacked}
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:

@@ -92,6 +92,32 @@ def attempt(what: str, step: Callable[[], T], default: Any, told: list[str]) -> 
         return default
 
 
+#: What a result says that was stopped with Ctrl-C.
+STOPPED = "stopped before the end: what is here holds, what is missing was not computed"
+
+
+def unless_stopped(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
+    """Return what a step gives, as :func:`attempt`; Ctrl-C ends it, and every later step gives its default at once.
+
+    Args:
+        what: the part, as it is named in the message.
+        step: computes it.
+        default: stands for it where it cannot be computed.
+        told: messages, to which a failure or :data:`STOPPED` is added.
+
+    >>> told = [STOPPED]
+    >>> unless_stopped("the bound", lambda: 1, None, told) is None
+    True
+    """
+    if STOPPED in told:
+        return default
+    try:
+        return attempt(what, step, default, told)
+    except KeyboardInterrupt:
+        told.append(STOPPED)
+        return default
+
+
 def failure(what: str, error: Exception) -> str:
     """Return a failure in one line: what is missing, why, and what to do."""
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")

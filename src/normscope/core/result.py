@@ -13,8 +13,10 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
 from normscope.core.files import write_text
+from normscope.core.finding import Finding
 from normscope.core.gap import Gap
 from normscope.core.lazy import late
+from normscope.core.shown import Shown, frame
 from normscope.core.value import Value, json_number
 
 
@@ -141,9 +143,11 @@ class LayerResult:
     probable: Value | None = None
 
 
-@dataclass(frozen=True)
-class Result:
+@dataclass(frozen=True, repr=False)
+class Result(Shown):
     """What ``analyze`` found.
+
+    ``print(result)`` shows the verdict and the constants, a notebook the same as a page, ``to_frame()`` the layers.
 
     Attributes:
         model: name, front end, batch, notes.
@@ -159,7 +163,11 @@ class Result:
         depth: how the end-to-end constants build up from the input to the output.
         around: what holds around the data, or nothing without data.
         gap: where the distance between bound and attained comes from, or nothing where it was not measured.
+        findings: what the doctor found, the gravest first; nothing if it was not asked.
     """
+
+    _layout = ("normscope.report.text", "summary_sections")
+    _rows = "layers"
 
     model: dict[str, Any]
     input: dict[str, Any]
@@ -174,6 +182,12 @@ class Result:
     depth: Depth = field(default_factory=Depth)
     around: Around | None = None
     gap: Gap | None = None
+    findings: tuple[Finding, ...] | None = None
+
+    def __repr__(self) -> str:
+        """Return one line: which model, and between which numbers its constant lies."""
+        name = self.model.get("name") or self.model.get("class") or "model"
+        return f"<Result of {name}: {late('normscope.report.text', 'between')(self)}>"
 
     @property
     def upper(self) -> Value | None:
@@ -186,10 +200,11 @@ class Result:
         return self.end_to_end.get("lower")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form."""
+        """Return the JSON form; it opens with the verdict, three sentences."""
         return {
             "schema_version": SCHEMA_VERSION,
             "kind": "capacity",
+            "verdict": late("normscope.report.verdict", "verdict")(self).to_dict(),
             **{f.name: to_plain(getattr(self, f.name)) for f in fields(self)},
         }
 
@@ -200,6 +215,15 @@ class Result:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
+
+    def to_frame(self) -> Any:
+        """Return layers and normalizers, in this order, as a pandas data frame.
+
+        Raises:
+            MissingDependencyError: if pandas is not installed.
+        """
+        layers = [{"role": "layer", **vars(x)} for x in self.layers]
+        return frame([*layers, *({"role": "normalizer", **vars(n)} for n in self.normalizers)])
 
     def plot(self, kind: str = "depth", ax: Any = None) -> Any:
         """Draw one view with matplotlib and return the figure; see :func:`normscope.report.plot.plot`."""
@@ -230,6 +254,7 @@ class Result:
             depth=Depth.from_dict(data["depth"]) if "depth" in data else Depth(),
             around=Around.from_dict(data["around"]) if data.get("around") else None,
             gap=Gap.from_dict(data["gap"]) if data.get("gap") else None,
+            findings=None if data.get("findings") is None else tuple(map(Finding.from_dict, data["findings"])),
         )
 
 
@@ -244,7 +269,7 @@ def to_plain(value: Any) -> Any:
     >>> to_plain((1.0, {"a": float("inf"), "b": float("nan")}))
     [1.0, {'a': 'inf', 'b': None}]
     """
-    if isinstance(value, Value | Depth | Around | Gap):
+    if isinstance(value, Value | Depth | Around | Gap | Finding):
         return value.to_dict()
     if isinstance(value, float):
         return None if math.isnan(value) else json_number(value)

@@ -12,6 +12,7 @@ from typing import Any
 from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.result import Rows, from_plain, to_plain
+from normscope.core.shown import Shown
 
 SCHEMA_VERSION = 1
 
@@ -52,8 +53,8 @@ class LayerCurvature:
     high: float
 
 
-@dataclass(frozen=True)
-class CurvatureResult:
+@dataclass(frozen=True, repr=False)
+class CurvatureResult(Shown):
     """What ``curvature`` found.
 
     Attributes:
@@ -79,6 +80,9 @@ class CurvatureResult:
         messages: what a reader must know.
         stopped: whether the user stopped the work; what is missing was not computed.
     """
+
+    _layout = ("normscope.report.curvature", "curvature_sections")
+    _rows = "largest"
 
     model: dict[str, Any]
     data: dict[str, Any]

@@ -17,14 +17,16 @@ from torch import nn
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
+from normscope.core.shown import Shown
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.settings import Settings, read_baseline
 from normscope.doctor.subject import Progress, Subject, examine
+from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
 
 
-@dataclass(frozen=True)
-class CheckResult:
+@dataclass(frozen=True, repr=False)
+class CheckResult(Shown):
     """What a check found.
 
     Attributes:
@@ -36,6 +38,9 @@ class CheckResult:
         failed: whether the check fails, by its settings.
         purpose: what the model is used for, if that was said.
     """
+
+    _layout = ("normscope.report.findings", "check_sections")
+    _rows = "findings"
 
     model: str
     findings: tuple[Finding, ...]
@@ -96,6 +101,7 @@ def check(
     progress: Progress | None = None,
     tell: Callable[[Finding], None] | None = None,
     group: bool = True,
+    captured: Captured | None = None,
 ) -> CheckResult:
     """Look for what is wrong with the normalization of a network; nothing of it is changed.
 
@@ -120,6 +126,7 @@ def check(
         tell: called with every finding as soon as a rule made it, cheap rules first; the result also orders and
             groups them, and leaves out those that another one explains.
         group: tell findings of one rule and severity as one, at the first of their places.
+        captured: the model, if it was captured before.
 
     Returns:
         The result: findings, the gravest first.
@@ -143,7 +150,7 @@ def check(
     with untouched(model):
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
-            purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress,
+            purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, captured=captured,
             first=None if tell is None else lambda bare: teller.early(bare),
         )  # fmt: skip
         found, ran, skipped = run_rules(subject, settings, say, teller)

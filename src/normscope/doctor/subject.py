@@ -18,11 +18,10 @@ from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.probe import Probe, probe
-from normscope.doctor.quick import FiniteNorms, Roughly
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
-from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
+from normscope.graph.inputs import ModelInputs, first_samples, guess_inputs, iterate
 from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
@@ -31,6 +30,7 @@ from normscope.graph.statefulness import evaluating
 from normscope.graph.weights_validation import STATISTICS, check_model, count_non_finite, named_tensors
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
+from normscope.lipschitz.quick import FiniteNorms, Roughly
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.normalizer import acts_on_weights
 from normscope.operators.program import Program, build_program
@@ -242,6 +242,7 @@ def examine(
     seed: int = 0,
     progress: Progress | None = None,
     first: Callable[[Subject], None] | None = None,
+    captured: Captured | None = None,
 ) -> Subject:
     """Look at a model once, as far as that is possible.
 
@@ -259,6 +260,7 @@ def examine(
         seed: of everything random.
         progress: called with a line of text at each step.
         first: called with what is known before the graph is captured: modules, optimizer, purpose.
+        captured: the model, if it was captured before.
 
     Returns:
         The subject; where the model cannot be captured, ``failure`` says why and only its modules are there.
@@ -292,8 +294,10 @@ def examine(
     try:
         if data is None:
             example = guess_inputs(inner, input_shape, batch=2)
-        say("capturing the graph")
-        _fill(subject, capture(inner, example, elsewhere=False), data, limit, device, seed, say)
+        if captured is None:
+            say("capturing the graph")
+            captured = capture(inner, example, elsewhere=False)
+        _fill(subject, captured, data, limit, device, seed, say)
     except NonFiniteInputError:
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
@@ -309,16 +313,7 @@ def examine(
 
 def _few(inputs: ModelInputs, model: nn.Module) -> ModelInputs:
     """Return the first samples of a batch: enough to capture a model on, two for a large one."""
-    length = inputs.batch
-    few = EXAMPLE if sum(p.numel() for p in model.parameters()) < LARGE else 2
-
-    def cut(value: Any) -> Any:
-        fits = isinstance(value, Tensor) and value.ndim and value.shape[0] == length
-        return value[:few] if fits else value
-
-    if length <= few:
-        return inputs
-    return ModelInputs(tuple(map(cut, inputs.args)), {k: cut(v) for k, v in inputs.kwargs.items()})
+    return first_samples(inputs, EXAMPLE if sum(p.numel() for p in model.parameters()) < LARGE else 2)
 
 
 def _where_it_raises(model: nn.Module, inputs: ModelInputs, reason: str) -> tuple[str, str]:

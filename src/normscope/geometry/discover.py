@@ -16,6 +16,7 @@ from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.result import to_plain
+from normscope.core.shown import Shown
 from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
@@ -205,8 +206,8 @@ def _enters_by_joining(function: Function, name: str) -> bool:
     return len(reached) == 1 and any(part in function.graph[reached[0]].op for part in ("expand", "cat", "repeat"))
 
 
-@dataclass(frozen=True, eq=False)
-class Symmetries:
+@dataclass(frozen=True, eq=False, repr=False)
+class Symmetries(Shown):
     """The symmetries of a model.
 
     Attributes:
@@ -217,6 +218,9 @@ class Symmetries:
         groups: the verified groups, continuous ones first.
         function: the model as a function of its parameters, for measuring on.
     """
+
+    _layout = ("normscope.report.symmetry", "symmetry_sections")
+    _rows = "groups"
 
     model: str
     mode: str

@@ -49,6 +49,23 @@ class ModelInputs:
         return next((t.shape[0] for t in self.tensors() if t.ndim), 0)
 
 
+def first_samples(inputs: ModelInputs, count: int) -> ModelInputs:
+    """Return the first samples of a batch, all of it if it has no more.
+
+    >>> first_samples(ModelInputs((torch.zeros(5, 2), torch.ones(3))), 2).args[0].shape
+    torch.Size([2, 2])
+    """
+    length = inputs.batch
+
+    def cut(value: Any) -> Any:
+        fits = isinstance(value, Tensor) and value.ndim and value.shape[0] == length
+        return value[:count] if fits else value
+
+    if length <= count:
+        return inputs
+    return ModelInputs(tuple(map(cut, inputs.args)), {k: cut(v) for k, v in inputs.kwargs.items()})
+
+
 def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
     """Return one batch of data as the arguments of a model.
 

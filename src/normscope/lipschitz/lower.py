@@ -6,6 +6,7 @@ The spectral norm of the end-to-end Jacobian at a point is attained there; so is
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -46,6 +47,10 @@ class Attained:
     method: str
 
 
+class _Found(Exception):  # noqa: N818
+    """Every block of the input has its value."""
+
+
 class EndToEnd:
     """The network as a function from its flattened input blocks to its flattened outputs.
 
@@ -83,8 +88,10 @@ class EndToEnd:
         def visit(node: Node, value: Tensor, values: object) -> None:
             if node.name in self._place:
                 blocks[self._place[node.name]] = value.detach().flatten()
+                if all(b is not None for b in blocks):
+                    raise _Found  # what comes after them is not needed
 
-        with torch.no_grad():
+        with torch.no_grad(), contextlib.suppress(_Found):
             run(self.captured.graph, self.tensors, self.inputs, visit, self.dtype)
         return torch.cat([b for b in blocks if b is not None])
 
@@ -279,22 +286,34 @@ def pair_quotient(function: Function, x: Tensor, d: Tensor) -> float:
         return euclidean(function(x + d) - function(x)) / distance
 
 
-def attained_by_pair(function: Function, x: Tensor, d: Tensor) -> float:
+def attained_by_pair(
+    function: Function, x: Tensor, d: Tensor, again: int = 3, values: tuple[Tensor, Tensor] | None = None
+) -> float:
     """Return the quotient of a pair, less what rounding in float64 may have added to the difference.
 
     Both values are computed again with the last bits of their points changed; what that changes divides by ``||d||``.
+
+    Args:
+        function: the network.
+        x: a point.
+        d: the difference of the other point.
+        again: how often each value is computed again.
+        values: the outputs at the two points, if they are known.
 
     >>> far, near = torch.ones(2).double(), torch.full((2,), 1e-9).double()
     >>> attained_by_pair(lambda x: x * 1e8 - x * (1e8 - 1), far, near)
     0.0
     """
-    quotient, distance = pair_quotient(function, x, d), euclidean(d)
-    if not math.isfinite(quotient) or distance == 0.0:
+    distance = euclidean(d)
+    if distance == 0.0:
         return 0.0
     with torch.no_grad():
-        ends = [(p, function(p)) for p in (x, x + d)]
+        ends = list(zip((x, x + d), values or (function(x), function(x + d)), strict=True))
+        quotient = euclidean(ends[1][1] - ends[0][1]) / distance
+        if not math.isfinite(quotient):
+            return 0.0
         size = max(euclidean(value) for _, value in ends)
-        noise = max(euclidean(function(p) - value) for point, value in ends for p in _moved(point, 3))
+        noise = max(euclidean(function(p) - value) for point, value in ends for p in _moved(point, again))
     return max(0.0, quotient * (1 - 1e-9) - (1e-13 * size + 8.0 * noise) / distance)
 
 

@@ -15,6 +15,7 @@ from normscope.core.errors import InputError, listed
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
 from normscope.core.value import json_number
+from normscope.core.words import WORDS
 from normscope.doctor.rule import Rule
 from normscope.papers.claim import Claim, Number
 from normscope.papers.run import SOURCES, checked, every_claim, near_names
@@ -40,7 +41,7 @@ class Explanation:
     """What one topic is about; fields that do not apply to its kind are empty.
 
     Attributes:
-        kind: ``claim``, ``statement`` or ``rule``.
+        kind: ``word``, ``claim``, ``statement`` or ``rule``.
         name: the id, the label or the code.
         paper: key of the paper, for claims and statements.
         place: where it stands there.
@@ -153,15 +154,22 @@ def rule_topics() -> Iterable[Topic]:
         yield Topic((rule.code, rule.name), lambda rule=rule: _explained_rule(rule))  # type: ignore[misc]
 
 
+def word_topics() -> Iterable[Topic]:
+    """Yield the words of reports and results."""
+    for word, says in WORDS.items():
+        names = (word, word.replace(" ", "-"), f"{word}s")
+        yield Topic(names, lambda word=word, says=says: Explanation("word", word, says=says))  # type: ignore[misc]
+
+
 #: Where topics come from. To explain something new, append a function that yields it.
-TOPICS: list[Callable[[], Iterable[Topic]]] = [claim_topics, statement_topics, rule_topics]
+TOPICS: list[Callable[[], Iterable[Topic]]] = [word_topics, claim_topics, statement_topics, rule_topics]
 
 
 def explain(text: str) -> Answer:
-    """Explain a claim, a numbered statement or a rule; the checks of claims run now.
+    """Explain a word of a report, a claim, a numbered statement or a rule; the checks of claims run now.
 
     Args:
-        text: an id (``001-T13(8)``), a place (``Theorem 13``), a place in a paper (``than2025 Theorem 13``,
+        text: a word (``certified``), an id (``001-T13(8)``), a place (``Theorem 13``), a place in a paper (``than2025 Theorem 13``,
             ``001 Theorem 13``), or whatever the functions in :data:`TOPICS` know.
 
     Returns:
@@ -181,7 +189,7 @@ def explain(text: str) -> Answer:
         names = [name for topic in topics for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
         hint = f"near it: {listed(near)}" if near else "normscope audit lists all claims, normscope statements the rest"
-        raise InputError(f"No claim, statement or rule is named {text!r}; {hint}.")
+        raise InputError(f"No word, claim, statement or rule is named {text!r}; {hint}.")
     if len(papers) > 1:
         ways = [f"{paper} {asked}" for paper in papers]
         raise InputError(f"{text!r} is in several papers; choose one of {listed(ways)}.")

@@ -18,6 +18,7 @@ import torch
 
 from normscope.core.errors import InputError, listed
 from normscope.core.files import write_text
+from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS
 from normscope.papers.claim import Claim, Claims, Outcome, Verdict
 
@@ -69,9 +70,12 @@ class Entry:
         }
 
 
-@dataclass(frozen=True)
-class Audit:
+@dataclass(frozen=True, repr=False)
+class Audit(Shown):
     """The claims that were checked, in the order of the papers."""
+
+    _layout = ("normscope.report.audit", "audit_sections")
+    _rows = "entries"
 
     entries: tuple[Entry, ...]
 

@@ -14,9 +14,9 @@ from normscope.report.wording import KINDS
 
 #: Curves of the depth chart: key in a result, name on the page. The keys are also the styles of the lines.
 DEPTH: tuple[tuple[str, str], ...] = (
-    ("global", "proved, all inputs"),
-    ("variance_floor", "proved, variance floor"),
-    ("without_normalizers", "proved, normalizers taken out"),
+    ("global", "certified, all inputs"),
+    ("variance_floor", "certified, variance floor"),
+    ("without_normalizers", "certified, normalizers taken out"),
     ("printed", "printed product"),
     ("lower", "attained"),
 )
@@ -120,7 +120,7 @@ def _line(style: str, label: str, curve: Curve) -> Line:
 
 
 def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
-    """Return several results over each other: for each what is proved and what is attained.
+    """Return several results over each other: for each what is certified and what is attained.
 
     Networks whose places are called alike share them; the places of others are counted from the input.
     """
@@ -130,7 +130,7 @@ def overlay_chart(results: Mapping[str, Result], name: str) -> Chart | None:
     for index, (title, result) in enumerate(results.items()):
         curves = result.depth.curves
         upper = "variance_floor" if "variance_floor" in curves else "global"
-        for key, words in ((upper, "proved"), ("lower", "attained")):
+        for key, words in ((upper, "certified"), ("lower", "attained")):
             if key in curves:
                 line = _line(key, f"{title}, {words}", curves[key])
                 numbers = dict(zip(result.depth.names if alike else range(len(line.log10)), line.log10, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
-from normscope.report.numbers import count_text, digits, kind_text, log10_text, plain_number_text, value_text
+from normscope.report.numbers import count_text, digits, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, plain_text
 
 
@@ -46,11 +46,8 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
             "printed_weights": "product of upper bounds of the layers (Lemma 5)",
             "printed_kernels": "product of matrices and reshaped kernels, no bound",
         }
-        rows = tuple(
-            (words.get(key, key), log10_text(v), plain_number_text(v), kind_text(v))
-            for key, v in result.products.items()
-        )
-        columns = ("product", "log10", "value", "kind")
+        rows = tuple((words.get(key, key), value_text(v), kind_text(v)) for key, v in result.products.items())
+        columns = ("product", "value", "kind")
         sections.append(Section("products", table=Table(columns, rows, frozenset({"product", "kind"}))))
     if result.tensors:
         sections.append(_tensors(result, everything))
@@ -65,11 +62,11 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
         tensors = [t for t in tensors if t.upper is not None][:ROWS] or tensors[:ROWS]
         more = len(result.tensors) - len(tensors)
         after.append(f"... {more} more rows, all of them in result.json (or with --all)")
-    columns = ("tensor", "role", "shape", "dtype", "lower", "upper", "kernel", "more")
+    columns = ("tensor", "role", "shape", "dtype", "attained", "certified", "kernel", "more")
     table = Table(columns, tuple(_row(t) for t in tensors), frozenset({"tensor", "role", "shape", "dtype", "more"}))
     if any(t.kernel is not None for t in tensors):
         after.append(
-            "upper of a convolution: on any image size, sqrt(taps) times its kernel; kernel: its reshaped kernel alone"
+            "certified for a convolution: on any image size, sqrt(taps) times its kernel; kernel: the reshaped kernel"
         )
     return Section("tensors", table=table, after=tuple(after))
 

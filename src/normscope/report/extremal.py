@@ -7,7 +7,7 @@ from typing import Any
 from normscope.core.value import json_number
 from normscope.papers.than2025.extremal.constructions import Settings, Shown
 from normscope.report.line_chart import blocks_for, sparkline, svg_chart
-from normscope.report.numbers import digits, kind_text, log10_text, number_text, value_text
+from normscope.report.numbers import digits, kind_text, number_text, value_text
 from normscope.report.table import Section, Table
 
 
@@ -18,8 +18,8 @@ def extremal_sections(shown: Shown, encoding: str | None = "utf-8") -> list[Sect
         shown: what it shows.
         encoding: of where the report is written, which says what blocks there are.
     """
-    rows = tuple((k, value_text(v), log10_text(v), kind_text(v), v.statement) for k, v in shown.values.items())
-    columns = ("number", "value", "log10", "kind", "statement")
+    rows = tuple((k, value_text(v), kind_text(v), v.statement) for k, v in shown.values.items())
+    columns = ("number", "value", "kind", "statement")
     numbers = Section(shown.title, table=Table(columns, rows, frozenset(("number", "kind", "statement"))))
     lines = []
     for name, points in shown.series.items():

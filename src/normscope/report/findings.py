@@ -12,6 +12,7 @@ from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
 from normscope.report.numbers import digits
 from normscope.report.sarif import Source
+from normscope.report.table import Section
 
 WIDTH = 118
 
@@ -37,6 +38,30 @@ def findings_text(result: CheckResult) -> str:
     purpose = f" for {result.purpose}" if result.purpose else ""
     lines.append(f"{result.model}{purpose}: {counts_text(result)} ({ran}{more}{hidden})")
     return "\n\n".join([*blocks, "\n".join(lines)])
+
+
+def check_sections(result: CheckResult) -> list[Section]:
+    """Return what a check found as sections: a summary, then one for each finding.
+
+    >>> check_sections(CheckResult("net", ()))[0].title
+    'net: no findings'
+    """
+    first = Section(f"{result.model}: {counts_text(result)}", after=tuple(not_checked(result.skipped)))
+    return [first, *(_section(f) for f in result.findings)]
+
+
+def _section(finding: Finding) -> Section:
+    """Return one finding as a section."""
+    lines = [finding.message]
+    lines += [f"{word}: {text}" for word in ("cause", "effect", "fix") if (text := getattr(finding, word))]
+    title = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {finding.place or 'model'}"
+    return Section(title, lines=tuple(lines))
+
+
+def fix_sections(result: FixResult) -> list[Section]:
+    """Return what a fix did as a section."""
+    lines = fix_text(result).splitlines()
+    return [Section(lines[-1], lines=tuple(lines[:-1]))]
 
 
 def not_checked(skipped: Mapping[str, str]) -> list[str]:

@@ -23,7 +23,7 @@ from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
 from normscope.report.gap import gap_section
-from normscope.report.numbers import count_text
+from normscope.report.numbers import count_text, kind_text
 from normscope.report.panels import Panel, panel_sections
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
@@ -33,7 +33,6 @@ from normscope.report.verdict import Verdict, verdict
 from normscope.report.wording import (
     guarantee,
     page_float,
-    page_kind,
     page_value,
     plural,
     power_text,
@@ -109,8 +108,11 @@ def report_html(
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
     if not named and not panels:
         raise ValueError("Expected at least one result.")
-    said = findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
-    views = [_view(i, name, result, said.get(name)) for i, (name, result) in enumerate(named.items())]
+    said: dict[str, Any] = {name: r.findings for name, r in named.items()}
+    if findings is not None:
+        said |= findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
+    named = {name: replace(r, findings=None if said[name] is None else tuple(said[name])) for name, r in named.items()}
+    views = [_view(i, name, result) for i, (name, result) in enumerate(named.items())]
     charts = [c for v in views for c in (v.depth, v.variances) if c is not None]
     overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
     results_json = [
@@ -150,7 +152,7 @@ def save_html(
     return write_text(path, report_html(results, **rest))
 
 
-def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | None) -> View:
+def _view(index: int, name: str, result: Result) -> View:
     """Return a result as the template takes it."""
     told: list[str] = []
     hot, total = attempt("the hot channels", lambda: hot_rows(result), ([], 0), told)
@@ -166,7 +168,7 @@ def _view(index: int, name: str, result: Result, findings: Sequence[Finding] | N
         ),
     }
     shown = replace(result, messages=(*result.messages, *told)) if told else result
-    said = None if findings is None else grouped(findings)
+    said = None if result.findings is None else grouped(result.findings)
     return View(f"r{index}", name, shown, verdict(result), said, hot=hot, hot_total=total, **parts)
 
 
@@ -249,7 +251,7 @@ def _template() -> jinja2.Template:
         "guarantee": guarantee,
         "short": short_guarantee,
         "key": sort_key,
-        "kind": page_kind,
+        "kind": kind_text,
         "count": count_text,
         "still": lambda chart: Markup(still(chart)),
     }

@@ -1,4 +1,4 @@
-"""Numbers as people read them: four digits, powers of ten where they are large, and words for what is not a number."""
+"""Numbers as people read them: four digits at any size, and words for what is not a number."""
 
 from __future__ import annotations
 
@@ -18,11 +18,17 @@ def number_text(log10: float) -> str:
         log10: decimal logarithm; ``inf`` is "no bound" and ``-inf`` is zero.
 
     >>> number_text(0.5), number_text(8.4561), number_text(-25.31), number_text(math.inf), number_text(-math.inf)
-    ('3.162', '10^8.456', '10^-25.31', 'no bound', '0')
+    ('3.162', '2.858e+08', '4.898e-26', 'no bound', '0')
     """
     if math.isinf(log10):
         return "no bound" if log10 > 0 else "0"
-    return digits(10.0**log10) if _is_plain(log10) else f"10^{digits(log10)}"
+    if _is_plain(log10):
+        return digits(10.0**log10)
+    exponent = math.floor(log10)
+    mantissa = digits(10.0 ** (log10 - exponent))
+    if mantissa == "10":
+        mantissa, exponent = "1", exponent + 1
+    return f"{mantissa}e{exponent:+03d}"
 
 
 def _is_plain(log10: float) -> bool:
@@ -57,38 +63,18 @@ def value_text(value: Value | None) -> str:
     return NOTHING if value is None else number_text(value.log10)
 
 
-def plain_number_text(value: Value | None) -> str:
-    """Return a value as an ordinary number where it is one between 1e-6 and 1e6, otherwise a dash or a word.
-
-    >>> plain_number_text(Value(100.0, Kind.PRINTED)), plain_number_text(Value(math.inf, Kind.CERTIFIED))
-    ('-', 'no bound')
-    """
-    if value is None:
-        return NOTHING
-    return number_text(value.log10) if math.isinf(value.log) or _is_plain(value.log10) else NOTHING
-
-
-def log10_text(value: Value | None) -> str:
-    """Return the decimal logarithm of a value with four significant digits, or a dash where it is not finite.
-
-    >>> log10_text(Value.of(1000.0, Kind.CERTIFIED)), log10_text(Value.of(0.0, Kind.CERTIFIED))
-    ('3', '-')
-    """
-    return NOTHING if value is None or math.isinf(value.log) else digits(value.log10)
-
-
 def kind_text(value: Value | None) -> str:
     """Return the short word for what a value guarantees.
 
     >>> kind_text(Value.of(1.0, Kind.PROBABILISTIC, delta=1e-9)), kind_text(Value.of(1.0, Kind.LOWER))
-    ('prob. 1-1e-9', 'lower')
+    ('prob. 1-1e-9', 'attained')
     """
     if value is None:
         return NOTHING
     if value.kind is Kind.PROBABILISTIC:
         mantissa, _, exponent = f"{value.delta:.3g}".partition("e")
         return f"prob. 1-{mantissa}e{int(exponent)}" if exponent else f"prob. 1-{mantissa}"
-    return value.kind.value
+    return "attained" if value.kind is Kind.LOWER else value.kind.value
 
 
 def factor_text(above: Value | None, below: Value | None) -> str:
@@ -118,8 +104,8 @@ def count_text(n: int) -> str:
 def span_text(texts: list[str]) -> str:
     """Return several cells of one column as one: equal ones once, numbers as least and most, words one by one.
 
-    >>> span_text(["1.2", "1.2"]), span_text(["1.2", "0.9", "10^7"]), span_text(["-", "2"]), span_text(["yes", "no"])
-    ('1.2', '0.9 .. 10^7', '2', 'yes, no')
+    >>> span_text(["1.2", "1.2"]), span_text(["1.2", "0.9", "1e+400"]), span_text(["-", "2"]), span_text(["yes", "no"])
+    ('1.2', '0.9 .. 1e+400', '2', 'yes, no')
     """
     shown = [t for t in dict.fromkeys(texts) if t != NOTHING] or [NOTHING]
     sizes = [_log10(t) for t in shown]
@@ -133,12 +119,11 @@ def _log10(text: str) -> float | None:
     """Return the decimal logarithm of a cell, or ``None`` if it is not a non-negative number."""
     if text == "no bound":
         return math.inf
+    mantissa, _, exponent = text.partition("e")
     try:
-        if text.startswith("10^"):
-            return float(text[3:])
-        number = float(text)
+        number, power = float(mantissa), int(exponent or 0)
     except ValueError:
         return None
     if number < 0:
         return None
-    return math.log10(number) if number > 0 else -math.inf
+    return math.log10(number) + power if number > 0 else -math.inf

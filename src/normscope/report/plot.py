@@ -23,9 +23,9 @@ COLOURS = {
     "lower": "#000000",
 }
 _WORDS = {
-    "global": "proved, all inputs",
-    "variance_floor": "proved, variance floor",
-    "without_normalizers": "proved, without normalizers",
+    "global": "certified, all inputs",
+    "variance_floor": "certified, variance floor",
+    "without_normalizers": "certified, without normalizers",
     "printed": "printed",
     "lower": "attained",
 }

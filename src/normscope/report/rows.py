@@ -8,6 +8,7 @@ from typing import Any
 
 from normscope.core.result import LayerResult, NormalizerResult, Result
 from normscope.core.value import Value
+from normscope.core.words import KINDS
 from normscope.report.text import EFFECTS, END_TO_END
 from normscope.report.wording import page_float
 
@@ -146,10 +147,4 @@ def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None
 
 _GUARANTEE: dict[str, Any] = {"domain": "the network as it is", "mode": None, "statement": ""}
 #: The words beside numbers, and what they mean.
-GLOSSARY: tuple[tuple[str, str], ...] = (
-    ("certified", "an upper bound in exact real arithmetic for the stored weights, our own rounding included"),
-    ("probabilistic", "an upper bound that fails with probability at most delta, from a random start vector"),
-    ("attained", "a lower bound: there is an input, or a pair of inputs, that shows it"),
-    ("printed", "a paper's formula with these numbers put in; not a bound unless that is said"),
-    ("estimate", "neither, e.g. the ratio of two bounds"),
-)
+GLOSSARY: tuple[tuple[str, str], ...] = tuple((word, KINDS[word]) for word in KINDS if word != "measured")

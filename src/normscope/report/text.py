@@ -1,13 +1,15 @@
-"""A result as text: pure functions from results to sections, coverage first."""
+"""A result as text: pure functions from results to sections, the verdict first."""
 
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from normscope.core.around import ASSUMPTIONS, Around
 from normscope.core.errors import attempt
+from normscope.core.finding import Finding, order
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
 from normscope.report.gap import gap_section
@@ -18,85 +20,127 @@ from normscope.report.numbers import (
     factor_text,
     float_text,
     kind_text,
-    log10_text,
     number_text,
-    plain_number_text,
     value_text,
 )
 from normscope.report.table import Section, Table, plain_text, shortened
+from normscope.report.verdict import verdict_lines
 
 #: Rows of the end-to-end table: key in the result, words, key of the attained value it is compared with.
 END_TO_END: tuple[tuple[str, str, str | None], ...] = (
-    ("printed", "printed (Theorem 9)", "lower"),
-    ("corollary_10_power", "printed (Corollary 10, sigma^-K)", "lower"),
-    ("corollary_11", "printed (Corollary 11)", "lower"),
-    ("printed_weights", "product of weight norms (Lemma 5)", None),
-    ("global", "proved, all inputs", "lower_everywhere"),
+    ("global", "certified, all inputs", "lower_everywhere"),
+    ("global_probabilistic", "with high probability, all inputs", "lower_everywhere"),
     ("global_composition", "product of norms, all inputs", "lower_everywhere"),
     ("global_floor", "no chain goes below", None),
-    ("global_probabilistic", "proved, all inputs", "lower_everywhere"),
-    ("variance_floor", "proved, variance floor", "lower"),
-    ("variance_floor_probabilistic", "proved, variance floor", "lower"),
-    ("without_normalizers", "without normalizers", None),
-    ("stacked_batch", "proved, stacked batch", "stacked_batch_lower"),
+    ("variance_floor", "certified, variance floor", "lower"),
+    ("variance_floor_probabilistic", "with high probability, variance floor", "lower"),
+    ("without_normalizers", "certified, without normalizers", None),
+    ("stacked_batch", "certified, stacked batch", "stacked_batch_lower"),
     ("lower", "attained", None),
     ("lower_everywhere", "attained, searched everywhere", None),
     ("jacobian", "largest Jacobian", None),
     ("stacked_batch_lower", "attained, stacked batch", None),
+    ("printed", "printed (Theorem 9)", "lower"),
+    ("corollary_10_power", "printed (Corollary 10, sigma^-K)", "lower"),
+    ("corollary_11", "printed (Corollary 11)", "lower"),
+    ("printed_weights", "product of weight norms (Lemma 5)", None),
 )
 EFFECTS = {
+    "change_of_bound": "bound with normalizers over bound without",
+    "folded_product": "product of folded layers ||diag(gamma/sigma) W||",
+    "normalizer_product": "product of max |gamma|/sigma, certified",
+    "largest_inverse_std_product": "product of max 1/sigma",
     "printed_product": "printed product of the normalizers' constants",
     "slides_product": "the same on the slides, ||gamma/sigma||_2",
-    "largest_inverse_std_product": "product of max 1/sigma",
-    "normalizer_product": "product of max |gamma|/sigma, proved",
-    "folded_product": "product of folded layers ||diag(gamma/sigma) W||",
-    "change_of_bound": "bound with normalizers over bound without",
 }
+#: Characters of a line of the verdict.
+WIDTH = 110
+#: What is said where the formulas of papers are not shown.
+FOLDED = "what papers print for this network: --printed, or printed=True"
 Facts = Mapping[str, Sequence[str]]
 
 
-def result_text(result: Result, *, everything: bool = False) -> str:
+def result_text(result: Result, *, everything: bool = False, printed: bool = False) -> str:
     """Return the report of a result as plain text.
 
     Args:
         result: what ``analyze`` returned.
         everything: show every row of every table.
+        printed: show the formulas of papers too.
 
     >>> coverage = Coverage(ops=2, understood=2, parameters=1.0, parameters_total=6)
     >>> values = {"global": Value.of(2.0, Kind.CERTIFIED), "lower": Value.of(1.0, Kind.LOWER)}
     >>> print(result_text(Result({"name": "tiny"}, {}, coverage, (), (), values)).splitlines()[0])
-    model: tiny
+    tiny
     """
-    return plain_text(result_sections(result, everything=everything))
+    return plain_text(result_sections(result, everything=everything, printed=printed))
 
 
-def result_sections(result: Result, *, everything: bool = False) -> list[Section]:
-    """Return the report of a result as sections: coverage, messages, end to end, then the details.
+def summary_sections(result: Result) -> list[Section]:
+    """Return the short report of a result: verdict, coverage, findings, end to end."""
+    sections = [verdict_section(result), _coverage(result.coverage), _end_to_end(result.end_to_end, printed=False)]
+    if result.findings:
+        sections.insert(1, findings_section(result.findings))
+    return sections
+
+
+def between(result: Result) -> str:
+    """Return between which numbers the constant of a network lies, in a few words.
+
+    >>> values = {"global": Value.of(2.0, Kind.CERTIFIED), "lower": Value.of(1.0, Kind.LOWER)}
+    >>> between(Result({}, {}, Coverage(2, 2, 1.0, 6), (), (), values))
+    'attained 1, certified 2'
+    """
+    values = result.end_to_end
+    attained, certified = values.get("lower_everywhere") or values.get("lower"), values.get("global")
+    return f"attained {value_text(attained)}, certified {value_text(certified)}"
+
+
+def result_sections(result: Result, *, everything: bool = False, printed: bool = False) -> list[Section]:
+    """Return the report of a result as sections: verdict, coverage, messages, end to end, then the details.
 
     Args:
         result: what ``analyze`` returned.
         everything: show every row of every table.
+        printed: show the formulas of papers too.
 
     Returns:
         The sections; those without content are left out.
     """
     told: list[str] = []
     parts: dict[str, Callable[[], Section | None]] = {
+        "verdict": lambda: verdict_section(result),
         "model": lambda: _model(result),
+        "findings": lambda: findings_section(result.findings) if result.findings else None,
         "coverage": lambda: _coverage(result.coverage),
         "messages": lambda: None,
         "around the data": lambda: None if result.around is None else around_section(result.around),
-        "end to end": lambda: _end_to_end(result.end_to_end),
+        "end to end": lambda: _end_to_end(result.end_to_end, printed=printed),
         "where the gap comes from": lambda: None if result.gap is None else gap_section(result.gap),
-        "normalizers": lambda: _normalizers(result, everything) if result.normalizers else None,
+        "normalizers": lambda: _normalizers(result, everything, printed) if result.normalizers else None,
         "layers": lambda: _layers(result, everything) if result.layers else None,
-        "what normalizers change": lambda: _effect(result.effect) if result.effect else None,
+        "what normalizers change": lambda: _effect(result.effect, printed) if result.effect else None,
         "statistics": lambda: _statistics(result, everything) if result.statistics else None,
     }
     sections = {name: attempt(f"the section {name!r}", part, None, told) for name, part in parts.items()}
     messages = (*result.messages, *told)
     sections["messages"] = Section("messages", lines=messages) if messages else None
     return [section for section in sections.values() if section is not None]
+
+
+def verdict_section(result: Result, title: str = "") -> Section:
+    """Return the three sentences, below a title or the name of the model."""
+    lines = [line for text in verdict_lines(result) for line in textwrap.wrap(text, WIDTH, break_long_words=False)]
+    return Section(title or str(result.model.get("name") or "model"), lines=tuple(lines))
+
+
+def findings_section(findings: Sequence[Finding]) -> Section:
+    """Return what the doctor found, one line each and what to do, the gravest first."""
+    lines = []
+    for finding in order(findings):
+        lines.append(f"{finding.code} {finding.severity.value} {finding.place or 'model'}: {finding.message}")
+        lines += [f"  fix: {finding.fix}"] if finding.fix else []
+    return Section("findings", lines=tuple(lines), after=("normscope explain CODE says more about each",))
 
 
 def _model(result: Result) -> Section:
@@ -111,7 +155,7 @@ def _model(result: Result) -> Section:
     seen = [f"{key.replace('_', ' ')} {facts[key]}" for key in ("mode", "norm", "front_end") if facts.get(key)]
     if seen:
         lines.append(", ".join(seen))
-    return Section(f"model: {facts.get('name', '')}", lines=tuple(lines))
+    return Section("model", lines=tuple(lines))
 
 
 def _coverage(coverage: Coverage) -> Section:
@@ -175,27 +219,21 @@ def _plain(number: float) -> str:
     return "no bound" if math.isinf(number) else digits(number)
 
 
-def _end_to_end(values: Mapping[str, Value | None]) -> Section:
+def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section:
     """Return the end-to-end constants, each with what it guarantees."""
-    rows = []
+    rows, folded = [], False
     for key, words, below in END_TO_END:
         value = values.get(key)
         if value is None:
             continue
+        if value.kind is Kind.PRINTED and not printed:
+            folded = True
+            continue
         gap = _gap(value, values.get(below)) if below is not None else NOTHING
-        rows.append(
-            (
-                words,
-                log10_text(value),
-                plain_number_text(value),
-                kind_text(value),
-                gap,
-                value.mode or NOTHING,
-                value.domain,
-            )
-        )
-    columns = ("constant", "log10", "value", "kind", "over attained", "mode", "domain")
-    return Section("end to end", table=Table(columns, tuple(rows), frozenset({"constant", "kind", "mode", "domain"})))
+        rows.append((words, value_text(value), kind_text(value), gap, value.mode or NOTHING, value.domain))
+    columns = ("constant", "value", "kind", "over attained", "mode", "domain")
+    table = Table(columns, tuple(rows), frozenset({"constant", "kind", "mode", "domain"}))
+    return Section("end to end", table=table, after=(FOLDED,) if folded else ())
 
 
 def _gap(value: Value, attained: Value | None) -> str:
@@ -205,27 +243,30 @@ def _gap(value: Value, attained: Value | None) -> str:
     return factor_text(value, attained)
 
 
-def _normalizers(result: Result, everything: bool) -> Section:
-    """Return every normalizer: printed, proved, on the floor."""
-    columns = ("normalizer", "kind", "printed", "a bound", "proved", "on floor", "least std", "eps")
-    rows = tuple(_normalizer_row(n) for n in result.normalizers)
+def _normalizers(result: Result, everything: bool, printed: bool) -> Section:
+    """Return every normalizer: certified, on the floor, and what papers print for it."""
+    columns = ("normalizer", "kind", "certified", "on floor", "least std", "eps", *(_PRINTED if printed else ()))
+    rows = tuple(_normalizer_row(n)[: len(columns)] for n in result.normalizers)
     table = Table(columns, rows, frozenset({"normalizer", "kind", "a bound"}))
     table, said = shortened(table, result.blocks, everything=everything)
     explain = "least std: before it in the data; with running statistics, of the running variance"
     return Section("normalizers", table=table, after=(*said, explain))
 
 
+_PRINTED = ("printed", "a bound")
+
+
 def _normalizer_row(n: NormalizerResult) -> tuple[str, ...]:
-    """Return the cells of one normalizer."""
+    """Return the cells of one normalizer, those about papers last."""
     bound = NOTHING if n.printed_is_bound is None else ("yes" if n.printed_is_bound else "no")
     least = n.details.get("std_min") if n.floor is None else n.floor
-    cells = (value_text(n.printed), bound, value_text(n.proved), value_text(n.on_floor))
-    return (n.name, n.kind, *cells, float_text(least), float_text(n.details.get("eps")))
+    numbers = (value_text(n.proved), value_text(n.on_floor), float_text(least), float_text(n.details.get("eps")))
+    return (n.name, n.kind, *numbers, value_text(n.printed), bound)
 
 
 def _layers(result: Result, everything: bool) -> Section:
     """Return every linear layer, from below and above, alone and folded with the normalizer after it."""
-    columns = ("layer", "kind", "shape", "lower", "upper", "width", "folded")
+    columns = ("layer", "kind", "shape", "attained", "certified", "width", "folded")
     rows = tuple(_layer_row(x) for x in result.layers)
     table = Table(columns, rows, frozenset({"layer", "kind", "shape"}))
     table, said = shortened(table, result.blocks, everything=everything)
@@ -243,17 +284,19 @@ def _layer_row(x: LayerResult) -> tuple[str, ...]:
     return (x.name, x.kind, shape, value_text(x.lower), value_text(x.upper), width, value_text(x.folded))
 
 
-def _effect(effect: Mapping[str, Any]) -> Section:
+def _effect(effect: Mapping[str, Any], printed: bool) -> Section | None:
     """Return what the normalizers change, each number with its caveat."""
     rows, after = [], []
     for key, words in EFFECTS.items():
         item = effect.get(key)
-        if item is None:
+        if item is None or (item["kind"] == Kind.PRINTED.value and not printed):
             continue
         rows.append((words, number_text(item["log10"]), item["kind"]))
         if "weights_log10" in item:
             rows.append(("  the same layers without them, prod ||W||", number_text(item["weights_log10"]), "certified"))
         after.append(f"{key.replace('_', ' ')}: {item['note']}")
+    if not rows:
+        return None
     table = Table(("quantity", "value", "kind"), tuple(rows), frozenset({"quantity", "kind"}))
     return Section("what normalizers change", table=table, after=tuple(after))
 
@@ -294,9 +337,9 @@ def compare_text(results: Mapping[str, Result], facts: Facts | None = None) -> s
     >>> one = Result({}, {}, coverage, (), (), {"global": Value.of(2.0, Kind.CERTIFIED)})
     >>> print(compare_text({"a": one, "b": one}, {"accuracy": ["97 %", "98 %"]}))
     side by side
-      constant               a     b  kind
-      accuracy            97 %  98 %  -
-      proved, all inputs     2     2  certified
+      constant                  a     b  kind
+      accuracy               97 %  98 %  -
+      certified, all inputs     2     2  certified
     """
     return plain_text([compare_section(results, facts)])
 

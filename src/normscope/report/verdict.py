@@ -1,23 +1,31 @@
-"""The verdict on a network in a sentence, and the sentences a reader needs next."""
+"""The verdict: three sentences that every view of a result opens with.
+
+What moving the input does; what normalization does in this network; what to do next.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from normscope.core.around import Around
-from normscope.core.result import Coverage, Result
+from normscope.core.finding import Finding, Severity, order
+from normscope.core.result import Coverage, NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Value
-from normscope.report.wording import plural, power_text
+from normscope.report.numbers import kind_text, number_text, value_text
+from normscope.report.wording import plural
 
 #: A piece of a sentence: text, or a number that says what it is.
 Piece = str | Value
-#: An upper bound this many times what is attained says little about the network.
+Sentence = tuple[Piece, ...]
+#: An upper bound this many decades above what is attained says little about the network.
 LOOSE = 3.0
 #: Bounds closer than this, in decimal logarithms, are called equal.
 EQUAL = 0.005
+#: How many findings the last sentence names.
+NAMED = 2
 
 
 @dataclass(frozen=True)
@@ -25,16 +33,29 @@ class Verdict:
     """What a first-time reader should see.
 
     Attributes:
-        headline: the verdict itself, one sentence.
-        more: what the normalizers do, how far bound and attained lie apart; one sentence each.
+        input: what moving the input does to the output.
+        normalization: what the normalizers do in this network.
+        next: what to do next.
+        more: details of the first sentence: other domains, how far bound and attained lie apart.
         coverage: how much was understood, one sentence.
         complete: whether everything was.
     """
 
-    headline: tuple[Piece, ...]
-    more: tuple[tuple[Piece, ...], ...]
+    input: Sentence
+    normalization: Sentence
+    next: Sentence
+    more: tuple[Sentence, ...]
     coverage: str
     complete: bool
+
+    @property
+    def sentences(self) -> tuple[Sentence, Sentence, Sentence]:
+        """Return the three sentences."""
+        return self.input, self.normalization, self.next
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the three sentences as plain text, for JSON."""
+        return {key: sentence_text(getattr(self, key)) for key in ("input", "normalization", "next")}
 
 
 def verdict(result: Result) -> Verdict:
@@ -46,17 +67,39 @@ def verdict(result: Result) -> Verdict:
     >>> from normscope.core.value import Kind
     >>> values = {"global": Value.of(8.0, Kind.CERTIFIED), "lower": Value.of(2.0, Kind.LOWER)}
     >>> found = verdict(Result({}, {}, Coverage(2, 2, 1.0, 6), (), (), values))
-    >>> "".join(p if isinstance(p, str) else power_text(p.log10) for p in found.headline)
-    'Moving the input by 1 moves the output by at most 8, on all inputs, and by 2 at some input.'
+    >>> sentence_text(found.input)
+    'Moving the input by 1 moves the output by at most 8 (certified), on all inputs, and by 2 (attained) at some input.'
     """
     values = result.end_to_end
-    near, everywhere = _around(result.around), _headline(values, result.coverage)
-    more = [m for m in (everywhere if near else (), _floor(values), _normalizers(result), _gap(values)) if m]
+    near, everywhere = _around(result.around), _everywhere(values, result.coverage)
+    more = tuple(m for m in (everywhere if near else (), _floor(values), _gap(values)) if m)
     complete = result.coverage.understood == result.coverage.ops and not result.coverage.opaque
-    return Verdict(near or everywhere, tuple(more), _coverage(result.coverage), complete)
+    return Verdict(
+        near or everywhere, _normalization(result), _next(result), more, _coverage(result.coverage), complete
+    )
 
 
-def _around(around: Around | None) -> tuple[Piece, ...]:
+def sentence_text(pieces: Iterable[Piece]) -> str:
+    """Return a sentence as plain text; each number is followed by what it guarantees.
+
+    >>> from normscope.core.value import Kind
+    >>> sentence_text(("at most ", Value.of(8.0, Kind.CERTIFIED), "."))
+    'at most 8 (certified).'
+    """
+    return "".join(p if isinstance(p, str) else f"{value_text(p)} ({kind_text(p)})" for p in pieces)
+
+
+def verdict_lines(result: Result) -> tuple[str, ...]:
+    """Return the three sentences as lines of text."""
+    return tuple(sentence_text(s) for s in verdict(result).sentences)
+
+
+def is_finite(value: Value | None) -> bool:
+    """Tell whether there is a bound, and it is one."""
+    return value is not None and value.log < math.inf
+
+
+def _around(around: Around | None) -> Sentence:
     """Return what holds around the data, at the largest radius at which something does, and at the points."""
     best = None if around is None else around.best()
     if around is None or best is None or best.bound is None:
@@ -65,16 +108,12 @@ def _around(around: Around | None) -> tuple[Piece, ...]:
     who = f"{100 * around.share:g} % of inputs like the data"
     sure = f"(confidence {100 * around.confidence:g} %, from {plural(around.points, 'point')})"
     if best.radius == 0:
-        return ("Moving the input a little moves the output at most ", best.bound, f" times as far, at {who} {sure}.")
-    start = f"Within {best.radius:g} of {who} {sure}, the output moves at most "
+        bound = value_text(best.bound)
+        return (f"Moving the input a little moves the output at most {bound} times as far, at {who} {sure}.",)
+    start = f"Within {best.radius:g} of {who} {sure}, the output moves at most {value_text(best.bound)} times as far"
     if first.radius > 0 or first.bound is None:
-        return (start, best.bound, " times as far as the input.")
-    return (start, best.bound, " times as far as the input; at the points themselves at most ", first.bound, ".")
-
-
-def is_finite(value: Value | None) -> bool:
-    """Tell whether there is a bound, and it is one."""
-    return value is not None and value.log < math.inf
+        return (f"{start} as the input.",)
+    return (f"{start} as the input; at the points themselves at most {value_text(first.bound)}.",)
 
 
 def _domain(value: Value) -> str:
@@ -93,26 +132,24 @@ def _cause(coverage: Coverage) -> str:
     return f": {first.op} in {first.module or first.name}{others} {why if not more else 'stand in the way'}."
 
 
-def _headline(values: Mapping[str, Value | None], coverage: Coverage) -> tuple[Piece, ...]:
-    """Return between which numbers the constant lies."""
+def _everywhere(values: Mapping[str, Value | None], coverage: Coverage) -> Sentence:
+    """Return between which numbers the constant lies, on the widest domain with a bound."""
     everywhere, floor = values.get("global"), values.get("variance_floor")
     upper = everywhere if is_finite(everywhere) else floor if is_finite(floor) else None
     lower = values.get("lower") or values.get("lower_everywhere")
     if upper is not floor:
         lower = values.get("lower_everywhere") or lower
-    attained: tuple[Piece, ...] = () if lower is None else (", and by ", lower, " at some input")
     if upper is None:
-        said: tuple[Piece, ...] = () if lower is None else (" Moving the input by 1 moves the output by ", lower)
-        return (
-            f"No bound on the network can be proved{_cause(coverage)}",
-            *said,
-            *((" at some input.",) if said else ()),
-        )
-    start = "" if upper is everywhere else "On all inputs nothing can be proved. "
+        start = f"No bound on the network can be certified{_cause(coverage)}"
+        if lower is None:
+            return (start,)
+        return (f"{start} Moving the input by 1 moves the output by ", lower, " at some input.")
+    attained: Sentence = () if lower is None else (", and by ", lower, " at some input")
+    start = "" if upper is everywhere else "On all inputs nothing can be certified. "
     return (f"{start}Moving the input by 1 moves the output by at most ", upper, f", {_domain(upper)}", *attained, ".")
 
 
-def _floor(values: Mapping[str, Value | None]) -> tuple[Piece, ...]:
+def _floor(values: Mapping[str, Value | None]) -> Sentence:
     """Return how much smaller the bound is on inputs like the data."""
     everywhere, floor = values.get("global"), values.get("variance_floor")
     if everywhere is None or floor is None or not is_finite(everywhere) or not is_finite(floor):
@@ -120,40 +157,93 @@ def _floor(values: Mapping[str, Value | None]) -> tuple[Piece, ...]:
     if everywhere.log10 - floor.log10 < EQUAL:
         return ()
     lower = values.get("lower")
-    attained: tuple[Piece, ...] = () if lower is None else (", and ", lower, " at some of them")
+    attained: Sentence = () if lower is None else (", and ", lower, " at some of them")
     return ("Where every normalizer sees at least the spread it saw in the data, at most ", floor, *attained, ".")
 
 
-def _normalizers(result: Result) -> tuple[Piece, ...]:
-    """Return what the normalizers do to the bound."""
-    counts = Counter(n.kind.replace("_", " ") for n in result.normalizers)
-    if not counts:
-        return ("There are no normalizers.",)
-    names = " and ".join(plural(count, kind) for kind, count in counts.items())
-    effect = result.effect.get("change_of_bound")
-    if effect is None:
-        return (f"There {'is' if sum(counts.values()) == 1 else 'are'} {names}.",)
-    change = effect["log10"]
-    one = sum(counts.values()) == 1
-    if abs(change) < EQUAL:
-        return (f"Taking its {names} out of the same weights leaves the proved bound as it is.",)
-    words = "larger" if change < 0 else "smaller"
-    times = power_text(abs(change))
-    what = "it" if one else "them"
-    return (f"With {names} taken out, the same weights have a proved bound {times} times {words} than with {what}.",)
-
-
-def _gap(values: Mapping[str, Value | None]) -> tuple[Piece, ...]:
+def _gap(values: Mapping[str, Value | None]) -> Sentence:
     """Return how far the bound may be from the truth."""
     pairs = (("variance_floor", "lower"), ("global", "lower_everywhere"), ("global", "lower"))
     found = ((values.get(above), values.get(below)) for above, below in pairs)
     upper, lower = next(((u, x) for u, x in found if is_finite(u) and x is not None), (None, None))
     if lower is None or upper is None or math.isinf(lower.log) or upper.log10 - lower.log10 < LOOSE:
         return ()
-    factor = power_text(upper.log10 - lower.log10)
+    factor = number_text(upper.log10 - lower.log10)
     return (
-        f"The truth lies between the two: the bound is {factor} times what was attained, so it may be far from it.",
+        f"The truth lies between certified and attained: the bound is {factor} times what was attained, so it may be "
+        "far from it.",
     )
+
+
+def _normalization(result: Result) -> Sentence:
+    """Return what the normalizers do: to the bound, and which of them stretches most."""
+    counts = Counter(n.kind.replace("_", " ") for n in result.normalizers)
+    if not counts:
+        return ("There are no normalizers.",)
+    names = " and ".join(plural(count, kind) for kind, count in counts.items())
+    strongest = _strongest(result.normalizers)
+    effect = result.effect.get("change_of_bound")
+    one = sum(counts.values()) == 1
+    if effect is None:
+        start = f"There {'is' if one else 'are'} {names}"
+    elif abs(effect["log10"]) < EQUAL:
+        start = f"The {names} leave{'s' if one else ''} the certified bound as it is without {'it' if one else 'them'}"
+    else:
+        words = "smaller" if effect["log10"] < 0 else "larger"
+        times = number_text(abs(effect["log10"]))
+        start = (
+            f"The {names} make{'s' if one else ''} the certified bound {times} times {words} than the same weights "
+            f"have without {'it' if one else 'them'}"
+        )
+    if strongest is None:
+        return (f"{start}.",)
+    which = "it" if one else f"the strongest, {strongest.name},"
+    return (f"{start}; {which} stretches by at most ", strongest.proved, ".")
+
+
+def _strongest(normalizers: Iterable[NormalizerResult]) -> NormalizerResult | None:
+    """Return the normalizer of activations with the largest finite constant."""
+    found = [n for n in normalizers if math.isfinite(n.proved.log)]
+    return max(found, key=lambda n: n.proved.log, default=None)
+
+
+def _next(result: Result) -> Sentence:
+    """Return what to do next, the most useful thing first."""
+    name = str(result.model.get("name") or "MODEL")
+    urgent = [f for f in result.findings or () if f.severity is not Severity.INFO]
+    if urgent:
+        return (f"Next: {_findings(urgent, name)}.",)
+    unknown = [o for o in result.coverage.opaque if not o.known]
+    if unknown:
+        return (f"Next: give {unknown[0].op} in {unknown[0].module or unknown[0].name} a rule, see docs/rules.md.",)
+    if result.model.get("fast"):
+        return ("Next: run again without --fast for tighter bounds.",)
+    start = "" if result.findings is None else "The doctor found nothing to fix. "
+    if result.model.get("origin", {}).get("initialization") == "random":
+        return (f"{start}Next: the weights are random; give those of a trained model with --weights.",)
+    if not result.statistics:
+        return (f"{start}Next: give data (--data) for bounds around your own inputs.",)
+    if result.findings is None:
+        return (f"Next: ask the doctor what to fix: normscope check {name}.",)
+    return (f"{start}Next: compare it with another model or checkpoint: normscope compare.",)
+
+
+def _findings(findings: Iterable[Finding], name: str) -> str:
+    """Return the gravest findings and the command that helps."""
+    found = order(findings)
+    said = "; ".join(_named(f) for f in found[:NAMED])
+    more = len(found) - NAMED
+    rest = f"; {more} more below" if more > 0 else ""
+    fixable = any("normscope fix" in f.fix for f in found[:NAMED])
+    command = f"normscope fix {name}" if fixable else f"normscope explain {found[0].code}"
+    return f"{said}{rest}. Run: {command}"
+
+
+def _named(finding: Finding) -> str:
+    """Return a finding in a clause."""
+    others = len(finding.everywhere) - 1
+    message = finding.message.partition(" (also ")[0].rstrip(".")
+    return f"{finding.code}, {message}" + (f" (and at {plural(others, 'more place')})" if others else "")
 
 
 def _coverage(coverage: Coverage) -> str:

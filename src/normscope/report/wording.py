@@ -89,16 +89,7 @@ def short_guarantee(value: Value) -> str:
     >>> short_guarantee(Value.of(2.0, Kind.CERTIFIED, mode="running", statement="normscope F1"))
     'certified; all inputs; running; normscope F1'
     """
-    return "; ".join(x for x in (page_kind(value), value.domain, value.mode, value.statement) if x)
-
-
-def page_kind(value: Value) -> str:
-    """Return the word for what a value guarantees, as it stands beside the number.
-
-    >>> page_kind(Value.of(1.0, Kind.LOWER)), page_kind(Value.of(1.0, Kind.PROBABILISTIC, delta=1e-9))
-    ('attained', 'prob. 1-1e-9')
-    """
-    return "attained" if value.kind is Kind.LOWER else kind_text(value)
+    return "; ".join(x for x in (kind_text(value), value.domain, value.mode, value.statement) if x)
 
 
 def sort_key(value: Value) -> str:

@@ -10,9 +10,9 @@ from torch import nn
 
 from checking import found, noise
 from normscope.core.finding import Severity
-from normscope.doctor.quick import RoughNorms
 from normscope.doctor.rules.unnormalized_segment import stretches
 from normscope.doctor.subject import examine
+from normscope.lipschitz.quick import RoughNorms
 
 
 def _chain(norm: float, depth: int, normalizer: bool = False) -> nn.Module:

@@ -13,6 +13,7 @@ from typing import Any
 from normscope.core.files import write_text
 from normscope.core.lazy import late
 from normscope.core.result import Rows, from_plain, to_plain
+from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
 
 #: What a row may be.
@@ -71,8 +72,8 @@ class BoundRow:
         return cls(name, None, "refused", True, statement=statement, reason=reason)
 
 
-@dataclass(frozen=True)
-class BoundsResult:
+@dataclass(frozen=True, repr=False)
+class BoundsResult(Shown):
     """Every bound on the error of a classifier beside its true error.
 
     Attributes:
@@ -82,6 +83,9 @@ class BoundsResult:
         margins: quantiles of the margins on the training data, raw and normalized.
         messages: what a reader must know.
     """
+
+    _layout = ("normscope.report.bounds", "bounds_sections")
+    _rows = "rows"
 
     model: str
     truth: Mapping[str, Any]

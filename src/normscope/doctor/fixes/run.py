@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import CaptureError, InputError, NonFiniteError
 from normscope.core.files import replacing
+from normscope.core.shown import Shown
 from normscope.doctor.fixes.balance import balance_pairs
 from normscope.doctor.fixes.cancelled_bias import drop_biases
 from normscope.doctor.fixes.change import Change, Draft, Fix, Refusal
@@ -45,8 +46,8 @@ BATCHES = 4
 ENDINGS = (".safetensors", ".pt")
 
 
-@dataclass(frozen=True, eq=False)
-class FixResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class FixResult(Shown):
     """What ``fix`` did.
 
     Attributes:
@@ -57,6 +58,9 @@ class FixResult:
         samples: number of samples on which it was measured.
         state: the new state dict, which fits the model's code as it is.
     """
+
+    _layout = ("normscope.report.findings", "fix_sections")
+    _rows = "changes"
 
     model: str
     changes: tuple[Change, ...]

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.quick import QuickNorms, Roughly, RoughNorms
 from normscope.doctor.rule import Rule
 from normscope.doctor.structure import below
 from normscope.doctor.subject import Subject, place_of
 from normscope.lipschitz.composition import Domain
+from normscope.lipschitz.quick import QuickNorms, Roughly, RoughNorms
 from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input, Lip

@@ -13,6 +13,7 @@ from scipy.stats import binomtest
 
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_count, check_fraction
+from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.generalization.bench.contestants import CONTESTANTS, Bound, Contestant
 from normscope.generalization.bench.problems import PROBLEMS
@@ -44,8 +45,8 @@ class Trial:
     broken: bool
 
 
-@dataclass(frozen=True)
-class BenchResult:
+@dataclass(frozen=True, repr=False)
+class BenchResult(Shown):
     """A bound on all problems.
 
     Attributes:
@@ -54,6 +55,9 @@ class BenchResult:
         seed: of the draws.
         trials: one for each problem.
     """
+
+    _layout = ("normscope.report.bench", "bench_sections")
+    _rows = "trials"
 
     name: str
     delta: float

@@ -10,6 +10,7 @@ from typing import Any
 
 from normscope.core.files import write_text
 from normscope.core.result import SCHEMA_VERSION, to_plain
+from normscope.core.shown import Shown
 from normscope.core.value import Value
 
 
@@ -60,8 +61,8 @@ class WeightRow:
         return min(self.constants.values(), key=lambda v: v.log, default=None)
 
 
-@dataclass(frozen=True)
-class WeightResult:
+@dataclass(frozen=True, repr=False)
+class WeightResult(Shown):
     """What ``weight_lipschitz`` found.
 
     Attributes:
@@ -73,6 +74,9 @@ class WeightResult:
         residual: largest relative residual of a singular pair behind the attained values.
         messages: what a reader must know.
     """
+
+    _layout = ("normscope.report.weight_lipschitz", "weight_sections")
+    _rows = "weights"
 
     model: dict[str, Any]
     input: dict[str, Any]

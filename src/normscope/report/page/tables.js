@@ -52,7 +52,7 @@
       const role = form.elements.role.value;
       let shown = 0;
       rows.forEach((row) => {
-        const fits = role === "" || (role === "no" ? row.dataset.bound === "no" : row.classList.contains(role));
+        const fits = role === "" || row.classList.contains(role);
         row.hidden = !(fits && `${row.cells[1].textContent} ${row.cells[2].textContent}`.toLowerCase().includes(wanted));
         shown += !row.hidden;
       });

@@ -10,6 +10,7 @@ from normscope.analysis import analyze
 from normscope.analysis.weight_lipschitz import weight_lipschitz
 from normscope.core.errors import InputError
 from normscope.core.result import Result
+from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.core.value import Value, product
 from normscope.lipschitz.loss import loss_constant
@@ -21,8 +22,8 @@ from normscope.papers.than2025.complexity.layers import FROZEN, LayerComplexity,
 QUICK: dict[str, Any] = {"points": 1, "ascent": 0, "seed": 0, "stacked": False, "without_normalizers": False}
 
 
-@dataclass(frozen=True)
-class Iterations:
+@dataclass(frozen=True, repr=False)
+class Iterations(Shown):
     """Everything that is said about the iterations a network needs.
 
     Attributes:
@@ -33,6 +34,9 @@ class Iterations:
         layers: counts of the network taken as a chain.
         weights: counts on its real graph; none where only a result was read.
     """
+
+    _layout = ("normscope.report.complexity", "complexity_sections")
+    _rows = "layers"
 
     result: Result
     loss: str

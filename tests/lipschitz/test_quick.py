@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda, jacobian, program_of, spectral_norm
-from normscope.doctor.quick import FiniteNorms, QuickNorms
+from normscope.lipschitz.quick import FiniteNorms, QuickNorms
 from normscope.operators.expression import Expr
 
 

@@ -115,8 +115,11 @@ class QuickNorms(SegmentNorms):
         return windows + max(self._matrix(part.flatten(1)) for part in weight.chunk(groups))
 
     def _matrix(self, matrix: Tensor) -> float:
-        """Return the log of a bound on the norm of a matrix."""
-        return matrix_norm(matrix, seed=self.effort.seed).log_upper
+        """Return the log of a bound on the norm of a matrix, found once for all programs that use it."""
+        key = "quick", matrix.data_ptr(), tuple(matrix.shape), matrix.stride(), matrix.dtype
+        if key not in self._content:
+            self._content[key] = matrix_norm(matrix, seed=self.effort.seed), matrix  # held, to keep its address
+        return self._content[key][0].log_upper
 
 
 class RoughNorms(QuickNorms):

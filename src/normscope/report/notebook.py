@@ -1,0 +1,49 @@
+"""Sections of a report as a fragment of HTML for notebooks: it takes the colours of the notebook, light or dark."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable
+
+from normscope.report.table import Section, Table
+
+_STYLE = (
+    "<style>.normscope table{border-collapse:collapse;margin:.3em 0 1em}"
+    ".normscope td,.normscope th{padding:.15em .7em;text-align:right;background:none;white-space:nowrap}"
+    ".normscope .w{text-align:left}.normscope div{overflow-x:auto}"
+    ".normscope p{margin:.2em 0}.normscope .quiet{opacity:.7}</style>"
+)
+
+
+def notebook_html(sections: Iterable[Section]) -> str:
+    """Return sections as HTML: the first as it is, long ones after it folded.
+
+    >>> "<b>fc &lt;1&gt;</b>" in notebook_html([Section("fc <1>", lines=("one line",))])
+    True
+    """
+    blocks = []
+    for index, section in enumerate(sections):
+        title = html.escape(section.title)
+        body = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+        body += "" if section.table is None else _table(section.table)
+        body += "".join(f'<p class="quiet">{html.escape(line)}</p>' for line in section.after)
+        if index and section.table is not None and len(section.table.rows) > FOLD:
+            blocks.append(f"<details><summary><b>{title}</b></summary>{body}</details>")
+        else:
+            blocks.append(f"<p><b>{title}</b></p>{body}")
+    return f'{_STYLE}<div class="normscope">{"".join(blocks)}</div>'
+
+
+#: Rows beyond which a table is folded.
+FOLD = 20
+
+
+def _table(table: Table) -> str:
+    """Return a table that scrolls by itself where it is too wide."""
+    sides = [' class="w"' if column in table.left else "" for column in table.columns]
+    head = "".join(f"<th{side}>{html.escape(c)}</th>" for side, c in zip(sides, table.columns, strict=True))
+    rows = "".join(
+        "<tr>" + "".join(f"<td{side}>{html.escape(c)}</td>" for side, c in zip(sides, row, strict=True)) + "</tr>"
+        for row in table.rows
+    )
+    return f"<div><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>"

@@ -1,0 +1,105 @@
+"""The first look: quick, certified, below the full analysis in nothing but tightness; Ctrl-C keeps what is known."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import normscope
+from normscope.analysis.first_look import ASSUMPTION, NOTE
+from normscope.core.errors import STOPPED
+from normscope.core.result import Result
+from normscope.core.value import Kind
+
+
+def _network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 8), nn.LayerNorm(8)
+    ).eval()
+
+
+def _data() -> torch.Tensor:
+    return torch.randn(8, 2, 6, 6, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def looks() -> tuple[Result, Result]:
+    """Return the first look and the full result of one network."""
+    model, data = _network(), _data()
+    return normscope.analyze(model, data, fast=True), normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+
+
+def test_bounds_are_certified_and_only_looser(looks: tuple[Result, Result]) -> None:
+    """On all inputs and layer by layer: never below the tight bound, nor what is attained."""
+    first, full = looks
+    for key in ("global", "without_normalizers"):
+        quick, tight = first.end_to_end[key], full.end_to_end[key]
+        assert quick is not None
+        assert tight is not None
+        assert quick.kind is Kind.CERTIFIED
+        assert quick.log >= tight.log - 1e-9
+        assert ASSUMPTION in quick.assumptions
+    for row, other in zip(first.layers, full.layers, strict=True):
+        assert row.upper.log >= other.lower.log
+    attained = first.end_to_end["lower_everywhere"]
+    assert attained is not None
+    assert attained.log <= full.upper.log  # type: ignore[union-attr]
+
+
+def test_everything_else_is_there(looks: tuple[Result, Result]) -> None:
+    """Coverage, normalizers, what they change, data; and that it is a first look is said."""
+    first, full = looks
+    assert first.coverage == full.coverage
+    assert [n.proved for n in first.normalizers] == [n.proved for n in full.normalizers]
+    assert first.statistics["samples"] > 0
+    assert "change_of_bound" in first.effect
+    assert first.model["fast"] is True
+    assert NOTE in first.messages
+    assert Result.from_dict(first.to_dict()).end_to_end == first.end_to_end
+
+
+@pytest.mark.parametrize("where", ["layers", "search"])
+def test_what_is_known_is_kept_when_stopped(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C at the second layer, or in the search: every number that is there holds, and none is missing."""
+    model, data, calls = _network(), _data(), 0
+    full = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+    from normscope.analysis import end_to_end, layers
+
+    place, name = (layers, "_layer") if where == "layers" else (end_to_end, "_search")
+    real = getattr(place, name)
+
+    def stopped(work: Any, *rest: Any, **more: Any) -> Any:
+        nonlocal calls
+        quick = work.options.stacked is False
+        calls += not quick
+        if not quick and calls == (2 if where == "layers" else 1):
+            raise KeyboardInterrupt
+        return real(work, *rest, **more)
+
+    monkeypatch.setattr(place, name, stopped)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    found = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+    assert STOPPED in found.messages
+    assert found.layers[0] == full.layers[0]
+    assert all(row.upper.log < math.inf for row in found.layers)
+    assert found.upper is not None
+    assert full.upper is not None
+    assert full.upper.log - 1e-9 <= found.upper.log < math.inf
+    assert (found.upper == full.upper) == (where == "search")
+    assert found.end_to_end["lower_everywhere"] is not None
+
+
+def test_the_first_look_of_a_large_network_is_handed_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the work goes on, and nothing is handed out for a small one."""
+    seen: list[Result] = []
+    normscope.analyze(nn.Linear(3, 2), torch.ones(2, 3), first=seen.append)
+    assert seen == []
+    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    full = normscope.analyze(nn.Linear(3, 2), torch.ones(2, 3), first=seen.append)
+    assert [look.model.get("fast") for look in seen] == [True]
+    assert "fast" not in full.model
