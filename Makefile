@@ -5,7 +5,7 @@ BIN = $(VENV)/bin
 STAMP = $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all bench lint docs clean
+.PHONY: help demo test test-all bench lint docs release clean
 
 help: ## show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -30,13 +30,23 @@ lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(STAMP) ## build the documentation into docs/_build
+docs: $(STAMP) ## build the documentation into docs/_build, run its tutorials
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build
+
+release: $(STAMP) ## build wheel and sdist into dist, check them, install the wheel into a fresh environment and use it
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[release]'
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*.whl dist/*.tar.gz
+	$(PYTHON) -m venv dist/venv
+	dist/venv/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd dist && venv/bin/normscope --version && venv/bin/normscope analyze zoo:cnn --fast --out used
+	rm -rf dist/venv dist/used
 
 bench: $(STAMP) ## measure speed and accuracy against the peers (several minutes)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and what the demo wrote
-	rm -rf $(VENV) normscope-demo docs/_build
+	rm -rf $(VENV) normscope-demo docs/_build dist

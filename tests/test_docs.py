@@ -8,17 +8,20 @@ from pathlib import Path
 import pytest
 import torch
 
+from normscope.core.words import WORDS
 from normscope.operators import registry
 from normscope.papers.explain import every_statement
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")])
-SNIPPET = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SNIPPET = re.compile(r"^```(?:python|\{code-cell\})\n(.*?)^```", re.MULTILINE | re.DOTALL)
+#: Folders whose pages hold snippets; the pages of the doctor's rules have tests of their own.
+FOLDERS = ("docs", "tutorials")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in PAGES if p.parent.name == "docs" and SNIPPET.search(p.read_text())], ids=lambda p: p.name
+    "page", [p for p in PAGES if p.parent.name in FOLDERS and SNIPPET.search(p.read_text())], ids=lambda p: p.name
 )
 def test_snippets_run_as_written(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The snippets of a page, one after the other, run and their assertions hold."""
@@ -59,6 +62,22 @@ def test_labels_in_results_are_in_the_theory() -> None:
     assert {"F1", "F10", "norm", "Jacobian"} <= labels
     for label in labels:
         assert re.search(rf"(^## .*\b{label}\b|\*\*{label}\b)", text, re.MULTILINE), label
+
+
+def test_every_page_is_in_the_table_of_contents() -> None:
+    """A page nobody can find is of no use."""
+    index = (ROOT / "docs" / "index.md").read_text()
+    listed = set(re.findall(r"^([\w/*]+)$", index, re.MULTILINE))
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        assert name in listed | {"index", "figures/README"} or name.startswith("checks/NS") or "_build" in name, name
+
+
+def test_every_word_has_its_sentence_in_the_docs() -> None:
+    """The page of words says what `explain` says."""
+    text = (ROOT / "docs" / "words.md").read_text()
+    for word, says in WORDS.items():
+        assert f"{word}\n: {says[0].upper()}{says[1:]}.\n" in text, word
 
 
 def test_pages_name_no_place_of_one_machine() -> None:

@@ -1,4 +1,4 @@
-"""The README: every command and snippet works as written, and its excerpt shows rows that exist."""
+"""The README: every command and snippet works as written, and its excerpt is what is printed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 from normscope.cli.main import app
-from normscope.report.text import EFFECTS, END_TO_END
+from normscope.core.words import KINDS
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -36,31 +36,43 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.startswith("normscope ")])
 def test_commands_work(command: str) -> None:
-    """Each command line of the README ends well and, if it analyzes, writes its result."""
+    """Each command line of the README ends well, a check with its findings; analyze prints what the README shows."""
     words = shlex.split(command, comments=True)[1:]
     result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, result.output
+    assert result.exit_code == (1 if words[0] == "check" else 0), result.output
     assert result.stdout
-    assert Path("result.json").exists() == (words[0] == "analyze")
+    if words[0] == "analyze":
+        (shown,) = _blocks("text")
+        assert _masked(result.stdout).startswith(_masked(shown))
+        assert len(list(Path("normscope-runs").glob("build-1/*"))) == 2
+    if words[0] == "fix":
+        assert Path("mended.safetensors").is_file()
+
+
+def _masked(text: str) -> str:
+    """Return a text without its numbers and line breaks."""
+    return re.sub(r"\d[\d.]*", "#", " ".join(text.split()))
 
 
 @pytest.mark.usefixtures("_here")
 @pytest.mark.parametrize("snippet", SNIPPETS)
 def test_python_works(snippet: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Each Python snippet runs; the one that analyzes prints its constants and saves the result."""
+    """The Python snippet runs: it prints the verdict and a finding, and saves result and report."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         exec(compile(snippet, "README.md", "exec"), {"__name__": "snippet"})
-    assert "on all inputs (certified)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "(certified)" in said
+    assert "NS101 0 build the layer with bias=False" in said
     assert Path("result.json").exists()
+    assert Path("report.html").exists()
 
 
 def test_make_targets_exist() -> None:
     """The README opens with make demo and make test, and the Makefile has them; demo runs the demo."""
-    targets = [shlex.split(c, comments=True)[1] for c in COMMANDS if c.startswith("make ")]
-    assert targets == ["demo", "test"]
+    assert [c.split()[:2] for c in COMMANDS[:2]] == [["make", "demo"], ["make", "test"]]
     makefile = (ROOT / "Makefile").read_text()
-    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in targets)
+    assert all(re.search(rf"^{target}:", makefile, re.MULTILINE) for target in ("demo", "test"))
     assert re.search(r"^\t\S*normscope demo --out ", makefile, re.MULTILINE)
 
 
@@ -68,14 +80,11 @@ def test_every_block_is_looked_at() -> None:
     """There are files, snippets and commands, and no command of another kind than those tested."""
     assert FILES.keys() == {"net.py"}
     assert len(SNIPPETS) == 1
-    assert {c.split()[0] for c in COMMANDS} == {"make", "normscope"}
+    assert {c.split()[0] for c in COMMANDS} == {"make", "normscope", "pip"}
 
 
-def test_the_excerpt_has_rows_that_are_printed() -> None:
-    """Row names of the excerpt are those of the demo's table."""
-    (excerpt,) = _blocks("text")
-    known = {words for _, words, _ in END_TO_END} | set(EFFECTS.values())
-    rows = [re.split(r"\s{2,}", line.strip())[0] for line in excerpt.splitlines()]
-    assert rows[:2] == ["constant", "accuracy on held-out digits"]
-    assert set(rows[2:]) <= known
-    assert len(rows) > 6
+def test_the_table_of_kinds_is_that_of_the_reports() -> None:
+    """Every kind, in the words of the glossary."""
+    for word in ("certified", "attained"):
+        assert f"| `{word}` | {KINDS[word]} |" in TEXT
+    assert all(f"`{word}`" in TEXT for word in KINDS if word != "measured")

@@ -125,7 +125,7 @@ def test_tooltips_and_keys(visit: Visit) -> None:
     plot.send_keys(Keys.HOME, Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
     spoken = page.one("#r0-depth .spoken").get_attribute("textContent")
     assert spoken.startswith(f"{page.result.depth.names[2]}: ")
-    for curve, label in (("global", "certified, all inputs"), ("lower", "attained"), ("printed", "printed product")):
+    for curve, label in (("global", "certified, all inputs"), ("lower", "attained")):
         value = page.result.depth.value(curve, 2)
         assert f"{label} {page_value(value)} {kind_text(value)}" in spoken
         assert page_value(value) in tip.text

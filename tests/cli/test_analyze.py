@@ -184,7 +184,6 @@ BAD: list[tuple[str, list[str], list[str]]] = [
             ["--delta", "0.1"],
             ["--seed", "1"],
             ["--no-without"],
-            ["--check"],
         )
     ),
     ("checkpoint beside --stacked", ["good.pt", "--stacked"], ["--stacked/--no-stacked cannot be used"]),
@@ -193,7 +192,6 @@ BAD: list[tuple[str, list[str], list[str]]] = [
         ["net.py:good", "--report", "a.html", "--no-report"],
         ["--report and --no-report", "cannot be used together"],
     ),
-    ("doctor without a page", ["net.py:good", "--check", "--no-report"], ["--check", "to the report", "--no-report"]),
     ("large seed", ["net.py:good", "--seed", str(2**64)], ["--seed"]),
     ("large shape", ["net.py:good", "--input", "999999,999999,999999"], ["--input", "at most"]),
     ("argument that cannot be", ["net.py:sized[width={[1]:2}]"], ["name=value pairs"]),

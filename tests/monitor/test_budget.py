@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 
 import pytest
 
 from normscope.core.errors import InputError
-from normscope.monitor.budget import PRESETS, Budget, preset_of
+from normscope.monitor.budget import PRESETS, Budget, gap_after, preset_of
 from normscope.monitor.quantities import QUANTITIES
 
 
@@ -113,3 +114,18 @@ def test_budgets_and_quantities() -> None:
 def test_others_are_refused() -> None:
     with pytest.raises(InputError, match="economy, standard, full"):
         preset_of("cheap")
+
+
+def test_probes_are_dense_at_the_start_and_then_geometric() -> None:
+    """The first steps are all probed, and a run a hundred times as long has a few times as many probes."""
+
+    def schedule(steps: int) -> list[int]:
+        probes = [0]
+        while probes[-1] + gap_after(probes[-1], 10) <= steps:
+            probes.append(probes[-1] + gap_after(probes[-1], 10))
+        return probes
+
+    assert schedule(8) == list(range(9))
+    assert len(schedule(1_000_000)) < 1_500 < 15 * len(schedule(1_000))
+    gaps = [b - a for a, b in itertools.pairwise(schedule(100_000))]
+    assert gaps == sorted(gaps)

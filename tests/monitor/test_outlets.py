@@ -53,12 +53,17 @@ def test_what_cannot_log_is_no_sink() -> None:
         Outlets(None, [object()])
 
 
+def _ten(step: int) -> int:
+    """Return the gap after any probe."""
+    return 10
+
+
 def test_the_next_probe_is_counted_from_the_last_of_the_schedule() -> None:
-    assert last_scheduled([], 10, None) is None
-    assert last_scheduled([0], 10, 0) == 0
-    assert last_scheduled([0, 10, 17], 10, 17) == 10
-    assert last_scheduled([0, 10, 20], 10, 20) == 20
-    assert last_scheduled([0, 10, 17], 10, 25) == 17
+    assert last_scheduled([], _ten, None) is None
+    assert last_scheduled([0], _ten, 0) == 0
+    assert last_scheduled([0, 10, 17], _ten, 17) == 10
+    assert last_scheduled([0, 10, 20], _ten, 20) == 20
+    assert last_scheduled([0, 10, 17], _ten, 25) == 17
 
 
 def _trained(path: Path, first: int, last: int, *, step: int | None = None, state: object = None, end: bool) -> object:

@@ -20,9 +20,8 @@ def test_metrics_are_single_numbers() -> None:
 
 
 def test_numbers_that_wait_are_checked_at_once() -> None:
-    kept = waiting(torch.tensor([1.5], requires_grad=True))
-    assert isinstance(kept, torch.Tensor)
-    assert not kept.requires_grad
+    assert waiting(torch.tensor([1.5], requires_grad=True)) == 1.5
+    assert isinstance(waiting(torch.zeros(1, device="meta")), torch.Tensor)  # read when it is written
     for value in (torch.zeros(2), "a lot"):
         with pytest.raises(InputError, match=r"one element|scalar metric"):
             waiting(value)
@@ -35,13 +34,16 @@ def test_complex_numbers_are_refused() -> None:
                 read(value)
 
 
-def test_the_last_of_each_name_waits_with_its_step() -> None:
+def test_every_number_waits_with_its_step() -> None:
     own = UserMetrics()
-    own.keep(3, {"accuracy": 0.5, "loss": torch.tensor(2.0)})
-    own.keep(4, {"loss": torch.tensor([1.0])})
+    loss = torch.tensor(2.0)
+    own.keep(3, {"accuracy": 0.5, "loss": loss})
+    loss.fill_(1.0)  # a sum that is kept up to date
+    own.keep(4, {"loss": loss})
+    assert own.seen() == {"train/accuracy": 0.5, "train/loss": 1.0}
     assert bool(own)
     assert own.at_hand()
-    assert own.taken() == {3: {"train/accuracy": 0.5}, 4: {"train/loss": 1.0}}
+    assert own.taken() == {3: {"train/accuracy": 0.5, "train/loss": 2.0}, 4: {"train/loss": 1.0}}
     assert not own
     assert own.taken() == {}
 

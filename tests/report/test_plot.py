@@ -34,6 +34,11 @@ def test_the_curves_along_the_depth_are_those_of_the_result() -> None:
         assert lines[words] == pytest.approx(expected, nan_ok=True)
 
 
+def test_a_notebook_shows_the_figure() -> None:
+    """As a PNG, without pyplot."""
+    assert _result().plot("layers")._repr_png_().startswith(b"\x89PNG")
+
+
 def test_layers_and_variances() -> None:
     """Norms as logarithms, variances as they were seen."""
     result = _result()

@@ -19,7 +19,7 @@ def test_bound_and_attained_of_one_domain_stand_together() -> None:
         "some input."
     )
     assert sentence_text(found.normalization) == (
-        "The 1 layer norm makes the certified bound 3 times larger than the same weights have without it; it "
+        "The layer norm makes the certified bound 3 times larger than the same weights have without it; it "
         "stretches by at most 316 (certified)."
     )
     assert [sentence_text(m) for m in found.more] == [

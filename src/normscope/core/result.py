@@ -196,8 +196,8 @@ class Result(Shown):
 
     @property
     def lower(self) -> Value | None:
-        """Return the largest attained value, ``end_to_end["lower"]``."""
-        return self.end_to_end.get("lower")
+        """Return what is attained, ``end_to_end["lower"]``; by a first look, ``end_to_end["lower_everywhere"]``."""
+        return self.end_to_end.get("lower") or self.end_to_end.get("lower_everywhere")
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form; it opens with the verdict, three sentences."""

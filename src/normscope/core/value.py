@@ -14,6 +14,8 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
+from normscope.core.lazy import late
+
 LN10 = math.log(10.0)
 ALL_INPUTS = "all inputs"
 _UNIT = 2.0**-53
@@ -158,6 +160,14 @@ class Value:
     def of(cls, x: float, kind: Kind, **rest: Any) -> Value:
         """Return the value of an ordinary non-negative number."""
         return cls(0.0 if x == 1 else _nudge(log_of(x), safe_side(kind)), kind, **rest)
+
+    def __str__(self) -> str:
+        """Return the number, at any size, with what it guarantees and for which inputs.
+
+        >>> print(Value(1000.0, Kind.CERTIFIED))
+        1.97e+434 (certified, all inputs)
+        """
+        return str(late("normscope.report.numbers", "described")(self))
 
     @property
     def value(self) -> float:

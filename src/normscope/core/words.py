@@ -43,7 +43,7 @@ OTHERS = {
     "likely": "of a finding: it is usually so, from experience",
     "confidence": "the probability with which a statement about most inputs is right, over the draw of the data points",
     "radius": "the l2 distance from a data point within which a bound holds",
-    "verdict": "the three sentences every view opens with: what moving the input does, what normalization does, what to "
-    "do next",
+    "verdict": "the three sentences every view opens with: what moving the input does, what normalization does, what "
+    "to do next",
 }
 WORDS = KINDS | OTHERS

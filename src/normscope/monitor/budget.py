@@ -86,6 +86,24 @@ class Budget:
             self._since = None
 
 
+#: Probes are dense at the start: an eighth of the steps so far lie between two, at most ``every``. Late in a long run
+#: they are a two-hundredth of the steps apart.
+DENSE, SPARSE = 8, 200
+
+
+def gap_after(step: int, every: int) -> int:
+    """Return the least number of steps between a probe and the next: few at the start, then growing with the run.
+
+    Args:
+        step: of the probe.
+        every: the gap in the middle of a run.
+
+    >>> [gap_after(step, 10) for step in (0, 4, 16, 80, 1000, 100_000)]
+    [1, 1, 3, 10, 10, 500]
+    """
+    return max(min(every, 1 + step // DENSE), step // SPARSE)
+
+
 _WEIGHTS = (
     "loss", "margins", "health", "variance", "minimum_norm", "effective_rate", "angle", "norms", "folded",
     "inverse_sigma", "chain",

@@ -18,7 +18,7 @@ from normscope.core.errors import InputError
 from normscope.core.result import Result
 from normscope.core.value import Value, json_number
 from normscope.graph.objective import LossFunction
-from normscope.monitor.budget import Budget, preset_of
+from normscope.monitor.budget import Budget, gap_after, preset_of
 from normscope.monitor.check_run import Watcher, samples
 from normscope.monitor.facts import run_facts
 from normscope.monitor.outlets import Outlets
@@ -60,7 +60,7 @@ class Monitor:
         mode: what BatchNorm does on the probe: ``batch`` as in training, or ``running``.
         quantities: names in the place of the preset's.
         budget: share of the wall time in the place of the preset's; infinity for no limit.
-        every: least number of steps between probes in the place of the preset's.
+        every: least number of steps between probes; by default few at the start, then growing with the run.
         step: the step training goes on from, for a resumed run.
         remember: follow norms from probe to probe, which is faster; without, each probe depends on its moment alone.
         name: how the run calls the model.
@@ -102,6 +102,7 @@ class Monitor:
         if mode not in ("batch", "running"):
             raise InputError(f"Expected mode to be 'batch' or 'running', got {mode!r}.")
         self.every = chosen.every if every is None else every
+        self._gap = partial(gap_after, every=chosen.every) if every is None else lambda _: self.every
         if self.every < 1:
             raise InputError(f"Expected every >= 1, got {every}.")
         self.model, self.name, self.mode = unwrapped(model), name, mode
@@ -143,7 +144,7 @@ class Monitor:
             view = view_of(self.model, self._probe, self._loss, self.mode)
             self._config = run_facts(self.model, view, self.name, descriptions()) | self._settings()
         try:
-            start_at = self._outlets.begin(self._config, self._step, self._resumed, self.every, again=self._ended)
+            start_at = self._outlets.begin(self._config, self._step, self._resumed, self._gap, again=self._ended)
             self._step, self._view = start_at.step, view
             self._measured(clock=False)  # finds the leading vectors: the next one shows what a probe costs
             self.probes = 0
@@ -178,9 +179,9 @@ class Monitor:
         Args:
             step: the number of updates so far; by default one more than the last time.
             lr: the learning rate, where there is no optimizer to read it from.
-            **metrics: numbers of your own, such as ``loss=...``; they are kept as ``train/loss``, at every step if that
-                is cheap beside the step and they need not be fetched from an accelerator. Otherwise the last one of
-                each name waits for that, for the next probe or for the end.
+            **metrics: numbers of your own, such as ``loss=...``; all are kept, as ``train/loss``. They are written
+                at once if that is cheap beside the step and they need not be fetched from an accelerator; otherwise
+                they wait for that, for the next probe or for the end.
         """
         if not self._active:
             return
@@ -219,7 +220,7 @@ class Monitor:
         """Write the user's numbers to a run that was closed, and close it again; nothing is measured for that."""
         self._own.keep(self._step, metrics)
         with self._failures.survived("writing after the end", self._step):
-            self._outlets.begin(self._config, self._step, None, self.every, again=True)
+            self._outlets.begin(self._config, self._step, None, self._gap, again=True)
             self._write({})
         self._outlets.close(self._step)
 
@@ -302,11 +303,11 @@ class Monitor:
         """Tell whether to probe now: the weights of one update before were kept, or nothing asks for them."""
         if any(q.previous for q in self.quantities):
             return self._previous is not None and self._previous[0] < self._step
-        return self._step - self._last >= self.every and self.budget.allows()
+        return self._step - self._last >= self._gap(self._last) and self.budget.allows()
 
     def _keep_weights(self) -> None:
         """Keep the weights if the next step will be probed, so that the turn of that one update is seen."""
-        soon = self._step + 1 - self._last >= self.every and any(q.previous for q in self.quantities)
+        soon = self._step + 1 - self._last >= self._gap(self._last) and any(q.previous for q in self.quantities)
         if self._view is None or self._previous is not None or not soon or not self.budget.allows():
             return
         with self._failures.survived("keeping weights", self._step, give_up=self._give_up_previous):
@@ -402,6 +403,4 @@ class Monitor:
         """Hand metrics of this step to every sink, and with them the user's that wait, in the order of their steps."""
         points = self._own.taken()
         points[self._step] = {**points.get(self._step, {}), **metrics}
-        for step in sorted(points):
-            if points[step]:
-                self._outlets.log(points[step], step)
+        self._outlets.log_points({step: points[step] for step in sorted(points) if points[step]})

@@ -77,6 +77,8 @@ class Failures:
             self._given_up.discard(what)
 
 
+#: From a step at which was probed to the least number of steps before the next probe.
+Gap = Callable[[int], int]
 #: A metric that every point of a probe has.
 PROBED = "clock/probe_seconds"
 
@@ -123,14 +125,14 @@ class Outlets:
             for i, (sink, kind) in enumerate(zip(self.sinks, kinds, strict=True))
         }
 
-    def begin(self, config: Mapping[str, Any], step: int, resumed: int | None, every: int, *, again: bool) -> Start:
+    def begin(self, config: Mapping[str, Any], step: int, resumed: int | None, gap: Gap, *, again: bool) -> Start:
         """Start the run folders, and tell where the run begins.
 
         Args:
             config: what a run folder keeps of the run.
             step: the number of updates so far.
             resumed: the step training goes on from, if it was given.
-            every: least number of steps between probes.
+            gap: least number of steps between probes, by the step of the first.
             again: whether this is a run of the same monitor, taken up again.
         """
         start = Start(step)
@@ -138,7 +140,7 @@ class Outlets:
             if isinstance(sink, RunFolder):
                 ended = _ended(sink.path)
                 at = max(start.step, sink.begin(config, resumed))
-                probed = _probed(sink.path, every, ended) if sink.resumed else start.probed
+                probed = _probed(sink.path, gap, ended) if sink.resumed else start.probed
                 start = Start(at, start.resumed or sink.resumed, probed)
         for sink in self.sinks:
             if isinstance(sink, TensorBoard) and (again or start.resumed or resumed):
@@ -150,6 +152,16 @@ class Outlets:
         for sink in tuple(self.sinks):
             with self.failures.survived(self._name(sink), step, partial(self._give_up, sink)):
                 sink.log(dict(metrics), step=step)
+
+    def log_points(self, points: Mapping[int, Mapping[str, float]]) -> None:
+        """Hand the metrics of several steps to every sink; a run folder takes them at once."""
+        for sink in tuple(self.sinks):
+            for step in points if not isinstance(sink, RunFolder) else list(points)[-1:]:
+                with self.failures.survived(self._name(sink), step, partial(self._give_up, sink)):
+                    if isinstance(sink, RunFolder):
+                        sink.log_many(points)
+                    else:
+                        sink.log(dict(points[step]), step=step)
 
     def note(self, message: str, step: int) -> None:
         """Write a message to the run folders."""
@@ -173,19 +185,20 @@ class Outlets:
         self.sinks = [other for other in self.sinks if other is not sink]
 
 
-def last_scheduled(probed: Iterable[int], every: int, ended: int | None) -> int | None:
+def last_scheduled(probed: Iterable[int], gap: Gap, ended: int | None) -> int | None:
     """Return the step from which the next probe is counted, as if the run had not been broken.
 
     Args:
         probed: the steps of the probes, in order.
-        every: least number of steps between probes.
+        gap: least number of steps between probes, by the step of the first.
         ended: the last step of a run that was closed: it is measured then whatever its number.
 
-    >>> last_scheduled([0, 10, 20, 25], 10, ended=25), last_scheduled([0, 10, 20, 25], 10, ended=None)
+    >>> ten = lambda step: 10
+    >>> last_scheduled([0, 10, 20, 25], ten, ended=25), last_scheduled([0, 10, 20, 25], ten, ended=None)
     (20, 25)
     """
     steps = list(probed)
-    if len(steps) > 1 and steps[-1] == ended and steps[-1] - steps[-2] < every:
+    if len(steps) > 1 and steps[-1] == ended and steps[-1] - steps[-2] < gap(steps[-2]):
         return steps[-2]
     return steps[-1] if steps else None
 
@@ -199,8 +212,8 @@ def _ended(path: Path) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def _probed(path: Path, every: int, ended: int | None) -> int | None:
+def _probed(path: Path, gap: Gap, ended: int | None) -> int | None:
     """Return the step from which the next probe of the run in a folder is counted."""
     run = Run.open(path)
     steps = run.series(PROBED).steps.tolist() if PROBED in run.names else []
-    return last_scheduled(steps, every, ended)
+    return last_scheduled(steps, gap, ended)

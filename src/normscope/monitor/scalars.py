@@ -32,16 +32,17 @@ def one_number(value: object) -> float:
 
 
 def waiting(value: object) -> Tensor | float:
-    """Return a scalar that is read later: of a tensor the tensor, so that nothing waits for an accelerator now.
+    """Return a scalar that may be read later: on an accelerator a copy of it, so that nothing waits for that now.
 
     Raises:
         InputError: if it holds more than one number, or none.
 
     >>> waiting(3), waiting(torch.tensor([2.0]))
-    (3.0, tensor([2.]))
+    (3.0, 2.0)
     """
-    simple = isinstance(value, Tensor) and value.numel() == 1 and not value.is_complex()
-    return value.detach() if isinstance(value, Tensor) and simple else one_number(value)
+    if isinstance(value, Tensor) and on_accelerator(value) and value.numel() == 1 and not value.is_complex():
+        return value.detach().clone()
+    return one_number(value)
 
 
 def on_accelerator(value: object) -> bool:
@@ -50,22 +51,19 @@ def on_accelerator(value: object) -> bool:
 
 
 class UserMetrics:
-    """Numbers given at steps, of each name the last one, until they are written.
-
-    So a number that is given at every step is thinned out where there is no time to write it, and one that is given
-    once in a while is kept.
+    """Numbers given at steps, all of them, until they are written.
 
     >>> own = UserMetrics()
     >>> own.keep(1, {"loss": 0.5, "accuracy": 0.25})
     >>> own.keep(2, {"loss": 0.4, "nothing": None})
     >>> own.taken()
-    {1: {'train/accuracy': 0.25}, 2: {'train/loss': 0.4}}
+    {1: {'train/loss': 0.5, 'train/accuracy': 0.25}, 2: {'train/loss': 0.4}}
     >>> bool(own)
     False
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, tuple[int, Tensor | float]] = {}
+        self._waiting: dict[int, dict[str, Tensor | float]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
@@ -76,22 +74,24 @@ class UserMetrics:
         Raises:
             InputError: if one is not a single real number; then none of them is kept.
         """
-        given = {name: (step, waiting(value)) for name, value in metrics.items() if value is not None}
-        self._waiting.update(given)
+        given = {name: waiting(value) for name, value in metrics.items() if value is not None}
+        if given:
+            self._waiting.setdefault(step, {}).update(given)
 
     def at_hand(self) -> bool:
         """Tell whether nothing has to be fetched from an accelerator."""
-        return not any(on_accelerator(value) for _, value in self._waiting.values())
+        return not any(on_accelerator(value) for given in self._waiting.values() for value in given.values())
 
     def seen(self) -> dict[str, float]:
-        """Return what waits and is at hand, as ``train/...``; it goes on waiting."""
-        kept = {name: value for name, (_, value) in self._waiting.items() if not on_accelerator(value)}
-        return {f"train/{name}": one_number(value) for name, value in kept.items()}
+        """Return the last of each name that is at hand, as ``train/...``; it goes on waiting."""
+        last = {name: value for given in self._waiting.values() for name, value in given.items()}
+        return {f"train/{name}": one_number(value) for name, value in last.items() if not on_accelerator(value)}
 
     def taken(self) -> dict[int, dict[str, float]]:
         """Return what waits by step, as ``train/...``; it waits no longer."""
-        found: dict[int, dict[str, float]] = {}
-        for name, (step, value) in sorted(self._waiting.items(), key=lambda item: item[1][0]):
-            found.setdefault(step, {})[f"train/{name}"] = one_number(value)
+        found = {
+            step: {f"train/{name}": one_number(value) for name, value in given.items()}
+            for step, given in self._waiting.items()
+        }
         self._waiting = {}
         return found

@@ -169,8 +169,8 @@ def explain(text: str) -> Answer:
     """Explain a word of a report, a claim, a numbered statement or a rule; the checks of claims run now.
 
     Args:
-        text: a word (``certified``), an id (``001-T13(8)``), a place (``Theorem 13``), a place in a paper (``than2025 Theorem 13``,
-            ``001 Theorem 13``), or whatever the functions in :data:`TOPICS` know.
+        text: a word (``certified``), a code (``NS101``), an id (``001-T13(8)``), a place (``Theorem 13``), a place in a
+            paper (``than2025 Theorem 13``, ``001 Theorem 13``), or whatever the functions in :data:`TOPICS` know.
 
     Returns:
         Every topic of that name, all of one paper.

@@ -17,7 +17,6 @@ DEPTH: tuple[tuple[str, str], ...] = (
     ("global", "certified, all inputs"),
     ("variance_floor", "certified, variance floor"),
     ("without_normalizers", "certified, normalizers taken out"),
-    ("printed", "printed product"),
     ("lower", "attained"),
 )
 #: Styles of results that are overlaid, in order.
@@ -60,6 +59,8 @@ class Chart:
         places: name of each place.
         kinds: what is at each place.
         lines: what is drawn.
+        x_title: of the axis along the places.
+        y_title: of the axis of the numbers.
         baseline: number at which a line is drawn across, as decimal logarithm, if any.
         baseline_label: what that is.
     """
@@ -71,6 +72,8 @@ class Chart:
     lines: tuple[Line, ...]
     baseline: float | None = None
     baseline_label: str = ""
+    x_title: str = "from the input to the output"
+    y_title: str = "moves by, at most"
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -85,6 +88,7 @@ class Chart:
             for x in self.lines
         ]
         out: dict[str, Any] = {"title": self.title, "places": self.places, "kinds": self.kinds, "lines": lines}
+        out |= {"xTitle": self.x_title, "yTitle": self.y_title}
         if self.baseline is not None:
             out |= {"baseline": self.baseline, "baselineLabel": self.baseline_label}
         return out
@@ -162,7 +166,8 @@ def variance_chart(result: Result, name: str) -> Chart | None:
         if any(v is not None for v in values)
     )
     title = f"Variance before each normalizer, {source}"
-    return Chart(name, title, places, ("normalizer",) * len(places), lines, 0.0, "variance 1")
+    kinds = ("normalizer",) * len(places)
+    return Chart(name, title, places, kinds, lines, 0.0, "variance 1", "normalizers, in order", "variance")
 
 
 def _variances(n: NormalizerResult) -> tuple[float | None, float | None, float | None] | None:

@@ -77,6 +77,15 @@ def kind_text(value: Value | None) -> str:
     return "attained" if value.kind is Kind.LOWER else value.kind.value
 
 
+def described(value: Value) -> str:
+    """Return a value with what it guarantees and for which inputs.
+
+    >>> described(Value.of(2.0, Kind.LOWER))
+    '2 (attained, all inputs)'
+    """
+    return f"{value_text(value)} ({kind_text(value)}, {value.domain})"
+
+
 def factor_text(above: Value | None, below: Value | None) -> str:
     """Return how many times larger one value is than another; a dash where that says nothing.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,17 +20,15 @@ COLOURS = {
     "global": "#0072B2",
     "variance_floor": "#009E73",
     "without_normalizers": "#D55E00",
-    "printed": "#CC79A7",
     "lower": "#000000",
 }
 _WORDS = {
     "global": "certified, all inputs",
     "variance_floor": "certified, variance floor",
     "without_normalizers": "certified, without normalizers",
-    "printed": "printed",
     "lower": "attained",
 }
-#: Names of places beyond this many are left out: nobody could read them.
+#: Most places that are named; of more, some evenly apart.
 _NAMES = 40
 
 
@@ -87,7 +86,16 @@ def figure_class() -> Any:
         raise MissingDependencyError(
             f"Plots need matplotlib, which cannot be imported ({error}): pip install 'normscope[plot]'"
         ) from error
-    return Figure
+
+    class Inline(Figure):
+        """A figure that notebooks show, whether pyplot was imported or not."""
+
+        def _repr_png_(self) -> bytes:
+            picture = io.BytesIO()
+            self.savefig(picture, format="png", dpi=110)
+            return picture.getvalue()
+
+    return Inline
 
 
 def depth_view(result: Result, ax: Axes) -> None:
@@ -134,11 +142,13 @@ def variances_view(result: Result, ax: Axes) -> None:
 
 
 def _places(ax: Axes, names: Sequence[str]) -> None:
-    """Name the places below the axes where they can be read, number them otherwise."""
+    """Name the places below the axes, some of them where they are many."""
     if len(names) <= _NAMES:
         ax.set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
     else:
-        ax.set_xlabel("place along the depth")
+        step = -(-len(names) // _NAMES)
+        ax.set_xticks(range(0, len(names), step), names[::step], rotation=90, fontsize="x-small")
+    ax.set_xlabel("from the input to the output")
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
 

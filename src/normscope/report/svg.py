@@ -9,8 +9,10 @@ from html import escape
 from normscope.report.charts import Chart, Line
 from normscope.report.wording import power_text
 
-WIDTH, HEIGHT = 960, 320
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 28
+WIDTH, HEIGHT = 960, 400
+LEFT, RIGHT, TOP, BOTTOM = 84, 12, 12, 112
+#: Most places whose names are written, and most letters of a name.
+NAMES, LETTERS = 32, 16
 #: Most points of a line; a longer one is thinned.
 POINTS = 400
 #: Most lines across, and decades below which each has several.
@@ -20,7 +22,7 @@ TICKS, DECADES = 8, 3.0
 def still(chart: Chart) -> str:
     """Return a chart as an SVG element without styles of its own: classes name its colours.
 
-    >>> one = Line("global", "proved", "certified", "", (0.0, 2.0))
+    >>> one = Line("global", "certified", "certified", "", (0.0, 2.0))
     >>> text = still(Chart("c", "a title", ("input", "output"), ("input", "output"), (one,)))
     >>> text.startswith("<svg") and "a title" in text and "10" in text
     True
@@ -40,11 +42,18 @@ def still(chart: Chart) -> str:
         y = _y(chart.baseline, low, high)
         parts.append(f'<line class="baseline" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
     for index in _places(chart):
-        anchor = "start" if index == 0 else "end" if index == len(chart.places) - 1 else "middle"
-        label = escape(chart.places[index])
-        parts.append(
-            f'<text class="tick" x="{_x(index, count)}" y="{HEIGHT - 8}" text-anchor="{anchor}">{label}</text>'
-        )
+        x, y, name = _x(index, count), HEIGHT - BOTTOM + 16, chart.places[index]
+        label = escape(name if len(name) <= LETTERS else f"…{name[1 - LETTERS :]}")
+        turned = f'transform="rotate(-50 {x} {y})" text-anchor="end"'
+        parts.append(f'<text class="tick" x="{x}" y="{y}" {turned}>{label}</text>')
+    across, up = (LEFT + WIDTH - RIGHT) / 2, (TOP + HEIGHT - BOTTOM) / 2
+    parts.append(
+        f'<text class="tick" x="{across}" y="{HEIGHT - 6}" text-anchor="middle">{escape(chart.x_title)}</text>'
+    )
+    parts.append(
+        f'<text class="tick" x="14" y="{up}" transform="rotate(-90 14 {up})" text-anchor="middle">'
+        f"{escape(chart.y_title)}</text>"
+    )
     for line in chart.lines:
         parts += [f'<path class="line {line.style}" d="{path}"/>' for path in _paths(line, low, high, count)]
     return "".join([*parts, "</svg>"])
@@ -103,9 +112,10 @@ def tick_text(log10: float) -> str:
 
 
 def _places(chart: Chart) -> Sequence[int]:
-    """Return the places whose names are written: the first, one in the middle, and the last."""
+    """Return the places whose names are written: all, or evenly some of many, the last always."""
     count = len(chart.places)
-    return sorted({0, count // 2, count - 1}) if count > 4 else range(0, count, max(1, count - 1))
+    step = max(1, -(-count // NAMES))
+    return sorted({*range(0, max(0, count - step), step), *((count - 1,) if count else ())})
 
 
 def _x(index: int, count: int) -> float:

@@ -184,15 +184,16 @@ def _normalization(result: Result) -> Sentence:
     strongest = _strongest(result.normalizers)
     effect = result.effect.get("change_of_bound")
     one = sum(counts.values()) == 1
+    them = next(iter(counts)) if one else names
     if effect is None:
         start = f"There {'is' if one else 'are'} {names}"
     elif abs(effect["log10"]) < EQUAL:
-        start = f"The {names} leave{'s' if one else ''} the certified bound as it is without {'it' if one else 'them'}"
+        start = f"The {them} leave{'s' if one else ''} the certified bound as it is without {'it' if one else 'them'}"
     else:
         words = "smaller" if effect["log10"] < 0 else "larger"
         times = number_text(abs(effect["log10"]))
         start = (
-            f"The {names} make{'s' if one else ''} the certified bound {times} times {words} than the same weights "
+            f"The {them} make{'s' if one else ''} the certified bound {times} times {words} than the same weights "
             f"have without {'it' if one else 'them'}"
         )
     if strongest is None:

@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -164,15 +164,29 @@ class RunFolder:
             InputError: if the run was not begun, or is closed.
             OSError: if the line could not be written as a whole; then nothing of it stays.
         """
+        self._append([Point(step, time.time() - self._start, dict(metrics), note)])
+
+    def log_many(self, points: Mapping[int, Mapping[str, float]]) -> None:
+        """Append points by step, all of them by one write.
+
+        Raises:
+            InputError: if the run was not begun, or is closed.
+            OSError: if they could not be written as a whole; then nothing of them stays.
+        """
+        now = time.time() - self._start
+        self._append([Point(step, now, dict(metrics)) for step, metrics in points.items()])
+
+    def _append(self, points: Sequence[Point]) -> None:
+        """Write points at the end of the file."""
         if not self._begun:
             raise InputError("Expected begin() before and close() after writing to a run folder.")
-        line = to_line(Point(step, time.time() - self._start, dict(metrics), note))
+        line = b"".join(to_line(point) for point in points)
         with (self.path / METRICS).open("ab", buffering=0) as file:
             written = file.write(line)
             if written != len(line):  # the next line must not end what a full disk cut off
                 file.truncate(file.tell() - written)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self._last_step = step
+        self._last_step = points[-1].step
 
     def close(self) -> None:
         """End the run: its configuration says so until it is continued."""

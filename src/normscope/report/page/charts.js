@@ -58,7 +58,9 @@
     return made;
   };
 
-  const short = (name) => (name.length > 14 ? `…${name.slice(-13)}` : name);
+  const short = (name) => (name.length > 16 ? `…${name.slice(-15)}` : name);
+  // Names of places lie flat where there is room for all of them, and slant where there is not.
+  const slanted = (data, width) => !data.x && width < 90 * data.places.length;
 
   // Colours are those of the legend, so that the style sheet alone decides them, in light and in dark.
   const colour = (figure, style) => {
@@ -79,15 +81,16 @@
       scales: { x: { time: false }, y: { range: (_, low, high) => range(given(), low, high) } },
       axes: [
         {
-          stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 34, space: data.x ? 50 : 110,
+          stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 },
+          size: slanted(data, size.width) ? 92 : 34, space: slanted(data, size.width) ? 26 : 50,
+          rotate: slanted(data, size.width) ? -50 : 0,
+          label: data.xTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
-          values: (plot, values) => {
-            const named = !data.x && plot.width >= 90 * values.length;
-            return values.map((s) => (!Number.isInteger(s) ? "" : named ? short(data.places[s] ?? "") : s));
-          },
+          values: (_, values) => values.map((s) => (!Number.isInteger(s) ? "" : data.x ? s : short(data.places[s] ?? ""))),
         },
         {
           stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
+          label: data.yTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
           splits: (_, axis, low, high) => splits(low, high),
           values: (_, values) => values.map(power),
         },
