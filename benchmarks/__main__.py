@@ -11,7 +11,17 @@ from pathlib import Path
 
 from benchmarks.machine import use_one_thread
 
-CHOICES = ("convolutions", "certificates", "bounds", "normalization", "analyze", "growth", "monitor", "curvature")
+CHOICES = (
+    "convolutions",
+    "certificates",
+    "bounds",
+    "normalization",
+    "front",
+    "analyze",
+    "growth",
+    "monitor",
+    "curvature",
+)
 
 
 def main(arguments: list[str] | None = None) -> int:

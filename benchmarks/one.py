@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import Clock, use_one_thread
-from normscope import analyze
+from normscope import analyze, check
 from normscope.zoo import build, example_input
 
 
@@ -68,7 +68,7 @@ def _log10(value: Any) -> float | None:
 
 def _stage(text: str) -> str:
     """Return the stage of a line of progress: what stands before names and numbers."""
-    if text.startswith(("norm of", "convolution ", "segment of ", "matrix ")):
+    if text.startswith(("norms of layers", "convolution ", "segment of ", "matrix ")):
         return "norms"
     if text.startswith(("Jacobian", "ascent", "lower bounds", "search")):
         return "lower bounds"
@@ -80,8 +80,44 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
+def _timed(name: str, arguments: dict[str, Any], length: int | None, task: Callable[..., Any]) -> dict[str, Any]:
+    """Return the time of a task on a batch of two, torch and its export loaded before."""
+    from torch.export import _trace  # noqa: F401  # what export imports when it is first used belongs to loading torch
+
+    network, inputs = network_and_batch(name, arguments, 2, length)
+    start = Clock.now()
+    task(network, inputs)
+    spent = start.since()
+    return {"cpu": spent.cpu, "wall": spent.wall}
+
+
+def first_look(name: str, arguments: dict[str, Any], length: int | None) -> dict[str, Any]:
+    """Return the time of a first look."""
+    return _timed(name, arguments, length, lambda network, inputs: analyze(network, inputs, fast=True))
+
+
+def checked(name: str, arguments: dict[str, Any], length: int | None) -> dict[str, Any]:
+    """Return the time of a check by the doctor."""
+    return _timed(name, arguments, length, check)
+
+
+def summarized(name: str, arguments: dict[str, Any], length: int | None) -> dict[str, Any]:
+    """Return the time of torchinfo's summary, which runs the network once and counts; nothing without it."""
+    try:
+        from torchinfo import summary
+    except ImportError:
+        return {}
+    return _timed(name, arguments, length, lambda network, inputs: summary(network, input_data=inputs, verbose=0))
+
+
 #: What can be asked for.
-TASKS: dict[str, Callable[..., dict[str, Any]]] = {"forward": forward, "analyze": whole}
+TASKS: dict[str, Callable[..., dict[str, Any]]] = {
+    "forward": forward,
+    "analyze": whole,
+    "first look": first_look,
+    "check": checked,
+    "torchinfo": summarized,
+}
 
 
 def main() -> None:

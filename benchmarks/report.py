@@ -311,6 +311,25 @@ def analyze(section: Section) -> str:
     return "\n\n".join([_where(section), table(head, rows), "Where the CPU time goes:", "\n".join(stages)])
 
 
+def front(section: Section) -> str:
+    """Return what the first answers cost."""
+    rows = []
+    for r in section["rows"]:
+        row = [r["name"], seconds(r["forward"])]
+        for task in ("first look", "check", "torchinfo"):
+            cpu = r[task].get("cpu")
+            row += ["not installed", ""] if cpu is None else [seconds(cpu), f"{cpu / r['forward']:.3g}"]
+        rows.append(row)
+    head = ["network", "forward of 1, CPU s"]
+    for task in ("analyze --fast", "check", "torchinfo.summary"):
+        head += [f"{task}, CPU s", "in forwards"]
+    said = (
+        "Torch and its export are loaded before the clock starts. torchinfo runs the network once and counts "
+        "parameters and multiplications; a first look certifies bounds, and a check runs every rule that needs no data."
+    )
+    return "\n\n".join([_where(section), table(head, rows), said])
+
+
 def growth(section: Section) -> str:
     """Return the growth of the cost and the fitted exponents."""
     parts = [_where(section)]
@@ -455,6 +474,7 @@ RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "certificates": ("False certificates", certificates),
     "bounds": ("Bounds that decide something", bounds),
     "normalization": ("Normalizers at equal accuracy", normalization),
+    "front": ("First answers", front),
     "analyze": ("Whole analyses", analyze),
     "growth": ("Growth with depth and width", growth),
     "monitor": ("A monitor beside training", monitor),

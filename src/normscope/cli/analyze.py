@@ -250,7 +250,7 @@ def run(
         shown = None if first is None else lambda look: first(complete(look))
         result = complete(capacity(model, data, fast=fast, first=shown, captured=captured, **rest))
         if theory is not None and not fast and STOPPED not in result.messages:
-            theory += weight_normalization(model, data, stages)
+            theory.extend(weight_normalization(model, data, stages))
         return result
 
     return measured(request, stages, twin)

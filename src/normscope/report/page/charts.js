@@ -82,8 +82,8 @@
       axes: [
         {
           stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 },
-          size: slanted(data, size.width) ? 92 : 34, space: slanted(data, size.width) ? 26 : 50,
-          rotate: slanted(data, size.width) ? -50 : 0,
+          size: slanted(data, size.width) ? 112 : 34, space: slanted(data, size.width) ? 26 : 50,
+          rotate: slanted(data, size.width) ? 50 : 0,
           label: data.xTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
           values: (_, values) => values.map((s) => (!Number.isInteger(s) ? "" : data.x ? s : short(data.places[s] ?? ""))),
@@ -166,7 +166,9 @@
     spoken.setAttribute("aria-live", "polite");
     let plot = null;
     const hidden = new Set();
-    const size = () => ({ width: box.clientWidth, height: box.clientWidth < 560 ? 240 : 320 });
+    const size = () => ({
+      width: box.clientWidth, height: (box.clientWidth < 560 ? 240 : 320) + (slanted(data, box.clientWidth) ? 90 : 0),
+    });
 
     const show = (plot) => {
       const i = plot.cursor.idx;

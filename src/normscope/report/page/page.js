@@ -3,6 +3,7 @@
 (() => {
   const all = (selector) => [...document.querySelectorAll(selector)];
   all(".js").forEach((element) => (element.hidden = false));
+  all(".scroll table").forEach(normscope.labelled);
   all("table.sortable").forEach(normscope.sortable);
   all("form.filter").forEach(normscope.filter);
   const data = JSON.parse(document.getElementById("normscope-charts").textContent);

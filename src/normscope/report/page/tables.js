@@ -10,7 +10,7 @@
     if (data) return number(data.value);
     const text = cell.textContent.trim().replace(/,/g, "");
     if (text === "" || text === "-" || text === "–") return null;
-    const value = /^10\^/.test(text) ? 10 ** Number(text.slice(3)) : Number(text);
+    const value = Number(text);
     return Number.isNaN(value) ? text.toLowerCase() : value;
   }
 
@@ -19,6 +19,18 @@
     if (typeof a === typeof b) return typeof a === "number" ? sign * (a < b ? -1 : a > b ? 1 : 0) : sign * a.localeCompare(b, "en", { numeric: true });
     return typeof a === "number" ? -1 : 1;
   }
+
+  // On a phone each row is a card, and each cell says what it is: the style sheet writes data-label before it.
+  normscope.labelled = (table) => {
+    const headings = [...table.tHead.rows[0].cells].map((cell) => cell.textContent.trim());
+    for (const row of table.tBodies[0].rows) {
+      [...row.cells].forEach((cell, i) => {
+        if (cell.tagName === "TD") cell.dataset.label = headings[i] ?? "";
+        if (cell.textContent.trim() === "") cell.classList.add("nothing");
+      });
+    }
+    table.classList.add("cards");
+  };
 
   // Each heading becomes a button: first press sorts numbers downwards and words upwards, the next turns it round.
   normscope.sortable = (table) => {
