@@ -5,10 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from normscope.monitor.run import Run
+from normscope.monitor.sinks.folder import RunFolder
 from normscope.report.live import broken, last_text, policy_of, render_live, said
 
 
@@ -109,3 +112,19 @@ def test_warnings_of_numbers_that_are_not_finite() -> None:
 def test_last_numbers(value: float | str, log10: bool, text: str) -> None:
     """As everywhere on the page."""
     assert last_text({"last": {"a": value}}, "a", log10) == text
+
+
+def test_a_run_shows_itself(tmp_path: Path) -> None:
+    """The last number of each metric as text, one row per step as a table."""
+    pandas = pytest.importorskip("pandas")
+    folder = RunFolder(tmp_path / "run")
+    folder.begin({}, None)
+    folder.log_many({1: {"train/loss": 2.0}, 2: {"train/loss": 1.5, "norm/0": 3.0}})
+    folder.close()
+    run = Run.open(tmp_path / "run")
+    assert "train/loss       2      2   1.5" in run.summary()
+    assert "2 steps" in repr(run)
+    table = run.to_frame()
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table["step"]) == [1, 2]
+    assert list(table["train/loss"]) == [2.0, 1.5]

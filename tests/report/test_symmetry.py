@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from normscope.geometry.discover import symmetry
-from normscope.report.symmetry import symmetry_html, symmetry_sections, symmetry_text
+from normscope.report.symmetry import symmetry_sections
 
 
 def test_groups_are_listed() -> None:
@@ -16,8 +16,8 @@ def test_groups_are_listed() -> None:
     assert sections[0].title == "symmetries of net"
     assert sections[1].table is not None
     assert [row[0] for row in sections[1].table.rows] == [g.kind for g in found.groups]
-    assert "8 of 24 directions" in symmetry_text(found)
-    assert symmetry_html(found).count("<tr>") == 1 + len(found.groups)
+    assert "8 of 24 directions" in str(found)
+    assert found._repr_html_().count("<tr>") == 1 + len(found.groups)
 
 
 def test_no_symmetry() -> None:

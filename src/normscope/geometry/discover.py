@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
-from normscope.core.lazy import late
 from normscope.core.result import to_plain
 from normscope.core.shown import Shown
 from normscope.geometry.candidates.matrices import Mixing, matrix_groups
@@ -259,17 +258,6 @@ class Symmetries(Shown):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON text, whole or not at all."""
         return write_text(path, self.to_json() + "\n")
-
-    def __repr__(self) -> str:
-        return f"Symmetries({self.model!r}, mode={self.mode!r}, dimension={self.dimension}, groups={len(self.groups)})"
-
-    def __str__(self) -> str:
-        """Return the table as plain text."""
-        return late("normscope.report.symmetry", "symmetry_text")(self)
-
-    def _repr_html_(self) -> str:
-        """Return the table for notebooks."""
-        return late("normscope.report.symmetry", "symmetry_html")(self)
 
 
 def symmetry(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from normscope.core.errors import InputError, listed
+from normscope.core.shown import Shown, frame
 from normscope.monitor.run_lines import Point, from_line, whole_lines
 
 CONFIG, METRICS = "config.json", "metrics.jsonl"
@@ -34,8 +35,8 @@ class Series:
         return len(self.steps)
 
 
-class Run:
-    """A run folder that may still be growing.
+class Run(Shown):
+    """A run folder that may still be growing; ``to_frame()`` has one row per step and one column per metric.
 
     Args:
         path: the folder.
@@ -45,6 +46,8 @@ class Run:
         generation: rises when points that were read are gone, because the run was resumed from an earlier step; then
             everything has been read anew, and what was kept elsewhere is stale.
     """
+
+    _layout = ("normscope.report.live", "run_sections")
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
@@ -147,6 +150,18 @@ class Run:
             raise InputError(f"No metric {name!r} in the run. It has: {listed(self.names) or 'none yet'}.")
         steps, times, values = self._columns[name]
         return Series(np.array(steps, dtype=np.int64), np.array(times), np.array(values, dtype=np.float64))
+
+    def to_frame(self) -> Any:
+        """Return every metric by step as a pandas data frame.
+
+        Raises:
+            MissingDependencyError: if pandas is not installed.
+        """
+        rows: dict[int, dict[str, float]] = {}
+        for name, (steps, _, values) in self._columns.items():
+            for step, value in zip(steps, values, strict=True):
+                rows.setdefault(step, {"step": step})[name] = value
+        return frame(rows[step] for step in sorted(rows))
 
     def group(self, prefix: str) -> dict[str, Series]:
         """Return the metrics of a group by the rest of their names, e.g. ``norm`` by layer."""

@@ -10,10 +10,12 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from normscope.monitor.run import Run
 from normscope.report import embed
 from normscope.report.html import LICENCE, _source
 from normscope.report.numbers import count_text, digits
 from normscope.report.rows import GLOSSARY
+from normscope.report.table import Section, Table
 from normscope.report.wording import page_float, plural, power_text
 
 STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
@@ -163,3 +165,13 @@ def last_text(run: Mapping[str, Any], name: str, log10: bool) -> str:
     if log10:
         return power_text(number)
     return page_float(number) if number >= 0 else digits(number)
+
+
+def run_sections(run: Run) -> list[Section]:
+    """Return a run in a notebook or on a terminal: its last step, its notes, the last number of each metric."""
+    rows = []
+    for name in run.names:
+        series = run.series(name)
+        rows.append((name, str(len(series)), digits(float(series.values[0])), digits(float(series.values[-1]))))
+    table = Table(("metric", "points", "first", "last"), tuple(rows), frozenset({"metric"}))
+    return [Section(f"{run.path}: {run.last_step} steps", lines=tuple(run.notes), table=table)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 from normscope.geometry.discover import Symmetries
 from normscope.report.table import Section, Table
 
@@ -36,22 +34,3 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     more = () if len(shown) == len(found.groups) else (f"and {len(found.groups) - len(shown)} more (--all)",)
     columns = ("kind", "dimension", "derivative", "orbit", "what")
     return [head, Section("groups", table=Table(columns, cells, frozenset(("kind", "what"))), after=more)]
-
-
-def symmetry_text(found: Symmetries) -> str:
-    """Return the groups as plain text, one line each."""
-    lines = [f"{found.model}: {found.dimension} of {found.parameters} directions change nothing ({found.mode} mode)"]
-    for group in found.groups:
-        size = "discrete" if group.kind == "permutation" else str(group.dimension)
-        lines.append(f"  {group.kind:<11} {size:>8}  {group.statement}")
-    return "\n".join(lines)
-
-
-def symmetry_html(found: Symmetries) -> str:
-    """Return the groups as an HTML table."""
-    rows = "".join(
-        f"<tr><td>{html.escape(g.kind)}</td><td>{g.dimension}</td><td>{html.escape(g.statement)}</td></tr>"
-        for g in found.groups
-    )
-    title = html.escape(f"{found.model}: {found.dimension} of {found.parameters} directions change nothing")
-    return f"<p>{title}</p><table><tr><th>kind</th><th>dimension</th><th>what</th></tr>{rows}</table>"
