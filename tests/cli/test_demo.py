@@ -56,7 +56,7 @@ def test_shows_what_was_promised_side_by_side(shown: Any) -> None:
         "product of weight norms",
         "certified, all inputs",
         "certified, variance floor",
-        "without normalizers",
+        "certified, without normalizers",
         "attained",
         "printed product of the normali",
     ):
