@@ -225,7 +225,7 @@ def _output(code: str, **settings: object) -> subprocess.CompletedProcess[bytes]
 def test_json_is_alone_on_stdout_whatever_the_users_code_does(tmp_path: Path) -> None:
     """It prints by descriptor, by children, to the first stdout and at the exit: all of that is on stderr."""
     (tmp_path / "loud.py").write_text(LOUD)
-    arguments = ["analyze", "loud.py:build", "--input", "4", "--no-report", "--json"]
+    arguments = ["analyze", "loud.py:build", "--input", "4", "--no-report", "--json", "--out", "."]
     done = subprocess.run(
         [*COMMAND, *arguments], cwd=tmp_path, env=BUFFERED, capture_output=True, text=True, check=True
     )
