@@ -99,7 +99,8 @@ def test_the_command_line_writes_what_fits(tmp_path: Path, monkeypatch: pytest.M
     """The file with origin and data source fits too."""
     monkeypatch.chdir(tmp_path)
     model = "zoo:relu10[width=6,depth=3,in_features=64,norm=ln]"
-    assert CliRunner().invoke(app, ["analyze", model, "--data", "digits", "--limit", "20", "-q", "--out", "."]).exit_code == 0
+    command = ["analyze", model, "--data", "digits", "--limit", "20", "-q", "--out", "."]
+    assert CliRunner().invoke(app, command).exit_code == 0
     _check(json.loads(Path("result.json").read_text()))
 
 

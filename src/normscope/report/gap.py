@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from normscope.core.gap import Gap
+from normscope.report.numbers import number_text
 from normscope.report.table import Section, Table
 
 #: What lowers each part of a gap.
@@ -28,7 +29,7 @@ def gap_section(gap: Gap) -> Section:
     bound = "on all inputs" if gap.bound == "global" else "on the variance-floor domain"
     causes = ", ".join(f"{cause} {log10:+.2f}" for cause, log10 in gap.by_cause().items())
     lines = (
-        f"the bound {bound} is 10^{gap.log10:.2f} times what is attained; along the path that costs most: {causes}",
+        f"the bound {bound} is {number_text(gap.log10)} times what is attained; on the path that costs most: {causes}",
         "each row is the decades that a step adds to the gap; estimates, since what is attained may not be the most",
     )
     order = sorted(gap.shares, key=lambda share: -abs(share.log10))
