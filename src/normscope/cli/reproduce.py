@@ -21,8 +21,8 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
-            help="fig1 to fig3, geometry1 to geometry4, wn-depth, wn-width, wn-convergence, wn-activation, theorem-20 "
-            "or surrogate.",
+            help="fig1 to fig3, geometry1 to geometry4, wn-depth, wn-width, wn-convergence, wn-activation, theorem-20, "
+            "surrogate or ranking.",
             show_default=False,
         ),
     ],

@@ -27,6 +27,7 @@ STUDIES = {
     "wn-activation": "normscope.papers.cisneros2025.activation",
     "theorem-20": "normscope.papers.than2025.lipschitz_network",
     "surrogate": "normscope.papers.than2025.surrogate",
+    "ranking": "normscope.papers.than2025.ranking",
 }
 
 

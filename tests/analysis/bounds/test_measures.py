@@ -54,3 +54,39 @@ def test_what_does_not_apply_is_left_out(trained: Any) -> None:
     assert "log path norm" not in found
     assert "log product of spectral norms" not in found
     assert {"parameters", "log flatness (1/sigma^2)", "log flatness, relative (1/sigma^2)"} <= set(found)
+
+
+def test_distances_and_priors_by_hand() -> None:
+    """How far the weights went, the entropy of what is said, and the formulas of the priors."""
+    torch.manual_seed(1)
+    start = nn.Sequential(nn.Linear(3, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False))
+    net = copy.deepcopy(start)
+    with torch.no_grad():
+        for p in net.parameters():
+            p += 0.3 * torch.randn(p.shape)
+    x = torch.randn(100, 3)
+    y = net(x).argmax(1)
+    found = measures(net, (x, y), start=start)
+    moved = [(a - b).detach().double() for a, b in zip(net.parameters(), start.parameters(), strict=True)]
+    total = sum(float(d.square().sum()) for d in moved)
+    spectral = sum(float(torch.linalg.matrix_norm(d, 2)) ** 2 for d in moved)
+    assert found["log squared distance from the start"] == pytest.approx(math.log(total), abs=1e-5)
+    assert found["log sum of squared spectral distances"] == pytest.approx(math.log(spectral), abs=1e-5)
+    sigma = math.exp(-found["log flatness (1/sigma^2)"] / 2)
+    prior = total / (4 * sigma**2) + math.log(100 / sigma) + 10
+    assert found["log PAC-Bayes from the start"] == pytest.approx(math.log(prior), abs=1e-5)
+    probable = net(x).detach().double().softmax(1)
+    assert found["cross-entropy"] == pytest.approx(float(-probable.gather(1, y[:, None]).log().mean()), abs=1e-5)
+    entropy = float((probable * probable.log()).sum(1).mean())
+    assert found["negative entropy of outputs"] == pytest.approx(entropy, abs=1e-5)
+    assert "log squared distance from the start" not in measures(net, (x, y))
+
+
+def test_the_worst_change_is_worse_than_noise() -> None:
+    """No more of it is tolerated than of random noise of the same size, and it is found by search."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
+    x = torch.randn(200, 3)
+    found = measures(net, (x, net(x).argmax(1)))
+    for kind in ("", ", relative"):
+        assert found[f"log sharpness{kind} (1/alpha^2)"] > found[f"log flatness{kind} (1/sigma^2)"]

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from normscope.analysis.bounds.paths import folded_tensors
 from normscope.generalization.pac_bayes import gaussian_divergence
@@ -17,6 +17,8 @@ from normscope.graph.interpreter import run
 LEVELS = (0.5, 0.3, 0.2, 0.1, 0.05, 0.02)
 #: Draws of the noise, and samples for each that no other draw sees.
 DRAWS, EACH = 60, 32
+#: Steps of the search for the worst change.
+ASCENT = 10
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,42 @@ def error_with_noise(
     """
     source = torch.Generator().manual_seed(seed)
     return _noisy(captured, inputs, labels, level, source, 10, relative=relative)
+
+
+def error_at_worst(
+    captured: Captured, inputs: Tensor, labels: Tensor, level: float, seed: int, *, relative: bool = True
+) -> float:
+    """Return the error at the worst change found of the folded weights, no entry by more than a level.
+
+    A few steps along the sign of the gradient of the cross-entropy, from zero: what is found is attained, and the worst
+    may be worse.
+
+    Args:
+        captured: the network.
+        inputs: random training samples.
+        labels: of these.
+        level: largest change of an entry.
+        seed: not used; there is nothing random.
+        relative: whether the level is relative to the root mean square of each tensor.
+
+    Raises:
+        RefusedError: if BatchNorm cannot be folded.
+    """
+    tensors, blocks, dtype = folded_tensors(captured)[0], _blocks(captured), captured.example[0].dtype
+    some, right = inputs[: DRAWS * EACH // 4].to(dtype), labels[: DRAWS * EACH // 4]
+    fixed = {n: t.to(dtype) if t.is_floating_point() else t for n, t in tensors.items()}
+    radius = {n: level * (float(t.norm()) / math.sqrt(t.numel()) if relative else 1.0) for n, t in blocks.items()}
+    moved = {n: torch.zeros_like(fixed[n]) for n in blocks}
+    for _ in range(ASCENT):
+        leaves = {n: (fixed[n] + d).requires_grad_() for n, d in moved.items()}
+        with torch.enable_grad():
+            loss = nn.functional.cross_entropy(run(captured.graph, fixed | leaves, [some])[0], right)
+        slopes = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+        for (name, d), slope in zip(moved.items(), slopes, strict=True):
+            moved[name] = (d + 2.5 / ASCENT * radius[name] * slope.sign()).clamp(-radius[name], radius[name])
+    with torch.no_grad():
+        scores = run(captured.graph, fixed | {n: fixed[n] + d for n, d in moved.items()}, [some])[0]
+    return float((scores.argmax(1) != right).double().mean())
 
 
 def _blocks(captured: Captured) -> dict[str, Tensor]:

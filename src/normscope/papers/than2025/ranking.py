@@ -1,0 +1,171 @@
+"""Which measures rank trained networks by their gap? Runs that differ in width, depth, rate, batch and normalizer."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from normscope.analysis.bounds.measures import measures
+from normscope.core.errors import InputError
+from normscope.generalization.ranking import granulated_kendall, information_score, kendall
+from normscope.papers.study import Line, Panel, Study
+from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.zoo.data.load import load_data
+
+
+@dataclass(frozen=True)
+class _Setting:
+    samples: int
+    noise: float
+    #: Values of each hyper-parameter; every combination is trained, once for each seed.
+    width: tuple[int, ...]
+    depth: tuple[int, ...]
+    rate: tuple[float, ...]
+    batch: tuple[int, ...]
+    norm: tuple[str, ...]
+    seeds: int
+    epochs: int
+
+
+_SETTINGS = {
+    "smoke": _Setting(100, 0.1, (16,), (2,), (0.05, 0.2), (20,), ("none", "bn"), 1, 20),
+    "laptop": _Setting(400, 0.1, (32, 128), (2, 3), (0.03, 0.1), (25, 100), ("none", "bn"), 2, 60),
+}
+#: Training ends once the cross-entropy is below this.
+ENOUGH = 0.01
+FLAT, FROBENIUS = "log flatness, relative (1/sigma^2)", "log product of Frobenius norms"
+
+
+def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str], None]) -> Study:
+    """Train networks on digits with some wrong labels, measure them, and compare measures with gaps.
+
+    Args:
+        scale: ``smoke`` or ``laptop``.
+        seed: the first of the seeds.
+        data_root: not used.
+        progress: called with a line of text at each step.
+    """
+    setting = _SETTINGS[scale]
+    train, test = _data(setting, seed)
+    names = ("width", "depth", "rate", "batch", "norm")
+    combinations = list(itertools.product(*(getattr(setting, name) for name in names), range(setting.seeds)))
+    settings, gaps, found = [], [], []
+    for k, (*values, repeat) in enumerate(combinations):
+        progress(f"run {k + 1} of {len(combinations)}")
+        chosen = dict(zip(names, values, strict=True))
+        torch.manual_seed(seed + repeat)
+        net = _network(int(chosen["width"]), int(chosen["depth"]), str(chosen["norm"]), train[0].shape[1])
+        start = copy.deepcopy(net).eval()
+        _train(net, *train, float(chosen["rate"]), int(chosen["batch"]), setting.epochs, seed + repeat)
+        gaps.append(_error(net, *test) - _error(net, *train))
+        found.append(measures(net, train, start=start, seed=seed))
+        settings.append({**chosen, "seed": repeat})
+    table = _table(found, gaps, settings)
+    facts = {**asdict(setting), "seed": seed, "gaps": gaps, "measures": table}
+    return Study("ranking", "Measures against the gap", scale, facts, (_panel(table),), _evidence(table, len(gaps)))
+
+
+def _data(setting: _Setting, seed: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Return training data with some wrong labels, and test data."""
+    parts = []
+    for split, limit in (("train", setting.samples), ("test", None)):
+        x, y = load_data("digits", None, split, limit).tensors()
+        if y is None:
+            raise InputError("Expected labelled data.")
+        parts.append((x.flatten(1).float(), y.long()))
+    source = torch.Generator().manual_seed(seed)
+    (x, y), test = parts
+    wrong = torch.rand(len(y), generator=source) < setting.noise
+    return (x, torch.where(wrong, torch.randint(0, 10, y.shape, generator=source), y)), test
+
+
+def _network(width: int, depth: int, norm: str, features: int) -> nn.Sequential:
+    """Return a ReLU network with some hidden layers, normalized or not."""
+    layers: list[nn.Module] = []
+    for k in range(depth):
+        layers.append(nn.Linear(features if k == 0 else width, width, bias=norm == "none"))
+        layers += [nn.BatchNorm1d(width)] if norm == "bn" else []
+        layers.append(nn.ReLU())
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def _train(net: nn.Module, x: Tensor, y: Tensor, rate: float, batch: int, epochs: int, seed: int) -> None:
+    """Train in place by SGD with momentum until the training loss is small; leave it in evaluation."""
+    source = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
+    for _ in range(epochs):
+        net.train()
+        for picked in torch.randperm(len(x), generator=source).split(batch):
+            if len(picked) > 1:
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(net(x[picked]), y[picked]).backward()
+                optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            if nn.functional.cross_entropy(net(x), y) < ENOUGH:
+                break
+
+
+def _error(net: nn.Module, x: Tensor, y: Tensor) -> float:
+    """Return the share of wrong decisions."""
+    with torch.no_grad():
+        return float((net(x).argmax(1) != y).double().mean())
+
+
+def _table(
+    found: Sequence[dict[str, float]], gaps: Sequence[float], settings: Sequence[dict[str, object]]
+) -> dict[str, dict[str, float]]:
+    """Return tau, the mean of the granulated taus, and the information score of every measure all runs have."""
+    shared = [name for name in found[0] if all(name in row and math.isfinite(row[name]) for row in found)]
+    rows = {}
+    hyper = [{k: v for k, v in s.items() if k != "seed"} for s in settings]
+    for name in shared:
+        values = [row[name] for row in found]
+        parts = [t for k, t in granulated_kendall(values, gaps, settings).items() if k != "seed" and not math.isnan(t)]
+        rows[name] = {
+            "tau": kendall(values, gaps),
+            "granulated": math.fsum(parts) / len(parts) if parts else math.nan,
+            "information": information_score(values, gaps, hyper),
+        }
+    return dict(sorted(rows.items(), key=lambda item: -_known(item[1]["tau"])))
+
+
+def _known(x: float) -> float:
+    return -math.inf if math.isnan(x) else x
+
+
+def _panel(table: dict[str, dict[str, float]]) -> Panel:
+    """Return the coefficients of all measures, the best first."""
+    places = [float(k + 1) for k in range(len(table))]
+    lines = tuple(
+        Line(label, tuple(places), tuple(row[key] for row in table.values()), dashed=dashed)
+        for label, key, dashed in (("over all runs", "tau", False), ("mean over hyper-parameters", "granulated", True))
+    )
+    return Panel("Kendall's tau with the gap", "measure, the best first", "tau", lines)
+
+
+def _evidence(table: dict[str, dict[str, float]], runs: int) -> tuple[Evidence, ...]:
+    """Judge what Jiang et al. found on many more and larger networks."""
+    best = next(iter(table))
+    informative = max(table, key=lambda name: table[name]["information"])
+    numbers = {f"tau of {name}": table[name]["tau"] for name in (best, FLAT, FROBENIUS) if name in table}
+    flat, norms = (table.get(name, {"tau": math.nan})["tau"] for name in (FLAT, FROBENIUS))
+    return (
+        Evidence(
+            "flatness relative to the weights ranks runs by their gap", "MLP", {"runs": runs, **numbers}, flat > 0
+        ),
+        Evidence("flatness ranks better than products of norms", "MLP", numbers, flat > norms),
+        Evidence(
+            "no measure tells more than half of the order beyond hyper-parameters",
+            "MLP",
+            {f"information score of {informative}, percent": table[informative]["information"]},
+            table[informative]["information"] < 50,
+        ),
+    )
