@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ Say = Callable[[str], None]
 PEERS = ("pyhessian", "curvlinops-for-pytorch", "hessian-eigenthings")
 
 
+def _named(variable: str) -> Path | None:
+    """Return the path an environment variable holds, if it is set."""
+    return Path(os.environ[variable]) if os.environ.get(variable) else None
+
+
 @dataclass(frozen=True)
 class Settings:
     """Sizes.
@@ -38,19 +44,19 @@ class Settings:
         width: of the ten-layer network.
         samples: of its batch.
         images: of the batch of ResNet-20; 0 leaves it out.
-        weights: a checkpoint of ResNet-20, if there is one.
-        data_root: folder of CIFAR-10, if it is there; otherwise the images are random.
+        weights: a checkpoint of ResNet-20, if there is one: the environment variable NORMSCOPE_RESNET20.
+        data_root: folder of CIFAR-10, if it is there (NORMSCOPE_DATA); otherwise the images are random.
         seeds: runs of the trace.
         small: width of the network with a dense truth.
     """
 
     width: int = 512
     samples: int = 128
-    images: int = 8
-    weights: Path | None = None
-    data_root: Path | None = None
-    seeds: int = 60
-    small: int = 24
+    images: int = 16
+    weights: Path | None = field(default_factory=lambda: _named("NORMSCOPE_RESNET20"))
+    data_root: Path | None = field(default_factory=lambda: _named("NORMSCOPE_DATA"))
+    seeds: int = 200
+    small: int = 28
 
 
 QUICK = Settings(width=8, samples=16, images=0, seeds=5, small=6)

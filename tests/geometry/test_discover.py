@@ -180,3 +180,31 @@ def test_wrong_use() -> None:
         symmetry(nn.Linear(2, 2), torch.randn(4, 2), mode="train")
     with pytest.raises(InputError, match="loss"):
         symmetry(nn.Linear(2, 2), torch.randn(4, 2), loss="mse")
+
+
+class _Scaled(nn.Module):
+    """A residual block whose branch, a convolution with zeros around the image, is scaled."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.stem, self.norm, self.conv = nn.Conv2d(2, 4, 1), nn.GroupNorm(1, 4), nn.Conv2d(4, 4, 3, padding=1)
+        self.scale = nn.Parameter(torch.full((4, 1, 1), scale))
+        self.last, self.head = nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Classify."""
+        x = self.norm(self.stem(x))
+        x = x + self.scale * self.conv(x)
+        return self.head(self.last(x.permute(0, 2, 3, 1)).mean((1, 2)))
+
+
+def test_a_branch_that_is_nearly_closed_hides_no_change() -> None:
+    """What is no symmetry at a scale of one is none at 1e-6, where the outputs hardly show it."""
+    found = {}
+    for scale in (1.0, 1e-6):
+        torch.manual_seed(0)
+        model = _Scaled(scale)
+        groups = symmetry(model, torch.randn(6, 2, 5, 5)).groups
+        found[scale] = sorted((g.kind, g.dimension, g.parameters) for g in groups)
+        assert all(g.certificate is not None and g.certificate.derivative < 1e-12 for g in groups)
+    assert found[1.0] == found[1e-6]

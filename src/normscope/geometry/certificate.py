@@ -15,8 +15,10 @@ from torch import Tensor
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Family, Group, Point, length, random_like
 
-#: The largest relative derivative or change of outputs along an orbit that is taken for rounding, in float64.
+#: The largest change of outputs along an orbit that is taken for rounding, in float64.
 TOLERANCE = 1e-7
+#: The same of a relative derivative, which loses fewer digits: branches that are scaled by 1e-6 must not hide a change.
+FLAT = 1e-11
 
 
 def coefficients_of(family: Family, seed: int = 0) -> Tensor:
@@ -81,7 +83,7 @@ def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificat
         for name, value in group.family.field(exact.point, coefficients).items():
             direction[name] = direction[name] + value if name in direction else value
     derivative = relative_derivative(exact, direction, seed)
-    if not derivative <= TOLERANCE:
+    if not derivative <= FLAT:
         return None
     point = exact.point
     with torch.no_grad():
@@ -133,7 +135,7 @@ def _certified(exact: Function, family: Family, seed: int) -> Certificate | None
     if not length(direction):
         return None
     derivative = relative_derivative(exact, direction, seed)
-    if not derivative <= TOLERANCE:
+    if not derivative <= FLAT:
         return None
     orbit = orbit_change(exact, family, coefficients, (0.5 * _reach(family), -0.3 * _reach(family)))
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
@@ -144,7 +146,7 @@ def _passing(exact: Function, family: Family, indices: Tensor, seed: int) -> Ten
     part = family.subset(indices)
     assert part is not None
     direction = part.field(exact.point, coefficients_of(part, seed))
-    if length(direction) and relative_derivative(exact, direction, seed) <= TOLERANCE:
+    if length(direction) and relative_derivative(exact, direction, seed) <= FLAT:
         return indices
     if len(indices) == 1:
         return indices[:0]

@@ -14,7 +14,7 @@ import torch
 import torch.autograd.forward_ad as forward
 from torch import Tensor
 
-from normscope.geometry.certificate import TOLERANCE
+from normscope.geometry.certificate import FLAT, TOLERANCE
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point, random_like
 from normscope.geometry.labels import Labels
@@ -229,7 +229,7 @@ class Shift:
         if not float(left.norm()):
             return True
         across = self.function.derivative(random_like({self.source: direction[self.source]}, seed))
-        return float(left.norm()) <= TOLERANCE * float(across.norm())
+        return float(left.norm()) <= FLAT * float(across.norm())
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,7 +365,7 @@ def certified(shift: Shift, words: str, seed: int = 0) -> Group | None:
     across = float(shift.function.derivative(random_like({shift.source: direction[shift.source]}, seed)).norm())
     derivative = float(left.norm()) / across if across else 0.0
     orbit = orbit_change(shift.function, _Line(direction), coefficients, (0.5,))
-    if not (derivative <= TOLERANCE and orbit <= TOLERANCE):
+    if not (derivative <= FLAT and orbit <= TOLERANCE):
         return None
     return Group("shift", tuple(direction), shift.size, words, shift, Certificate(derivative, orbit))
 
