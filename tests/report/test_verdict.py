@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from normscope.core.around import Around, Neighbourhood
 from normscope.core.finding import Finding, Severity
 from normscope.core.value import Kind, Value
 from normscope.report.verdict import sentence_text, verdict, verdict_lines
@@ -41,6 +42,19 @@ def test_every_view_opens_with_the_same_sentences() -> None:
     assert str(found) == found.summary()
     assert said[0].split(" and ")[0] in found._repr_html_()
     assert repr(found) == "<Result of small: attained 6, certified 3160>"
+
+
+def test_what_holds_around_the_data_comes_first() -> None:
+    """With its share and confidence, then on all inputs; without a bound there, that is said."""
+    bound = value(5.0, Kind.PROBABILISTIC, delta=0.01)
+    near = Around(0.95, 0.99, 100, 90, (Neighbourhood(0.0, (2.0,), bound), Neighbourhood(0.1, (2.0,), bound)))
+    assert sentence_text(verdict(result(around=near)).input) == (
+        "Within 0.1 of 95 % of inputs like the data (confidence 99 %, from 100 points), the output moves at most 5 "
+        "times as far as the input; on all inputs at most 3160 (certified), and 6 (attained) at some input."
+    )
+    values = result().end_to_end | {"global": Value(math.inf, Kind.CERTIFIED)}
+    text = sentence_text(verdict(result(around=near, end_to_end=values)).input)
+    assert text.endswith("; on all inputs nothing can be certified, and 6 (attained) at some input.")
 
 
 def test_without_a_bound_on_all_inputs() -> None:

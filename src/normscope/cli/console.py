@@ -272,14 +272,15 @@ def show(sections: Sequence[Section]) -> None:
         print(plain_text(sections))
         return
     from rich.console import Console
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     console = Console()
     for section in sections:
         console.print(Text(section.title, style="bold"))
-        for line in section.lines:
-            console.print(Text(f"  {line}"))
+        for line in (*section.sentences, *section.lines):
+            console.print(Padding(Text(line), (0, 0, 0, 2)))
         if section.table is not None:
             table = Table(box=None, header_style="dim", pad_edge=True)
             for column in section.table.columns:
@@ -299,5 +300,7 @@ def _spelled(section: Section) -> Section:
     if table is not None:
         rows = tuple(tuple(map(visible, row)) for row in table.rows)
         table = replace(table, columns=tuple(map(visible, table.columns)), rows=rows)
-    lines, after = (tuple(map(visible, texts)) for texts in (section.lines, section.after))
-    return replace(section, title=visible(section.title), lines=lines, table=table, after=after)
+    said: dict[str, Any] = {
+        name: tuple(map(visible, getattr(section, name))) for name in ("sentences", "lines", "after")
+    }
+    return replace(section, title=visible(section.title), table=table, **said)

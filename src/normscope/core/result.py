@@ -223,7 +223,11 @@ class Result(Shown):
             MissingDependencyError: if pandas is not installed.
         """
         layers = [{"role": "layer", **vars(x)} for x in self.layers]
-        return frame([*layers, *({"role": "normalizer", **vars(n)} for n in self.normalizers)])
+        normalizers = [
+            {"role": "normalizer", "name": n.name, "kind": n.kind, "upper": n.proved, "on_floor": n.on_floor}
+            for n in self.normalizers
+        ]
+        return frame([*layers, *normalizers])
 
     def plot(self, kind: str = "depth", ax: Any = None) -> Any:
         """Draw one view with matplotlib and return the figure; see :func:`normscope.report.plot.plot`."""

@@ -64,6 +64,7 @@ def index() -> str:
         rows = [_row(rule) for code, rule in RULES.items() if code.startswith(prefix)]
         table = ["| code | name | what | severity | certainty |", "|---|---|---|---|---|", *rows]
         parts += [f"## {prefix}xx: {words}", "\n".join(table)]
+    parts.append("```{toctree}\n:hidden:\n:glob:\n\nNS*\n```")
     return "\n\n".join(parts) + "\n"
 
 

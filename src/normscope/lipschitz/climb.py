@@ -131,7 +131,7 @@ def climb(
             kept = best.argsort(descending=True, stable=True)[: (len(points) + 1) // 2]
             points, best, size, last = points[kept], best[kept], size[kept], last[kept]
         if index % 25 == 0:
-            progress(f"climbing from the best points, round {index + 1} of {rounds}, {float(best.max()):.4g}")
+            progress(f"climbing from the best points: round {index + 1} of {rounds}, {float(best.max()):.4g}")
         tried = _tried(points, size, last, total // len(points), generator)
         found = norms(tried.flatten(0, 1)).double().reshape(tried.shape[:2])
         top, where = found.max(1)

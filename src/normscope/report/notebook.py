@@ -24,7 +24,7 @@ def notebook_html(sections: Iterable[Section]) -> str:
     blocks = []
     for index, section in enumerate(sections):
         title = html.escape(section.title)
-        body = "".join(f"<p>{html.escape(line)}</p>" for line in section.lines)
+        body = "".join(f"<p>{html.escape(line)}</p>" for line in (*section.sentences, *section.lines))
         body += "" if section.table is None else _table(section.table)
         body += "".join(f'<p class="quiet">{html.escape(line)}</p>' for line in section.after)
         if index and section.table is not None and len(section.table.rows) > FOLD:

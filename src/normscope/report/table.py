@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from normscope.report.charts import Chart
 from normscope.report.numbers import span_text
 
+#: Characters of a line of prose.
+WIDTH = 110
 #: Rows beyond which a table is folded by repeated blocks, and cut if that does not help.
 ROWS = 30
 _RUN = re.compile(r"^(?P<base>.*?)(?P<first>\d+)\.\.(?P<last>\d+)$")
@@ -40,6 +43,7 @@ class Section:
         table: the table, if there is one.
         after: text after it.
         chart: the same as a picture, on pages.
+        sentences: prose before everything else; plain text wraps it.
     """
 
     title: str
@@ -47,6 +51,7 @@ class Section:
     table: Table | None = None
     after: tuple[str, ...] = ()
     chart: Chart | None = None
+    sentences: tuple[str, ...] = ()
 
 
 def plain_text(sections: Iterable[Section]) -> str:
@@ -59,7 +64,8 @@ def plain_text(sections: Iterable[Section]) -> str:
     """
     blocks = []
     for section in sections:
-        lines = [section.title, *(f"  {line}" for line in section.lines)]
+        prose = (line for text in section.sentences for line in textwrap.wrap(text, WIDTH, break_long_words=False))
+        lines = [section.title, *(f"  {line}" for line in (*prose, *section.lines))]
         if section.table is not None:
             lines += _table_lines(section.table)
         blocks.append("\n".join([*lines, *(f"  {line}" for line in section.after)]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -53,8 +52,6 @@ EFFECTS = {
     "printed_product": "printed product of the normalizers' constants",
     "slides_product": "the same on the slides, ||gamma/sigma||_2",
 }
-#: Characters of a line of the verdict.
-WIDTH = 110
 #: What is said where the formulas of papers are not shown.
 FOLDED = "what papers print for this network: --printed, or printed=True"
 Facts = Mapping[str, Sequence[str]]
@@ -130,8 +127,7 @@ def result_sections(result: Result, *, everything: bool = False, printed: bool =
 
 def verdict_section(result: Result, title: str = "") -> Section:
     """Return the three sentences, below a title or the name of the model."""
-    lines = [line for text in verdict_lines(result) for line in textwrap.wrap(text, WIDTH, break_long_words=False)]
-    return Section(title or str(result.model.get("name") or "model"), lines=tuple(lines))
+    return Section(title or str(result.model.get("name") or "model"), sentences=verdict_lines(result))
 
 
 def findings_section(findings: Sequence[Finding]) -> Section:

@@ -71,12 +71,11 @@ def verdict(result: Result) -> Verdict:
     'Moving the input by 1 moves the output by at most 8 (certified), on all inputs, and by 2 (attained) at some input.'
     """
     values = result.end_to_end
-    near, everywhere = _around(result.around), _everywhere(values, result.coverage)
-    more = tuple(m for m in (everywhere if near else (), _floor(values), _gap(values)) if m)
+    near = _around(result.around, values)
+    more = tuple(m for m in (_floor(values), _gap(values)) if m)
     complete = result.coverage.understood == result.coverage.ops and not result.coverage.opaque
-    return Verdict(
-        near or everywhere, _normalization(result), _next(result), more, _coverage(result.coverage), complete
-    )
+    first = near or _everywhere(values, result.coverage)
+    return Verdict(first, _normalization(result), _next(result), more, _coverage(result.coverage), complete)
 
 
 def sentence_text(pieces: Iterable[Piece]) -> str:
@@ -99,21 +98,24 @@ def is_finite(value: Value | None) -> bool:
     return value is not None and value.log < math.inf
 
 
-def _around(around: Around | None) -> Sentence:
-    """Return what holds around the data, at the largest radius at which something does, and at the points."""
+def _around(around: Around | None, values: Mapping[str, Value | None]) -> Sentence:
+    """Return what holds around the data, at the largest radius at which something does, and on all inputs."""
     best = None if around is None else around.best()
     if around is None or best is None or best.bound is None:
         return ()
-    first = around.neighbourhoods[0]
     who = f"{100 * around.share:g} % of inputs like the data"
     sure = f"(confidence {100 * around.confidence:g} %, from {plural(around.points, 'point')})"
     if best.radius == 0:
         bound = value_text(best.bound)
-        return (f"Moving the input a little moves the output at most {bound} times as far, at {who} {sure}.",)
-    start = f"Within {best.radius:g} of {who} {sure}, the output moves at most {value_text(best.bound)} times as far"
-    if first.radius > 0 or first.bound is None:
-        return (f"{start} as the input.",)
-    return (f"{start} as the input; at the points themselves at most {value_text(first.bound)}.",)
+        start = f"Moving the input a little moves the output at most {bound} times as far, at {who} {sure}"
+    else:
+        bound = f"{value_text(best.bound)} times as far as the input"
+        start = f"Within {best.radius:g} of {who} {sure}, the output moves at most {bound}"
+    upper, lower = values.get("global"), values.get("lower_everywhere") or values.get("lower")
+    attained: Sentence = () if lower is None else (", and ", lower, " at some input")
+    if upper is None or not is_finite(upper):
+        return (f"{start}; on all inputs nothing can be certified", *attained, ".")
+    return (f"{start}; {_domain(upper)} at most ", upper, *attained, ".")
 
 
 def _domain(value: Value) -> str:
