@@ -159,9 +159,10 @@ def visit(browser: Chrome, tmp_path_factory: pytest.TempPathFactory) -> Callable
     def open_page(
         name: str, *, width: int = 1440, dark: bool = False, script: bool = True, twice: bool = False
     ) -> Page:
-        result = _result(name)
-        shown = {"first": result, "second": result} if twice else result
-        path = save_html(shown, folder / f"{name}.html", findings={"first": FINDINGS} if twice else FINDINGS)
+        bare = _result(name)
+        result = replace(bare, findings=tuple(FINDINGS))
+        shown = {"first": result, "second": bare} if twice else result
+        path = save_html(shown, folder / f"{name}.html")
         result.save(folder / f"{name}.json")
         size = {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": False}
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]

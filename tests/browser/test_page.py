@@ -266,3 +266,14 @@ def test_a_chart_can_be_fed_live(visit: Visit) -> None:
     page.run("normscope.charts[0].update(window.fed)")
     assert page.run("const {min, max} = normscope.charts[0].plot.scales.x; return [min, max]") == [5000, 9000]
     assert page.complaints() == []
+
+
+def test_tables_are_cards_on_a_phone(visit: Visit) -> None:
+    """Nothing is cut off at the side: each cell says what it is, and no table is wider than its box."""
+    page = visit("mlp", width=390)
+    wide = "return [...document.querySelectorAll('.scroll')].filter(b => b.scrollWidth > b.clientWidth + 1).length"
+    assert page.run(wide) == 0
+    label = "return getComputedStyle(document.querySelector('td[data-key=global]'), '::before').content"
+    assert page.run(label) == '"value: "'
+    wide_screen = visit("mlp", width=1440)
+    assert wide_screen.run(label) == "none"
