@@ -46,8 +46,13 @@ def zoo(name: str, **options: int) -> Symmetries:
     return symmetry(model, example_input(name, 3, **options), batch=3)
 
 
+VIT = {"image_size": 16, "patch": 8, "width": 12, "depth": 2, "heads": 2, "classes": 4}
+
+
 @pytest.mark.parametrize(
-    ("name", "options"), [("resnet20", {"width": 4}), ("lstm", {"hidden": 8})], ids=["resnet20", "lstm"]
+    ("name", "options"),
+    [("resnet20", {"width": 4}), ("lstm", {"hidden": 8}), ("vit_tiny", VIT)],
+    ids=["resnet20", "lstm", "vit"],
 )
 def test_a_transformed_copy_comes_back(name: str, options: dict[str, int]) -> None:
     found = zoo(name, **options)

@@ -81,3 +81,22 @@ def test_steps_are_those_of_geoopt(kind: str) -> None:
             p.grad = gradient.clone()
             optimizer.step()
         assert float((ours.detach() - theirs.detach()).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
+def test_compiled_models_and_steps_are_those_of_plain_ones(kind: type[torch.optim.Optimizer]) -> None:
+    """A compiled model under the same optimizer, and a compiled step: the same losses."""
+    x, y = torch.randn(16, 3, generator=torch.Generator().manual_seed(1)), torch.arange(16) % 2
+    losses = []
+    for compiled in (False, True):
+        model = network()
+        optimizer = riemannian(model, kind, spheres={"0.weight": 8}, lr=0.05)
+        forward = torch.compile(model, backend="eager") if compiled else model
+        step = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for _ in range(4):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(forward(x), y)
+            loss.backward()
+            step()
+        losses.append(loss.item())
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
