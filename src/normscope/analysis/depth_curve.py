@@ -38,7 +38,7 @@ UPPER = ("global", "variance_floor", "without_normalizers")
 ANCHORS = 6
 #: Linear operations after which a tensor is far from its atom, and how many operations are measured for all such
 #: tensors together: each takes time in proportion to its distance.
-FAR, MEASURED = 32, 20_000
+FAR, MEASURED = 32, 4_000
 #: Multiplications above which the norm of a matrix is measured only if the end-to-end constant needs it.
 LARGEST = 4e9
 #: Forward passes that looking for one direction takes, and multiplications spent on all of them.
@@ -143,7 +143,7 @@ def _upper_logs(composition: Composition, found: Sequence[Place], program: Progr
         tensors = [_elsewhere(place, composition.program, layers) for place in found]
     far = {t.id: t.depth for t in tensors if t is not None and t.depth > FAR and len(t.atoms) == 1}
     left_out = set(far) - set(list(far)[:: 1 + sum(far.values()) // MEASURED])
-    left_out |= {t.id for t in tensors if t is not None and not composition.computed(t) and _dear(t)}
+    left_out |= {t.id for t in tensors if t is not None and t.depth <= FAR and not composition.computed(t) and _dear(t)}
     measured = [None if t is None or t.id in left_out else composition.lipschitz(t) for t in tensors]
     return [None if lip is None else rounded_up(lip.total()[0]) for lip in measured]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -288,16 +288,19 @@ def _same_memory(a: Tensor, b: Tensor) -> bool:
 class _ContainerState:
     """The content of a dict, list, set or deque, by identity."""
 
+    __slots__ = ("by_key", "container", "keys", "values")
+    keys: Sequence[Any]
+    values: Sequence[Any]
+
     def __init__(self, container: Any) -> None:
         self.container = container
         self.by_key = isinstance(container, dict)
-        self.keys, self.values = self._read()
+        self.keys, self.values = self._read() if container else ((), ())  # most are empty: hooks of each kind
 
-    def _read(self) -> tuple[list[Any], list[Any]]:
+    def _read(self) -> tuple[Sequence[Any], Sequence[Any]]:
         if not self.by_key:
-            return [], list(self.container)
-        items = list(self.container.items())
-        return [key for key, _ in items], [value for _, value in items]
+            return (), tuple(self.container)
+        return tuple(self.container), tuple(self.container.values())
 
     def restore(self) -> list[str]:
         """Put the content back if any of it is another object, or stands elsewhere; return the keys that differed."""
@@ -317,8 +320,8 @@ class _ContainerState:
         return sorted({key for key, _ in now ^ then}) or [""]
 
 
-def _identical(a: list[Any], b: list[Any]) -> bool:
-    """Tell whether two lists have the same objects, in the same places."""
+def _identical(a: Sequence[Any], b: Sequence[Any]) -> bool:
+    """Tell whether two sequences have the same objects, in the same places."""
     return len(a) == len(b) and all(map(operator.is_, a, b))
 
 

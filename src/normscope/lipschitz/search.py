@@ -100,7 +100,10 @@ def search(
     heavy = is_large(program)
     looked = _looked_at(norms, look, say)
     first = [] if looked is None else [[point.unsqueeze(0)] for point in looked[0][:BEST_LOOKED_AT]]
-    inputs = [*first, *inputs[: number_of_points(program, points)]]
+    if heavy and first and points is None:  # all of the data was looked at: the best of it, and one that is inside
+        inputs = [first[0], inputs[0]]
+    else:
+        inputs = [*first, *inputs[: number_of_points(program, points)]]
     ascent = (0 if heavy else 30) if ascent is None else ascent
     dtype = torch.float32 if heavy else torch.float64
     found: list[tuple[float, Tensor, Tensor, list[Tensor]]] = []

@@ -22,7 +22,7 @@ from normscope.linalg.streamed import streamed_norm
 from normscope.lipschitz.assembly_error import forming_error
 from normscope.lipschitz.tokens import TokenMatrices, token_axis
 from normscope.operators.expression import Expr, between, dominators, evaluate, track
-from normscope.operators.linear_map import LinearMap
+from normscope.operators.linear_map import LinearMap, images
 
 #: Largest smaller side of an operator whose Gram matrix is formed.
 LARGEST_GRAM = 1_536
@@ -359,8 +359,7 @@ def _link(source: Expr, target: Expr) -> tuple[Tensor, float]:
     on_vector = op is not None and op.kind == "matrix" and op.data["axis"] == -1 and source.numel == source.shape[-1]
     if op is not None and on_vector and op.data["weight"].ndim == 2:
         return op.data["weight"].to(torch.float64), -math.inf
-    mapping = LinearMap.from_function(evaluate(source, target), source.shape, target.shape, dtype=torch.float64)
-    return mapping.matrix(), forming_error(source, target, adjoint=True).log_total
+    return images(evaluate(source, target), source.shape).mT, forming_error(source, target).log_total
 
 
 def _per_index(source: Expr, target: Expr, seed: int) -> NormBounds | None:

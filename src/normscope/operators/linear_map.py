@@ -194,6 +194,17 @@ class LinearMap:
         return _columns(self.adjoint_batch, self.range_shape, self.domain_dimension, self.dtype, self.device)
 
 
+def images(function: Function, shape: tuple[int, ...]) -> Tensor:
+    """Return the images of the standard basis under a linear function in float64, one per row, flattened.
+
+    >>> images(lambda x: x[1:], (2,)).tolist()
+    [[0.0], [1.0]]
+    """
+    basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
+    with torch.no_grad():
+        return batched(function, None, basis).flatten(1)
+
+
 def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
     """Return ``single`` on every row: by the known batch function, by ``vmap``, else by a loop."""
     if batch is not None:
