@@ -71,6 +71,14 @@ def test_without_data_there_is_nothing_around_it() -> None:
     assert analyze(_model(), input_shape=(4,), **FAST).around is None
 
 
+def test_without_time_nothing_is_looked_at_unless_a_radius_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(around, "on_balls", lambda *args, **rest: pytest.fail("a ball was looked at"))
+    monkeypatch.setattr(around, "batched_norms", lambda *args, **rest: pytest.fail("a point was looked at"))
+    for cheap in (0.0, math.inf):
+        monkeypatch.setattr(around, "CHEAP", cheap)
+        assert _result(20, time=0).around is None
+
+
 def test_of_expensive_networks_only_jacobians_at_the_points_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(around, "CHEAP", 1.0)
     result = _result(3)

@@ -58,6 +58,8 @@ def around_data(work: Work, model: nn.Module, data: Any, limit: int | None, ceil
         return None
     if (work.stacked or 1) > 1 or work.captured.graph.batch not in ("dynamic", "1"):
         return None
+    if not options.time and options.radius is None:
+        return None
     timed = options.time != SECONDS
     asked = options.radius is not None or timed
     cost = forward_cost(work.program) * (1 + sum(math.prod(b.shape) for b in work.program.blocks))

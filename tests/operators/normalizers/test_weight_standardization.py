@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import mpmath
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from networks import jacobian_norm as network_jacobian_norm
 from networks import points, program_of, seeded, upper_of
+from normscope.analysis import analyze
 from normscope.core.errors import InputError
 from normscope.operators.normalizer import acts_on_weights, site_constants
 from normscope.operators.normalizers.weight_standardization import (
@@ -162,6 +164,46 @@ class _RootMeanSquare(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.norm(self.scale)
+
+
+def _axis_by_axis(w: Tensor) -> Tensor:
+    """Return what the authors of weight standardization wrote."""
+    w = w - w.mean(1, keepdim=True).mean(2, keepdim=True).mean(3, keepdim=True)
+    return w / (w.view(len(w), -1).std(1).view(-1, 1, 1, 1) + 1e-5).expand_as(w)
+
+
+def _both_at_once(w: Tensor) -> Tensor:
+    deviation, mean = torch.std_mean(w, dim=[1, 2, 3], keepdim=True, unbiased=False)
+    return 0.7 * (w - mean) / (deviation + 1e-3)
+
+
+def _only_centred(w: Tensor) -> Tensor:
+    return (w - w.mean((1, 2, 3), keepdim=True)) / (w.std() + 1e-5)
+
+
+def _not_centred(w: Tensor) -> Tensor:
+    return w / (w.std((1, 2, 3), keepdim=True) + 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("form", "seen"),
+    [(_axis_by_axis, True), (_both_at_once, True), (_only_centred, False), (_not_centred, False)],
+)
+def test_a_stabilizer_outside_the_root(form: Callable[[Tensor], Tensor], seen: bool) -> None:
+    """The row is of the weight that is used, and what is no standardization has none."""
+
+    class Standardized(nn.Conv2d):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.conv2d(x, form(self.weight), self.bias)
+
+    torch.manual_seed(3)
+    layer = Standardized(3, 4, 3)
+    result = analyze(nn.Sequential(layer, nn.ReLU()), torch.randn(2, 3, 6, 6), time=0, points=1, ascent=0)
+    rows = [row for row in result.normalizers if row.kind == "weight_standardization"]
+    assert [row.name for row in rows] == (["0"] if seen else [])
+    effective = form(layer.weight.detach().double())
+    for row in rows:
+        assert row.proved.value >= float(torch.linalg.matrix_norm(effective.flatten(1), 2)) * (1 - 1e-6)
 
 
 @pytest.mark.parametrize(
