@@ -107,20 +107,19 @@ def places(program: Program, layers: Sequence[LayerResult], normalizers: Sequenc
     found = [
         Place(row.name, "layer", expr, row.upper, row.name) for expr, row in zip(program.layers, layers, strict=True)
     ]
-    reached = {a.id for a in program.atoms}
+    reached, atoms = {a.id for a in program.atoms}, {a.atom.name: a for a in reversed(program.atoms)}
     for site, row in zip(program.sites, normalizers, strict=True):
-        expr = None if acts_on_weights(site) else _after(program, site.node)
+        expr = None if acts_on_weights(site) else _after(program, site.node, atoms.get(site.node))
         if expr is not None and expr.atoms and expr.atoms <= reached:
             found.append(Place(row.name, "normalizer", expr, row.printed, site.node))
     return sorted(found, key=lambda place: place.expr.id)
 
 
-def _after(program: Program, node: str) -> Expr | None:
-    """Return the tensor a normalizer gives, its scale and shift included."""
+def _after(program: Program, node: str, atom: Expr | None) -> Expr | None:
+    """Return the tensor a normalizer gives, its scale and shift included; its atom is that of its node, if any."""
     _, out = program.ends[node]
     if out is not None:
         return out
-    atom = next((a for a in program.atoms if a.atom.name == node), None)
     return atom and program.scaled.get(node, atom)
 
 

@@ -25,16 +25,12 @@ def coverage(program: Program, captured: Captured) -> Coverage:
         rule = expr.atom
         opaque.append(OpaqueOperation(rule.name, rule.op, rule.owner, rule.reason, rule.known))
     unknown = {o.name for o in opaque if not o.known}
-    total = sum(v.numel() for k, v in captured.tensors.items() if _is_parameter(captured, k))
+    parameters = {n.target for n in captured.graph if n.op == "parameter"}
+    total = sum(v.numel() for k, v in captured.tensors.items() if k in parameters)
     lost = {w for name in unknown for w in program.used_weights.get(name, ())}
     missing = sum(captured.tensors[w].numel() for w in lost if w in captured.tensors)
     share = 1.0 if total == 0 else (total - missing) / total
     return Coverage(program.total, program.total - len(unknown), share, total, tuple(opaque))
-
-
-def _is_parameter(captured: Captured, target: str) -> bool:
-    """Tell whether a tensor is a parameter of the model."""
-    return any(n.op == "parameter" and n.target == target for n in captured.graph)
 
 
 def model_facts(captured: Captured, model: nn.Module, name: str, options: Options) -> dict[str, Any]:
