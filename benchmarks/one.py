@@ -10,13 +10,19 @@ from typing import Any
 
 import torch
 
+from benchmarks.large import NETWORKS, deep
 from benchmarks.machine import Clock, use_one_thread
 from normscope import analyze, check
+from normscope.analysis.capacity import additional_peak
+from normscope.core.memory import held
+from normscope.graph.guard import state_tensors
 from normscope.zoo import build, example_input
 
 
 def network_and_batch(name: str, arguments: dict[str, Any], batch: int, length: int | None) -> tuple[Any, torch.Tensor]:
-    """Return a network of the zoo in evaluation mode and a random batch; token sequences of the given length."""
+    """Return a network in evaluation mode and a random batch; token sequences of the given length."""
+    if name in NETWORKS:
+        return deep(name, arguments, batch)
     network: Any = build(name, **arguments).eval()
     generator = torch.Generator().manual_seed(1)
     if length is not None:
@@ -41,6 +47,7 @@ def whole(name: str, arguments: dict[str, Any], batch: int, length: int | None) 
     """Return the time of an analysis with default options, by stages, and the most memory it held."""
     network, inputs = network_and_batch(name, arguments, batch, length)
     before = _peak()
+    announced = held() + additional_peak([tensor for _, tensor in state_tensors(network)])
     marks: list[tuple[str, float]] = []
     start = Clock.now()
     result = analyze(network, inputs, progress=lambda text: marks.append((text, start.since().cpu)))
@@ -54,6 +61,7 @@ def whole(name: str, arguments: dict[str, Any], batch: int, length: int | None) 
         "wall": spent.wall,
         "memory_mib": _peak(),
         "import_mib": before,
+        "announced_mib": announced / 2**20,
         "stages": dict(sorted(stages.items(), key=lambda item: -item[1])),
         "log10_global": _log10(result.end_to_end["global"]),
         "log10_floor": _log10(result.end_to_end["variance_floor"]),

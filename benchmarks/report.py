@@ -344,6 +344,18 @@ def growth(section: Section) -> str:
     return "\n\n".join(parts)
 
 
+def large(section: Section) -> str:
+    """Return what analyses of deep and wide networks take."""
+    rows = []
+    for r in section["rows"]:
+        took, memory, announced = r["cpu"], r["memory_mib"], r["announced_mib"]
+        cells = [r["name"], seconds(took), f"{r['target']:g}", "yes" if took <= r["target"] else "no"]
+        rows.append([*cells, f"{memory:.0f}", percent(announced / memory - 1), f"{r['load']:.1f}"])
+    head = ["network", "CPU s", "target", "met", "memory, MiB", "announced", "load"]
+    note = "Other load, whose average stands beside each row, makes CPU time larger than on an idle machine."
+    return "\n\n".join([_where(section), table(head, rows), note])
+
+
 def monitor(section: Section) -> str:
     """Return what the monitor costs beside a training."""
     rows = [
@@ -477,6 +489,7 @@ RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "front": ("First answers", front),
     "analyze": ("Whole analyses", analyze),
     "growth": ("Growth with depth and width", growth),
+    "large": ("Deep and wide networks", large),
     "monitor": ("A monitor beside training", monitor),
     "curvature": ("Curvature", curvature),
 }

@@ -199,6 +199,8 @@ def _analyze(
 
 #: What the libraries that capture a graph take when they are first used.
 LIBRARIES = 120e6
+#: What the graph, its expressions and rows take for each tensor of the model.
+EACH_TENSOR = 30e3
 #: Bytes of a number in the precision norms are certified in.
 _DOUBLE = 8.0
 
@@ -231,6 +233,7 @@ def additional_peak(tensors: Iterable[Tensor]) -> float:
     >>> additional_peak([]) == LIBRARIES
     True
     """
+    tensors = list(tensors)
     floating = [t for t in tensors if t.is_floating_point()]
     size = float(sum(t.numel() * t.element_size() for t in floating))
     numbers = float(sum(t.numel() for t in floating))
@@ -238,7 +241,7 @@ def additional_peak(tensors: Iterable[Tensor]) -> float:
     kept = min(float(KEPT_BYTES), 4.0 * _DOUBLE * numbers)
     matrices = [(float(t.numel()), float(min(t.shape))) for t in floating if t.ndim == 2]
     largest = max((_matrix(*matrix) for matrix in matrices), default=0.0)
-    return LIBRARIES + copies + kept + max(_DOUBLE * numbers, largest)
+    return LIBRARIES + EACH_TENSOR * len(tensors) + copies + kept + max(_DOUBLE * numbers, largest)
 
 
 def _matrix(entries: float, side: float) -> float:
