@@ -202,7 +202,7 @@ def images(function: Function, shape: tuple[int, ...]) -> Tensor:
     """
     basis = torch.eye(math.prod(shape), dtype=torch.float64).reshape(-1, *shape)
     with torch.no_grad():
-        return batched(function, None, basis).flatten(1)
+        return batched(function, None, basis).reshape(len(basis), -1)
 
 
 def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
