@@ -21,7 +21,7 @@ from normscope.graph.recorder import BRANCH_NOTE
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.climb import batched_norms, limit_for
 from normscope.lipschitz.composition import Composition, Domain
-from normscope.lipschitz.cost import forward_cost
+from normscope.lipschitz.cost import forward_cost, is_large
 from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5, theorem_9
 from normscope.lipschitz.search import Best, Search
 from normscope.lipschitz.search import search as search_inputs
@@ -157,8 +157,9 @@ def _printed(layers: list[LayerResult], normalizers: list[NormalizerResult]) -> 
 def _bound(
     work: Work, domain: Domain, mode: str | None, chains: Chains | None, program: Program | None = None
 ) -> Bound:
-    """Return the bound of a program on a domain."""
-    composition = Composition(program or work.program, domain, work.norms, chains)
+    """Return the bound of a program on a domain; another program than the network's is there for comparison only."""
+    thorough = program is None or not is_large(program)
+    composition = Composition(program or work.program, domain, work.norms, chains, distributed=thorough)
     return Bound(*_values(composition, domain.name, mode), composition)
 
 

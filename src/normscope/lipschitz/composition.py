@@ -47,10 +47,20 @@ class Composition:
         domain: the inputs spoken about.
         norms: shared cache of segment norms.
         chains: certificates of whole parts of the network, which replace products of norms where they are smaller.
+        distributed: measure what follows a sum together with each of its branches too, which takes more matrices.
     """
 
-    def __init__(self, program: Program, domain: Domain, norms: SegmentNorms, chains: Chains | None = None) -> None:
+    def __init__(
+        self,
+        program: Program,
+        domain: Domain,
+        norms: SegmentNorms,
+        chains: Chains | None = None,
+        *,
+        distributed: bool = True,
+    ) -> None:
         self.program, self.domain, self.norms, self.chains = program, domain, norms, chains
+        self._branches = BRANCHES if distributed else 0
         self.blocks = max(1, len(program.blocks))
         self._images: dict[int, Range] = {}
         self._lips: dict[int, Lip] = {}
@@ -165,7 +175,7 @@ class Composition:
             return whole
         after = self.norms.norm(junction, expr)
         whole = whole.scaled(after.log_upper, after.log_probable, after.delta)
-        if len(junction.inputs) <= BRANCHES:
+        if len(junction.inputs) <= self._branches:
             whole = whole.minimum(self._distributed(junction, path))
         return whole
 
