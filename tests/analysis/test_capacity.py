@@ -585,7 +585,7 @@ def test_progress_is_told() -> None:
     lines: list[str] = []
     analyze(_net(nn.Linear(4, 4), nn.LayerNorm(4)), DATA, progress=lines.append)
     assert any(line.startswith("capturing") for line in lines[:2])
-    assert any(line.startswith("norm of") for line in lines)
+    assert any(line.startswith("norms of layers") for line in lines)
     assert any("Jacobian" in line for line in lines)
 
 
