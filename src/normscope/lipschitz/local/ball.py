@@ -16,12 +16,20 @@ from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.probed import Probed, is_deep, is_piecewise_linear
+from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.local.telescope import Telescope
 from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
+from normscope.operators.attention import Attention
+from normscope.operators.expression import Expr
+from normscope.operators.matrix import MatrixProduct
+from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
 #: Multipliers that are tried, and how many of them even where the work is used up.
 TRIES, LEAST_TRIES = 40, 12
+#: Most entries of products, softmax and normalizers that are written as functions of single entries.
+MOST_EXPANDED = 400
 
 
 @dataclass(frozen=True)
@@ -91,31 +99,82 @@ def on_balls(
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
     """
     balls: list[Ball] = []
-    nominal: dict[int, Nominal] = {}
-    make: type[Walk] = Walk
+    settings = {"limit": limit, "rounds": rounds, "work": work}
+    ways = _Ways(program, steps, point, tries, settings)
     for radius in radii:
         start = time.process_time()
-        walk = make(program, steps, point, radius, limit=limit, rounds=rounds, nominal=nominal, work=work)
-        if not nominal and is_piecewise_linear(program):
-            walk.nominal = walk.values()
-            if is_deep(program, walk.nominal):
-                make = Probed
-                walk = make(program, steps, point, radius, limit=limit, rounds=rounds, work=work)
         if balls and balls[-1].why:
             balls.append(replace(balls[-1], radius=radius, seconds=0.0))
             continue
+        found = ways.best(radius)
+        balls.append(replace(found, seconds=time.process_time() - start))
+    return balls
+
+
+class _Ways:
+    """The ways to a constant around one point; values at the point are shared between radii.
+
+    Args:
+        program: the network.
+        steps: bounds of its linear operations.
+        point: the value of every block of its input.
+        tries: most multipliers to try.
+        settings: of a walk.
+    """
+
+    def __init__(
+        self, program: Program, steps: Steps, point: Sequence[Tensor], tries: int, settings: dict[str, Any]
+    ) -> None:
+        self.given, self.tries, self.settings = (program, steps, point), tries, settings
+        self.make: type[Walk] = Walk
+        self.nominal: dict[type, dict[int, Nominal]] = {}
+        if is_piecewise_linear(program):
+            walk = Walk(program, steps, point, 0.0)
+            self.nominal[Walk] = walk.values()
+            if is_deep(program, self.nominal[Walk]):
+                self.make = Probed
+        others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
+        self.whole = bool(others)  # operations that are no functions of single entries
+        self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
+
+    def best(self, radius: float) -> Ball:
+        """Return the smallest constant, by multipliers and by how much Jacobians vary; the latter where others fail."""
+        found: list[Ball] = []
+        if self.multiplied:
+            found.append(self._by_multipliers(radius))
+        if self.whole or (found and found[0].why):
+            found.append(self._by_variation(radius))
+        return min(found, key=lambda ball: ball.constant)
+
+    def _by_multipliers(self, radius: float) -> Ball:
+        make, work = self.make, self.settings["work"]
+        walk = make(*self.given, radius, nominal=self.nominal.get(make), **self.settings)
         units, bound, why = 0, math.inf, ""
         try:
             system = walk.run()
-            affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else tries
-            units, bound = len(system.unit), gain(system, steps=int(min(tries, affordable))).value
+            affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else self.tries
+            units, bound = len(system.unit), gain(system, steps=int(min(self.tries, affordable))).value
             why = "" if math.isfinite(bound) else "no multipliers were found"
         except UnboundedError as error:
             why = str(error)
-        nominal, spent = walk.nominal, time.process_time() - start
+        self.nominal[make] = walk.nominal
         delta = walk.delta if isinstance(walk, Probed) else 0.0
-        balls.append(Ball(radius, bound, units, _margin(walk), why, spent, delta))
-    return balls
+        return Ball(radius, bound, units, _margin(walk), why, delta=delta)
+
+    def _by_variation(self, radius: float) -> Ball:
+        walk = Telescope(*self.given, radius, nominal=self.nominal.get(Telescope), **self.settings)
+        try:
+            bound, why = walk.constant(), ""
+        except UnboundedError as error:
+            return Ball(radius, math.inf, why=str(error))
+        self.nominal[Telescope] = walk.nominal
+        return Ball(radius, bound, walk.count, _margin(walk, walk.off), why)
+
+
+def _expanded_entries(expr: Expr) -> int:
+    """Return how many entries an operation has when it is written as functions of single ones."""
+    matrices = isinstance(expr.atom, Attention | MatrixProduct)
+    return expr.numel * (expr.atom.inputs[1].numel // max(1, expr.shape[-1]) if matrices else 1)
 
 
 def on_ball(program: Program, steps: Steps, point: Sequence[Tensor], radius: float, **settings: Any) -> Ball:
@@ -123,8 +182,13 @@ def on_ball(program: Program, steps: Steps, point: Sequence[Tensor], radius: flo
     return on_balls(program, steps, point, [radius], **settings)[0]
 
 
-def _margin(walk: Walk) -> float | None:
-    """Return the certified margin of the decision at the centre, if the network has one row of outputs."""
+def _margin(walk: Walk, error: float | None = None) -> float | None:
+    """Return the certified margin of the decision at the centre, if the network has one row of outputs.
+
+    Args:
+        walk: with the values at the centre.
+        error: bound on the error of the outputs, if not that of their values.
+    """
     outputs = [walk.nominal.get(e.id) for _, e in walk.program.outputs]
     if len(outputs) != 1 or outputs[0] is None or outputs[0].value.numel() < 2:
         return None
@@ -132,4 +196,4 @@ def _margin(walk: Walk) -> float | None:
     if shape[-1] != outputs[0].value.numel():
         return None
     top = torch.topk(outputs[0].value.flatten(), 2).values
-    return float(top[0] - top[1]) - 2 * outputs[0].error
+    return float(top[0] - top[1]) - 2 * (outputs[0].error if error is None else error)

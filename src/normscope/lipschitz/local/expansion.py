@@ -108,6 +108,9 @@ def _window(rule: MaxPool) -> Step:
 def _division(rule: Division, inputs: Sequence[Moving], algebra: Algebra) -> Moving:
     """``x (k m + eps)^(-1/2)`` with m the mean square of each group, times the gain."""
     spread, x = rule.spread, inputs[0]
+    whole = algebra.division(x, spread)
+    if whole is not None:
+        return _scaled(rule, whole, algebra)
     if spread.where != "inside" or (spread.eps == 0.0 and bool((spread.of(x.at.value) == 0).any())):
         raise UnboundedError(f"{named(rule)} has no local rule")
     n, k, eps, shape = spread.size, spread.factor, spread.eps, tuple(x.at.value.shape)
@@ -120,9 +123,14 @@ def _division(rule: Division, inputs: Sequence[Moving], algebra: Algebra) -> Mov
     inverse = algebra.scalar(means, Monotone(lambda v: (k * v + eps).rsqrt(), -eps / k * (1 - 1e-12)))
     wide = math.sqrt(n) * (1 + 1e-12)
     full = algebra.mapped(inverse, lambda z: z.expand(spread.view).reshape(shape), Step(wide, wide, 0))
-    result = algebra.product(x, full)
+    return _scaled(rule, algebra.product(x, full), algebra)
+
+
+def _scaled(rule: Division, result: Moving, algebra: Algebra) -> Moving:
+    """Return a divided tensor times the gain of each group."""
     if rule.gain is None:
         return result
+    spread, shape = rule.spread, tuple(result.at.value.shape)
     gain = rule.gain.expand([1 if i in spread.axes else v for i, v in enumerate(spread.view)])
     scale = gain.expand(spread.view).reshape(shape)
     most = float(scale.abs().max()) * (1 + 1e-12)
@@ -143,6 +151,9 @@ def _local_response(rule: LocalResponseDivision, inputs: Sequence[Moving], algeb
 
 def _distribution(x: Moving, axis: int, keep: Tensor | None, algebra: Algebra) -> Moving:
     """Return the softmax along an axis; what is not kept is zero."""
+    whole = algebra.distribution(x, axis, keep)
+    if whole is not None:
+        return whole
     shape, length = tuple(x.at.value.shape), x.at.value.shape[axis]
     top = x.at.value if keep is None else x.at.value.masked_fill(~keep, -math.inf)
     shift = top.amax(axis, keepdim=True).clamp_min(-1e300)
@@ -173,6 +184,9 @@ def _log_softmax(rule: LogSoftmax, inputs: Sequence[Moving], algebra: Algebra) -
 
 def _matrices(left: Moving, right: Moving, algebra: Algebra, label: str) -> Moving:
     """Return ``A B`` as products of entries, summed."""
+    whole = algebra.matrix_product(left, right)
+    if whole is not None:
+        return whole
     rows, inner = left.at.value.shape[-2:]
     columns = right.at.value.shape[-1]
     count = left.at.value.numel() * columns

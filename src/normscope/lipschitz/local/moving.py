@@ -15,6 +15,7 @@ from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Monotone, Scalar
 from normscope.lipschitz.local.steps import Step, size_of
 from normscope.operators.linear_map import batched
+from normscope.operators.normalization import Spread
 
 
 class UnboundedError(Exception):
@@ -69,8 +70,8 @@ class Algebra:
         at = Nominal(value, step.error(x.at.error, size_of([x.at.value])))
         if x.rows is None:
             return Moving(at)
-        rows = batched(function, None, x.rows.rows)
-        return Moving(at, Rows(rows, step.error(x.rows.error, size_of([x.rows.rows]))))
+        rows, size = batched(function, None, x.rows.rows), size_of([x.rows.rows])
+        return Moving(at, Rows(rows, step.error(x.rows.error, size), step.error(x.rows.fresh, size)))
 
     def plus(self, a: Moving, b: Moving, sign: float = 1.0) -> Moving:
         """Return the sum, or with a sign of -1 the difference, of two tensors of one shape."""
@@ -80,7 +81,8 @@ class Algebra:
             return Moving(at)
         most = max(len(a.rows.rows), len(b.rows.rows))
         rows = deep(a.rows.rows, most) + sign * deep(b.rows.rows, most)
-        return Moving(at, Rows(rows, a.rows.error + b.rows.error + 2 * UNIT_ROUNDOFF * size_of([rows])))
+        noise = 2 * UNIT_ROUNDOFF * size_of([rows])
+        return Moving(at, Rows(rows, a.rows.error + b.rows.error + noise, a.rows.fresh + b.rows.fresh + noise))
 
     def shifted(self, x: Moving, constant: Tensor | float) -> Moving:
         """Return a tensor plus a constant."""
@@ -111,6 +113,18 @@ class Algebra:
         f, g = self.times(f, alpha), self.times(g, 1 / alpha)
         squares = [self.scalar(self.plus(f, g, sign), SQUARE) for sign in (1.0, -1.0)]
         return Moving(at, self.times(self.plus(squares[0], squares[1], -1.0), 0.25).rows)
+
+    def matrix_product(self, left: Moving, right: Moving) -> Moving | None:
+        """Return ``A B`` where it is known as a whole; else it is written as products of entries."""
+        return None
+
+    def distribution(self, x: Moving, axis: int, keep: Tensor | None) -> Moving | None:
+        """Return the softmax along an axis where it is known as a whole; what is not kept is zero."""
+        return None
+
+    def division(self, x: Moving, spread: Spread) -> Moving | None:
+        """Return a tensor divided by the spread of its groups where that is known as a whole."""
+        return None
 
     def times(self, x: Moving, factor: float) -> Moving:
         """Return a multiple."""

@@ -150,4 +150,4 @@ def apply(expr: Expr, operands: list[Tensor]) -> Tensor:
 
 def size_of(tensors: Iterable[Tensor]) -> float:
     """Return the norm of several tensors together, rounded up."""
-    return math.sqrt(sum(float(t.square().sum()) for t in tensors)) * (1 + 1e-12)
+    return math.hypot(*(float(torch.linalg.vector_norm(t)) for t in tensors)) * (1 + 1e-9)

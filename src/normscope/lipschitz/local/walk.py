@@ -104,6 +104,7 @@ class Walk:
         self.ellipsoid = Ellipsoid(self.inputs)
         self.known: dict[int, Rows] = {}
         self._label = ""
+        self._last: dict[int, int] = {}
         self.nominal: dict[int, Nominal] = nominal or {}
         atoms = [a.numel for a in program.atoms if not isinstance(a.atom, Input)]
         plain = all(isinstance(a.atom, Input) or scalar_of(a.atom) is not None for a in program.atoms)
@@ -116,17 +117,21 @@ class Walk:
         Raises:
             UnboundedError: if an operation has no local rule or no finite slope, or too many slopes may change.
         """
+        return self._system(self.tangents())
+
+    def tangents(self) -> list[Rows]:
+        """Walk the network and return how every output moves."""
         outputs = [e for _, e in self.program.outputs]
         self.nominal = self.nominal or self.values()
         order = _order(outputs, self._read)
-        last = {i.id: e.id for e in order for i in self._read(e)}
+        last = self._last = {i.id: e.id for e in order for i in self._read(e)}
         keep = {e.id for e in outputs}
         for expr in order:
             self.known[expr.id] = self._linear(expr) if expr.op is not None else self._atom(expr)
             for item in self._read(expr):
                 if last[item.id] == expr.id and item.id not in keep:
                     self._forget(item.id)
-        return self._system([self.known[e.id] for e in outputs])
+        return [self.known[e.id] for e in outputs]
 
     def order(self) -> list[Expr]:
         """Return all that the outputs depend on, in order of evaluation."""
@@ -203,7 +208,8 @@ class Walk:
         if len(self.units) + len(open_) > 4 * self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         if len(open_) and self.radius > 0:
-            self._spend(len(open_))
+            wide, units = self.inputs + len(self.units), len(self.units)
+            self.spend((self.rounds + 1) * units * wide * (units + 2 * len(open_)))
             raw = flat[1:, open_].T
             error = self.ellipsoid.after_centring(raw, x.error)
             bound = self.radius * self.ellipsoid.tuned(self.ellipsoid.centred(raw), error, self.rounds)
@@ -214,10 +220,13 @@ class Walk:
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
         return self._closed(x, sectors, open_[(width * sizes)[open_] > floor])
 
-    def _spend(self, entries: int) -> None:
-        """Count the multiplications of tuning the ellipsoid for some entries, before they are made."""
-        wide = self.inputs + len(self.units)
-        self.spent += (self.rounds + 1) * len(self.units) * wide * (len(self.units) + 2 * entries)
+    def spend(self, work: float) -> None:
+        """Count multiplications before they are made.
+
+        Raises:
+            UnboundedError: if there are too many.
+        """
+        self.spent += work
         if self.spent > self.work:
             raise UnboundedError(f"it takes over {self.work:.0e} multiplications; ask for it with radius (--radius)")
 
