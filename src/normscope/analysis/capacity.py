@@ -42,8 +42,9 @@ from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.segments import LARGEST_COPIED, Effort, SegmentNorms
 from normscope.lipschitz.tokens import KEPT_BYTES
 
-#: Parameters or modules from which on a first look is worth its time.
-BIG, MANY = 500_000, 60
+#: Parameters or modules from which on a first look is worth its time, and modules from which on, if they have few
+#: parameters, it is not: there is a graph of many operations to be captured, and all else is cheap.
+BIG, MANY, TOO_MANY = 500_000, 60, 1_000
 #: Relative widths aimed at for the norms of large networks, and of all others.
 COARSE, FINE = 1e-2, 1e-4
 
@@ -157,7 +158,8 @@ def is_big(model: nn.Module) -> bool:
     >>> is_big(nn.Linear(2, 2)), is_big(nn.Linear(1000, 1000))
     (False, True)
     """
-    return sum(p.numel() for p in model.parameters()) >= BIG or sum(1 for _ in model.modules()) >= MANY
+    modules = sum(1 for _ in model.modules())
+    return sum(p.numel() for p in model.parameters()) >= BIG or MANY <= modules < TOO_MANY
 
 
 def _analyze(
