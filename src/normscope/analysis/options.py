@@ -29,7 +29,7 @@ class Options:
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
         time: seconds of search for certificates of whole parts of the network, about; 0 makes none. If it is given,
-            as many points of the data are looked at as that time allows, too: none in no time, unless a radius is given.
+            as many points of the data are looked at as that time allows, too; with 0 none, unless a radius is given.
         seed: of everything random.
         radius: of the balls around data points on which the constant is certified, one or several, in the l2 norm;
             ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
