@@ -16,6 +16,23 @@ from normscope.core.errors import InputError
 from normscope.geometry.discover import symmetry
 from symmetric_networks import Attention, Convolutional, Residual, mlp, nullity, randomized
 
+
+class Behind(nn.Module):
+    """A linear layer that reads a LayerNorm, its weight stored with the inputs first as GPT-2 does, or last."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.transposed = nn.Linear(3, 4), nn.LayerNorm(4), transposed
+        self.weight = nn.Parameter(torch.randn(4, 5) if transposed else torch.randn(5, 4))
+        self.bias, self.last = nn.Parameter(torch.zeros(5)), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        x = self.norm(self.first(x))
+        weight = self.weight if self.transposed else self.weight.T
+        return self.last(torch.tanh(torch.addmm(self.bias, x, weight)))
+
+
 FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
 Build = Callable[[], nn.Module]
 #: name -> (network, input shape, loss, mode, dimension if it is printed somewhere).
@@ -32,6 +49,8 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...], str, str, int | None]] = {
     "bn tanh": (lambda: mlp(lambda h: [nn.BatchNorm1d(h)], nn.Tanh), FLAT, "none", "batch", 8),
     "ln relu": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.ReLU), FLAT, "none", "batch", 9),
     "ln tanh": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.Tanh), FLAT, "none", "batch", 5),
+    "behind ln, inputs first": (lambda: Behind(transposed=True), FLAT, "none", "batch", None),
+    "behind ln": (lambda: Behind(transposed=False), FLAT, "none", "batch", None),
     "plain tanh": (lambda: mlp(lambda h: [], nn.Tanh), FLAT, "none", "batch", 0),
     "ln tanh, cross-entropy": (lambda: mlp(lambda h: [nn.LayerNorm(h)], nn.Tanh), FLAT, "cross_entropy", "batch", 10),
     "rms relu": (lambda: mlp(lambda h: [nn.RMSNorm(h)], nn.ReLU), FLAT, "cross_entropy", "batch", None),

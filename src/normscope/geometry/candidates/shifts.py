@@ -238,18 +238,22 @@ class Columns(Shift):
 
     Attributes:
         gamma: the name of the LayerNorm's scale, empty for none.
+        transposed: whether the weight is stored with its inputs first, as GPT-2's are.
     """
 
     gamma: str = ""
+    transposed: bool = False
 
     def start(self, coefficients: Tensor) -> Tensor:
-        """Return ``v (1/gamma)^T``."""
-        rows, columns = self.function.tensors[self.source].shape
+        """Return ``v (1/gamma)^T``, as the weight is stored."""
+        shape = self.function.tensors[self.source].shape
+        rows, columns = reversed(shape) if self.transposed else shape
         line = coefficients @ self.basis.double() if self.basis.ndim == 2 else coefficients
         gain = self.function.tensors[self.gamma] if self.gamma else torch.ones(columns, dtype=torch.float64)
         made = torch.zeros(rows, dtype=torch.float64)
         made[self.basis if self.basis.ndim == 1 else slice(None)] = line
-        return made[:, None] / gain
+        found = made[:, None] / gain
+        return found.T if self.transposed else found
 
 
 def column_groups(
@@ -273,11 +277,15 @@ def column_groups(
     for product in labels.products:
         key = tuple(find(max(x, 0)) for x in product.inputs[0].tolist())
         shape = function.tensors[product.parameter].shape
-        if key not in centred or uses[product.parameter] > 1 or len(shape) != 2 or product.index.shape != shape:
+        if key not in centred or uses[product.parameter] > 1 or len(shape) != 2:
             continue
-        count = shape[0]
+        straight = torch.arange(shape.numel()).reshape(shape)
+        transposed = not torch.equal(product.index, straight)
+        if transposed and not torch.equal(product.index, straight.T):
+            continue
+        count = len(product.index)
         basis = differences(count) if rows.get(product.parameter) == 1 else torch.arange(count)
-        family = Columns(function, biases, product.parameter, basis, gamma=centred[key])
+        family = Columns(function, biases, product.parameter, basis, gamma=centred[key], transposed=transposed)
         if basis.ndim == 1:
             family = replace(family, basis=free_entries(family, seed))
         if family.size and family.passes(seed):
