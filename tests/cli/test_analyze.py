@@ -383,6 +383,13 @@ def test_a_run_gets_a_folder_of_its_own(files: Path) -> None:
         assert Path(f"normscope-runs/good-{number}/report.html").is_file()
 
 
+def test_a_file_that_is_replaced_is_named(run: Run, files: Path) -> None:
+    """Before the work is done; a new one is not."""
+    command = ("analyze", "net.py:good", "--fast", "--no-check", "--no-report", "-q")
+    assert "replacing" not in run(*command).stderr
+    assert "normscope: replacing result.json" in run(*command).stderr
+
+
 def test_the_first_look_is_there_when_the_work_is_stopped(
     run: Run, files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

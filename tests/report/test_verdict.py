@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 
 from normscope.core.around import Around, Neighbourhood
+from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity
 from normscope.core.value import Kind, Value
 from normscope.report.verdict import sentence_text, verdict, verdict_lines
@@ -125,4 +126,7 @@ def test_what_is_missing_is_asked_for() -> None:
     random = result(findings=(), model={"name": "m", "origin": {"initialization": "random"}})
     assert "--weights" in sentence_text(verdict(random).next)
     assert "--data" in sentence_text(verdict(result(findings=(), statistics={})).next)
+    stopped = result(messages=(STOPPED,), end_to_end={}, findings=())
+    assert sentence_text(verdict(stopped).input) == "No bound on the network can be certified: it was stopped."
+    assert "run it again" in sentence_text(verdict(stopped).next)
     assert "without --fast" in sentence_text(verdict(result(model={"fast": True})).next)

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,8 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
 def checked_file(file: Path, option: str = "--out") -> Path:
     """Return a file that can be written, before any work is done; nothing is made yet.
 
+    One that is there already is named: it will be replaced, and nobody should be surprised by that.
+
     Args:
         file: what the user named; neither it nor its folder need exist.
         option: the option that named it.
@@ -168,7 +171,10 @@ def checked_file(file: Path, option: str = "--out") -> Path:
     if place.exists() and not place.is_file():
         what = "a folder" if place.is_dir() else "a device, a pipe or a socket"
         raise typer.BadParameter(f"Expected a file, but {place} is {what}.", param_hint=option)
-    return checked_folder(place.parent, option) / place.name
+    found = checked_folder(place.parent, option) / place.name
+    if found.exists():
+        print(f"normscope: replacing {found}", file=sys.stderr)
+    return found
 
 
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:

@@ -142,6 +142,11 @@ class LayerResult:
     method: str = ""
     probable: Value | None = None
 
+    @property
+    def attained(self) -> Value | None:
+        """Return the attained value; nothing where none was looked for."""
+        return None if self.lower.log == -math.inf < self.upper.log else self.lower
+
 
 @dataclass(frozen=True, repr=False)
 class Result(Shown):

@@ -24,7 +24,6 @@ from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
 from normscope.report.gap import gap_section
 from normscope.report.numbers import count_text, kind_text
-from normscope.report.panels import Panel, panel_sections
 from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
@@ -42,6 +41,7 @@ from normscope.report.wording import (
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
+    from normscope.report.panels import Panel
 
 #: What the doctor said: about the one result, or about each by name; ``None`` if it was not asked.
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
@@ -119,11 +119,13 @@ def report_html(
         {
             "name": v.name,
             "result": v.result.to_dict(),
-            "findings": [f.to_dict() for group in v.findings or () for f in group],
         }
         for v in views
     ]
-    sections = [*sections, *panel_sections(panels)]
+    if panels:
+        from normscope.report.panels import panel_sections  # late: what they show needs torch, a page does not
+
+        sections = [*sections, *panel_sections(panels)]
     return _page(
         title or " and ".join(named) or sections[0].title,
         sections,
@@ -182,7 +184,7 @@ def _weights_page(result: CheckpointResult, title: str) -> str:
 
     name = str(result.checkpoint["name"])
     sections = checkpoint_sections(result, everything=True)
-    return _page(title or name, sections, [{"name": name, "result": result.to_dict(), "findings": []}])
+    return _page(title or name, sections, [{"name": name, "result": result.to_dict()}])
 
 
 def _page(

@@ -63,7 +63,7 @@ def _layer(place: int, x: LayerResult) -> Row:
     """Return the row of a linear layer; the paper's factor of a layer is its norm."""
     shape = "×".join(map(str, x.shape))
     note = f"certificate: {x.method}" if x.method else ""
-    return Row(place, x.name, "layer", x.kind, shape, None, None, x.upper, None, x.lower, x.folded, note)
+    return Row(place, x.name, "layer", x.kind, shape, None, None, x.upper, None, x.attained, x.folded, note)
 
 
 def _normalizer(place: int, n: NormalizerResult) -> Row:

@@ -277,7 +277,7 @@ def _layer_row(x: LayerResult) -> tuple[str, ...]:
     gap = x.upper.log - x.lower.log
     width = digits(math.expm1(gap)) if math.isfinite(gap) and gap < 20 else NOTHING
     shape = "x".join(map(str, x.shape))
-    return (x.name, x.kind, shape, value_text(x.lower), value_text(x.upper), width, value_text(x.folded))
+    return (x.name, x.kind, shape, value_text(x.attained), value_text(x.upper), width, value_text(x.folded))
 
 
 def _effect(effect: Mapping[str, Any], printed: bool) -> Section | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from normscope.core.around import Around
+from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity, order
 from normscope.core.result import Coverage, NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Value
@@ -74,7 +75,7 @@ def verdict(result: Result) -> Verdict:
     near = _around(result.around, values)
     more = tuple(m for m in (_floor(values), _gap(values)) if m)
     complete = result.coverage.understood == result.coverage.ops and not result.coverage.opaque
-    first = near or _everywhere(values, result.coverage)
+    first = near or _everywhere(values, ": it was stopped." if STOPPED in result.messages else _cause(result.coverage))
     return Verdict(first, _normalization(result), _next(result), more, _coverage(result.coverage), complete)
 
 
@@ -134,15 +135,15 @@ def _cause(coverage: Coverage) -> str:
     return f": {first.op} in {first.module or first.name}{others} {why if not more else 'stand in the way'}."
 
 
-def _everywhere(values: Mapping[str, Value | None], coverage: Coverage) -> Sentence:
-    """Return between which numbers the constant lies, on the widest domain with a bound."""
+def _everywhere(values: Mapping[str, Value | None], cause: str) -> Sentence:
+    """Return between which numbers the constant lies, on the widest domain with a bound; without one, the cause."""
     everywhere, floor = values.get("global"), values.get("variance_floor")
     upper = everywhere if is_finite(everywhere) else floor if is_finite(floor) else None
     lower = values.get("lower") or values.get("lower_everywhere")
     if upper is not floor:
         lower = values.get("lower_everywhere") or lower
     if upper is None:
-        start = f"No bound on the network can be certified{_cause(coverage)}"
+        start = f"No bound on the network can be certified{cause}"
         if lower is None:
             return (start,)
         return (f"{start} Moving the input by 1 moves the output by ", lower, " at some input.")
@@ -219,6 +220,8 @@ def _next(result: Result) -> Sentence:
     unknown = [o for o in result.coverage.opaque if not o.known]
     if unknown:
         return (f"Next: give {unknown[0].op} in {unknown[0].module or unknown[0].name} a rule, see docs/rules.md.",)
+    if STOPPED in result.messages:
+        return ("Next: run it again and let it finish; it was stopped before the end.",)
     if result.model.get("fast"):
         return ("Next: run again without --fast for tighter bounds.",)
     start = "" if result.findings is None else "The doctor found nothing to fix. "
