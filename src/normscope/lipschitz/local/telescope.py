@@ -37,7 +37,7 @@ from normscope.operators.normalization import Spread
 #: More than a value or derivative of these operations can lose in float64, relative to its size.
 ROUNDING = 2.0**-46
 #: Parts of the largest term below which a norm is bounded by the Frobenius norm.
-COARSE = 0.005
+COARSE = 0.002
 #: Sides of matrices whose norms are found by their eigenvalues; above, an estimate is proved with some slack.
 SMALL, SLACK = 128, 2e-3
 #: Most numbers that the tangents of one tensor may take.
@@ -315,7 +315,7 @@ def _unit_norms(parts: Tensor) -> Tensor:
     by_unit = parts.transpose(0, 1)
     gram = by_unit.mT @ by_unit if parts.shape[2] <= parts.shape[0] else by_unit @ by_unit.mT
     trace = gram.diagonal(dim1=1, dim2=2).sum(1)
-    if gram.shape[1] > 2 * SMALL:
+    if gram.shape[1] > 4 * SMALL:
         return trace.clamp_min(0).sqrt() * (1 + 1e-9)
     return (torch.linalg.eigvalsh(gram)[:, -1].clamp_min(0) + 1e-10 * trace).sqrt() * (1 + 1e-12)
 
