@@ -105,14 +105,15 @@ def test_a_limit_below_the_batch_cuts_it() -> None:
 
 @pytest.mark.parametrize("steps", [1, 5])
 def test_time_in_the_first_axis_is_analyzed_as_a_whole(steps: int) -> None:
-    """The default layout of recurrent layers: the bound is of the whole sequence, at every length."""
+    """The default layout of recurrent layers: the bound is of the whole sequence, at the length of the example."""
     model = seeded(Lambda(lambda s, x: s.g(x)[0], g=nn.RNN(4, 3, nonlinearity="relu")))
     x: Tensor = Draw(2).tensor(steps, 2, 4)
     result = normscope.analyze(model, x, points=1, ascent=0)
     upper, lower = result.end_to_end["global"], result.end_to_end["jacobian"]
     assert upper is not None
     assert lower is not None
-    assert upper.domain == f"inputs in stacked batches of {steps}"
+    assert result.input["blocks"][0]["shape"] == [steps, 2, 4]
+    assert upper.domain == ("all inputs" if steps == 1 else f"inputs in batches of {steps}")
     truth = torch.autograd.functional.jacobian(model, x).reshape(-1, x.numel())
     norm = float(torch.linalg.matrix_norm(truth, 2))
     assert norm <= upper.value < math.inf

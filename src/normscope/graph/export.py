@@ -184,7 +184,7 @@ def _limits(program: Any) -> tuple[str, ...]:
         raise CaptureError("the model takes inputs of one size only")
     upper = [int(r.upper) for s, r in program.range_constraints.items() if str(s)[0] == "s" and r.upper.is_Integer]
     least = min(upper, default=sys.maxsize)
-    plain = rf"{BATCH_SIZE} (<=? \d+|== {BATCH_SIZE})"
+    plain = rf"{BATCH_SIZE} (<=? \d+|[=<>]= {BATCH_SIZE})"
     exact = " and ".join(dict.fromkeys(code for code in conditions if not re.fullmatch(plain, code)))
     found = [] if least >= UNLIMITED else [f"{LIMIT_NOTE} {least}"]
     return (*found, f"{CONDITION_NOTE} {exact}") if exact else tuple(found)
