@@ -77,3 +77,12 @@ def test_bad_numbers_are_refused() -> None:
     ):
         with pytest.raises(InputError, match="Expected"):
             call()
+
+
+def test_the_gap_bound_is_within_a_factor_of_twenty_of_a_gap() -> None:
+    """Inputs along different axes with random labels: what fits them says nothing about others, whose loss is one."""
+    n, rho = 10_000, 1.0
+    fitted = rho / math.sqrt(n)  # the prediction at every training input times its label
+    gap = 1.0 - (1.0 - fitted) ** 2
+    bound = generalization_gap_bound(rademacher_bound(0, rho, math.sqrt(n), n), rho, n, 0.05)
+    assert gap <= bound <= 20.0 * gap, (gap, bound)
