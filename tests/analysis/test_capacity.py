@@ -7,7 +7,6 @@ import math
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -392,9 +391,9 @@ def test_compiled_and_parallel_wrappers_change_nothing() -> None:
     """torch.compile and DataParallel compute the same network, and nothing is compiled for it."""
     model = _net(nn.Linear(4, 4), nn.LayerNorm(4))
     expected = _upper(analyze(model, DATA))
-    begin = time.perf_counter()
+    compiled = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert _upper(analyze(torch.compile(model), DATA)) == expected  # type: ignore[arg-type]
-    assert time.perf_counter() - begin < 10
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compiled
     assert _upper(analyze(nn.DataParallel(model), DATA)) == expected
     inside = Lambda(lambda s, x: s.a(x), a=torch.compile(model))  # type: ignore[arg-type]
     assert _upper(analyze(inside, DATA)) == expected
@@ -466,9 +465,7 @@ def test_a_thousand_layers() -> None:
     """Linear, LayerNorm, ReLU a thousand times: no recursion, and the bound is the product of the layers."""
     torch.manual_seed(0)
     model = nn.Sequential(*[m for _ in range(1000) for m in (nn.Linear(2, 2), nn.LayerNorm(2), nn.ReLU())])
-    begin = time.process_time()
     result = analyze(model, points(2, 2).float(), points=1, ascent=0, without_normalizers=False)
-    assert time.process_time() - begin < 60
     centre = torch.eye(2).double() - 0.5
     logs = [math.log(spectral_norm(centre @ m.weight.detach().double())) for m in model if isinstance(m, nn.Linear)]
     centred = 500 * math.log(1e5) + sum(logs)

@@ -17,6 +17,7 @@ from normscope.analysis.compare import compare
 from normscope.core.result import Result
 from normscope.report.html import report_html
 from normscope.report.text import result_text
+from rotation import todays
 
 IMAGES = points(6, 3, 6, 6).float()
 VECTORS = points(6, 4).float()
@@ -77,9 +78,9 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("mode", ["running", "batch", "frozen-batch"])
-@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("name", todays(NETWORKS, 7))
 def test_every_table_is_there(name: str, mode: str) -> None:
-    """Nothing fails, and a result that was read back shows what the first one shows."""
+    """Nothing fails (in other networks every day), and a result that was read back shows what the first one shows."""
     model = NETWORKS[name]().eval()
     data = IMAGES if isinstance(model, Residual) else VECTORS
     result = analyze(model, data, mode=mode, points=1, ascent=2)
