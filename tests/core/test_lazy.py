@@ -80,6 +80,13 @@ def test_type_checkers_see_what_is_there(tmp_path: Path) -> None:
     assert "-> torch.nn.modules.module.Module" in done.stdout, done.stdout
 
 
+def test_folders_need_no_import_of_their_own() -> None:
+    """``import normscope`` is enough for ``normscope.geometry.conservation``."""
+    program = "import normscope; print(normscope.weight_normalization.verify.__name__, normscope.geometry.__name__)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["verify", "normscope.geometry"], done.stderr
+
+
 VERBS = [str(command.name) for command in app.registered_commands]
 
 

@@ -45,7 +45,10 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[
     public = [*own, *where]
 
     def load(name: str) -> Any:
-        """Import a public name when it is first asked for."""
+        """Import a public name, or a folder of the package, when it is first asked for."""
+        if name not in where and (Path(file).parent / name / "__init__.py").is_file():
+            with same_process():
+                return importlib.import_module(f"{package}.{name}")
         if name not in where:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = where[name]
