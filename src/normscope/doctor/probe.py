@@ -14,6 +14,7 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
+from normscope.graph.weights_validation import all_finite
 
 #: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
 MASKED = -9999.0
@@ -21,45 +22,30 @@ MASKED = -9999.0
 
 @dataclass(eq=False)
 class Probe:
-    """What one batch showed.
+    """What runs over the data show at single nodes; :meth:`visit` is called at each.
 
     Attributes:
-        samples: how many it held.
-        statistics: mean and variance of each channel before each BatchNorm, by graph node, while the BatchNorms before
-            it normalize by the batch, so that what is wrong with one of them is not seen at the next.
         logits: by graph node of each softmax, the largest distance of a logit from the middle of its row.
         broken: the first graph node whose value is NaN or infinite although what it reads is finite.
     """
 
-    samples: int = 0
-    statistics: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     logits: dict[str, float] = field(default_factory=dict)
     broken: str = ""
+    _finite: set[str] = field(default_factory=set)
 
-
-def probe(captured: Captured, batch: list[Tensor]) -> Probe:
-    """Run a network on one batch, in evaluation and with batch statistics, and return what was seen."""
-    found = Probe(batch[0].shape[0] if batch and batch[0].ndim else 1)
-    finite: set[str] = set()
-
-    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        if isinstance(value, Tensor) and value.is_floating_point():
-            if not found.broken and bool(torch.isfinite(value).all()):
-                finite.add(node.name)
-            elif (
-                not found.broken
-                and node.target == ""
-                and all(n in finite or not _floating(values.get(n)) for n in node.inputs())
-            ) and not _masks(node):
-                found.broken = node.name
+    def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        """Look at the value of a node, given those before it."""
+        if not self.broken and _floating(value):
+            if all_finite(value):
+                self._finite.add(node.name)
+            else:
+                self._finite.discard(node.name)
+                read = (n in self._finite or not _floating(values.get(n)) for n in node.inputs())
+                if node.target == "" and all(read) and not _masks(node):
+                    self.broken = node.name
         spread = logit_spread(node, values)
         if spread is not None:
-            found.logits[node.name] = max(spread, found.logits.get(node.name, 0.0))
-
-    with torch.no_grad():
-        run(captured.graph, captured.tensors, batch, visit)
-        found.statistics = _batch_statistics(captured, batch)
-    return found
+            self.logits[node.name] = max(spread, self.logits.get(node.name, 0.0))
 
 
 def _floating(value: Any) -> bool:
@@ -97,8 +83,11 @@ def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
     return float(distance.max()) if distance.numel() else None
 
 
-def _batch_statistics(captured: Captured, batch: list[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return mean and variance before each BatchNorm, those before it on batch statistics."""
+def batch_statistics(captured: Captured, batch: list[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return mean and variance of each channel before each BatchNorm, by graph node.
+
+    The BatchNorms before it normalize by the batch, so that what is wrong with one of them is not seen at the next.
+    """
     sources = {n.name: _source(captured.graph, n) for n in captured.graph if running_statistics(n) is not None}
     found: dict[str, tuple[Tensor, Tensor]] = {}
     if not sources or (batch and batch[0].ndim and batch[0].shape[0] < 2):
@@ -111,7 +100,8 @@ def _batch_statistics(captured: Captured, batch: list[Tensor]) -> dict[str, tupl
             found[node.name] = rows.mean(1), rows.var(1, correction=0)
 
     try:
-        run(with_batch_statistics(captured.graph), captured.tensors, batch, visit)
+        with torch.no_grad():
+            run(with_batch_statistics(captured.graph), captured.tensors, batch, visit)
     except (RuntimeError, ValueError):  # one value per channel has no variance
         return {}
     return found

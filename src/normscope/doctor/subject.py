@@ -17,7 +17,7 @@ from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonF
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
-from normscope.doctor.probe import Probe, probe
+from normscope.doctor.probe import Probe, batch_statistics
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
@@ -42,7 +42,7 @@ Progress = Callable[[str], None]
 PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
 #: Samples of the example a model is captured on, those looked at by default, and the fewest of them.
 EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
-#: Multiplications of all forward passes over the data, about; and samples that a probe holds.
+#: Multiplications of all forward passes over the data, about; and samples that batch statistics are of.
 WORK, PROBED = 2e10, 128
 #: Samples that say something about running statistics.
 ENOUGH = 4
@@ -72,7 +72,8 @@ class Subject:
         failed_at: the layer that raised, if one did.
         broken: what is not a finite number, if anything is.
         broken_at: the layer it is at.
-        batch: a few samples of the data, for :func:`~normscope.doctor.probe.probe`.
+        batch: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`.
+        probe: what the data shows at single nodes.
     """
 
     model: nn.Module
@@ -93,6 +94,7 @@ class Subject:
     broken: str = ""
     broken_at: str = ""
     batch: list[Tensor] | None = None
+    probe: Probe = field(default_factory=Probe)
 
     def has(self, need: str) -> bool:
         """Tell whether what a rule needs is there."""
@@ -171,10 +173,15 @@ class Subject:
         """Return the axes that hold features, by graph node."""
         return {} if self.captured is None else feature_axes(self.captured)
 
+    @property
+    def batched(self) -> int:
+        """Return how many samples :attr:`batch` holds."""
+        return self.batch[0].shape[0] if self.batch and self.batch[0].ndim else 1
+
     @functools.cached_property
-    def probe(self) -> Probe:
-        """Return what a few samples show inside the network."""
-        return Probe() if self.captured is None or self.batch is None else probe(self.captured, self.batch)
+    def batch_statistics(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return mean and variance of each channel before each BatchNorm on a few samples, by graph node."""
+        return {} if self.captured is None or self.batch is None else batch_statistics(self.captured, self.batch)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -379,7 +386,9 @@ def _fill(
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
     try:
-        subject.seen = survey(captured, program, seen, activations=activations, channels=axes)
+        subject.seen = survey(
+            captured, program, seen, activations=activations, channels=axes, also=subject.probe.visit
+        )
     except NonFiniteError as error:
         subject.broken = str(error)
         first = subject.probe.broken

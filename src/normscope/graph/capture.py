@@ -258,10 +258,14 @@ def _verify(
             # A table may have been made for this batch, and one sample is added to each of its rows: two show it.
             some = [0, 1] if size != 2 else [0, 1, 0]
             tried.append(([t[some] if t.ndim else t for t in given], MODES[0]))
-    tried += [(_first(given) if dynamic else given, mode) for mode in MODES[1:]]
+    one = _first(given) if graph.batch == "dynamic" else given
+    tried += [(one, mode) for mode in MODES[1:]]
+    ours: dict[int, Sequence[Tensor]] = {}  # the graph gives the same in every mode
     for inputs, mode in tried:
         theirs = known if known is not None and mode is MODES[0] and inputs is given else runs.run(inputs, mode=mode)
-        if not _alike(run(graph, tensors, inputs), theirs):
+        if id(inputs) not in ours:
+            ours[id(inputs)] = run(graph, tensors, inputs)
+        if not _alike(ours[id(inputs)], theirs):
             raise CaptureError("the captured graph does not reproduce the model")
 
 

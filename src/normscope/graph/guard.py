@@ -206,6 +206,8 @@ def checksum(tensor: Tensor) -> tuple[int, ...]:
     if tensor.layout is not torch.strided or tensor.is_meta:
         return ()
     flat = bits(tensor).reshape(-1)
+    if flat.element_size() * flat.numel() % 8 == 0 == flat.element_size() * flat.storage_offset() % 8:
+        flat = flat.view(torch.int64)  # words of eight bytes are summed many times faster
     whole = flat.numel() // 61 * 61  # a prime width, so that no usual stride keeps the columns
     columns = flat[:whole].view(-1, 61).sum(0, dtype=torch.int64)
     return (*columns.tolist(), int(flat[whole:].sum(dtype=torch.int64)))

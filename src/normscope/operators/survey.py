@@ -14,6 +14,7 @@ from normscope.core.errors import NonFiniteError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node, Ref
+from normscope.graph.weights_validation import all_finite
 from normscope.operators.arithmetic import Product, Quotient, Square
 from normscope.operators.attention import Attention
 from normscope.operators.bilinear import Bilinear
@@ -145,6 +146,7 @@ def survey(
     progress: Callable[[int], None] | None = None,
     dtype: torch.dtype | None = None,
     channels: Mapping[str, int | None] | None = None,
+    also: Callable[[Node, Any, Mapping[str, Any]], None] | None = None,
 ) -> Survey:
     """Run the graph over the data once and collect statistics.
 
@@ -156,6 +158,7 @@ def survey(
         progress: called with the number of samples so far.
         dtype: run in this precision instead of the model's own.
         channels: the axis that holds channels, by activation, where it is known.
+        also: called first at every node, with the node, its value and all values so far.
 
     Raises:
         NonFiniteError: if the network gives NaN, or NaN or infinity before a normalizer or activation, on some sample.
@@ -176,6 +179,8 @@ def survey(
         size = batch[0].shape[0] if batch and batch[0].ndim else 1
 
         def visit(node: Node, value: Any, values: Mapping[str, Any], size: int = size) -> None:
+            if also is not None:
+                also(node, value, values)
             if node.name in blocks:
                 index = blocks[node.name]
                 result.inputs[index] = _widened(result.inputs[index], value, size, reference)
@@ -209,7 +214,7 @@ def _see(
     seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str, axis: int | None = None
 ) -> None:
     """Add one batch to what was seen at a place."""
-    if not bool(torch.isfinite(x).all()):
+    if not all_finite(x):
         if site is None:
             return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
         raise NonFiniteError(

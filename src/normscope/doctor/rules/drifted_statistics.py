@@ -75,11 +75,11 @@ def drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: f
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every normalizer whose own statistics do not match, the ones before it aside."""
-    samples = subject.probe.samples
+    samples = subject.batched
     modules = dict(subject.model.named_modules())
     sites = [s for s in subject.sites() if s.running is not None]
     for site in sites:
-        found = subject.probe.statistics.get(site.node)
+        found = subject.batch_statistics.get(site.node)
         if found is None or site.running is None or found[0].numel() != site.running[0].numel():
             continue
         if place_of(site) in modules and is_new(modules[place_of(site)]):
@@ -116,7 +116,7 @@ def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: boo
             "first_channel": far.channels[0],
             "largest_shift": far.shift,
             "largest_factor": far.factor,
-            "samples": subject.probe.samples,
+            "samples": subject.batched,
         },
     )
 

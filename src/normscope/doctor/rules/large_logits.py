@@ -18,7 +18,7 @@ LARGE = 100.0
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every attention with such logits."""
-    if subject.captured is None:
+    if subject.captured is None or subject.seen is None:
         return
     for name, distance in subject.probe.logits.items():
         if distance >= LARGE:
@@ -27,7 +27,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 f"a logit lies {distance:.3g} above the middle of its row on the data: the softmax picks one entry, "
                 "and "
                 "gradients through it vanish",
-                {"distance": distance, "samples": subject.probe.samples},
+                {"distance": distance, "samples": subject.seen.samples},
             )
 
 
