@@ -5,6 +5,7 @@ from normscope.generalization.cell_terms import g_paper as g_paper
 from normscope.generalization.cell_terms import g_tight as g_tight
 from normscope.generalization.cell_terms import g_total_variation as g_total_variation
 from normscope.generalization.certified_cells import cell_constants as cell_constants
+from normscope.generalization.certified_cells import flat_cells as flat_cells
 from normscope.generalization.chain_layer import ChainLayer as ChainLayer
 from normscope.generalization.compression import by_surrogate as by_surrogate
 from normscope.generalization.compression import code_divergence as code_divergence
@@ -14,6 +15,7 @@ from normscope.generalization.corollaries import corollary_22 as corollary_22
 from normscope.generalization.decomposition import Decomposition as Decomposition
 from normscope.generalization.decomposition import decompose as decompose
 from normscope.generalization.held_out import clopper_pearson as clopper_pearson
+from normscope.generalization.held_out_distances import held_out_local_term as held_out_local_term
 from normscope.generalization.hou import hou_bound as hou_bound
 from normscope.generalization.kl import binary_kl as binary_kl
 from normscope.generalization.kl import inverse_kl as inverse_kl

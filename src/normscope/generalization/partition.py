@@ -23,6 +23,8 @@ class Partition:
         assign: the cell of each input, one row each; it must not depend on the data.
         from_data: whether it was built from the data the bound is about.
         centres: points that define the cells, if some do: none of them may be a sample.
+        middles: of a ball that holds each cell, one row each, or one row for all.
+        radii: of these balls.
     """
 
     name: str
@@ -31,6 +33,8 @@ class Partition:
     assign: Callable[[Tensor], Tensor]
     from_data: bool = False
     centres: Tensor | None = None
+    middles: Tensor | None = None
+    radii: Tensor | None = None
 
     def counts(self, inputs: Tensor, labels: Tensor | None, classes: int) -> Tensor:
         """Return the number of samples in each cell of inputs and labels, ``cells * classes`` of them.
@@ -92,12 +96,18 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
         place = torch.minimum(((flat - first) / sides).floor().long(), number - 1)
         return (place * strides).sum(1)
 
-    diameter = torch.linalg.vector_norm(sides) * (1 + 1e-15)
-    return Partition(f"a grid of {math.prod(counts)} boxes", math.prod(counts), diameter[None], assign)
+    diameter = (torch.linalg.vector_norm(sides) * (1 + 1e-15))[None]
+    axes = [low + side * _halves(n) for low, side, n in zip(first, sides, number.tolist(), strict=True)]
+    middles = torch.cartesian_prod(*axes).reshape(-1, len(first))
+    radius = diameter / 2 * (1 + 1e-12)
+    name = f"a grid of {math.prod(counts)} boxes"
+    return Partition(name, math.prod(counts), diameter, assign, middles=middles, radii=radius)
 
 
 def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, from_data: bool = False) -> Partition:
     """Return the cells of nearest centres inside a box; their diameters are at most that of the box.
+
+    Inputs outside the box are refused when they come.
 
     Args:
         centres: one row each, drawn before the data.
@@ -114,10 +124,19 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
     if centres.dim() != 2 or len(centres) == 0:
         raise InputError(f"centres are rows, at least one, got shape {tuple(centres.shape)}")
     points = centres.detach().double()
-    span = torch.tensor(list(high), dtype=torch.float64) - torch.tensor(list(low), dtype=torch.float64)
+    first, last = (torch.tensor(list(v), dtype=torch.float64) for v in (low, high))
 
     def assign(inputs: Tensor) -> Tensor:
-        return torch.cdist(inputs.reshape(len(inputs), -1).double(), points).argmin(1)
+        flat = inputs.reshape(len(inputs), -1).double()
+        if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
+            raise InputError("inputs lie in the box of the cells, with as many numbers as it has axes; some do not")
+        return torch.cdist(flat, points).argmin(1)
 
-    name = f"cells of {len(points)} nearest centres"
-    return Partition(name, len(points), torch.linalg.vector_norm(span)[None], assign, from_data, points)
+    name, diameter = f"cells of {len(points)} nearest centres", torch.linalg.vector_norm(last - first)[None]
+    middle, radius = (first + last)[None] / 2, diameter / 2 * (1 + 1e-12)
+    return Partition(name, len(points), diameter, assign, from_data, points, middle, radius)
+
+
+def _halves(count: int) -> Tensor:
+    """Return ``1/2, 3/2, ...``."""
+    return torch.arange(count, dtype=torch.float64) + 0.5

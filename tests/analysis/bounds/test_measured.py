@@ -1,4 +1,4 @@
-"""What the bounds know of a network: constants against Jacobians, distances against a second computation."""
+"""What the bounds know of a network: constants and gradients against Jacobians."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.measured import Network, cells_of, gradient_norms, layer_margins
+from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
 from normscope.analysis.bounds.scores import scored
-from normscope.generalization import grid
 
 from .conftest import captured_of
 
@@ -47,26 +45,6 @@ def test_norms_of_inputs(trained: Any) -> None:
     assert network.inputs_norm(train) == pytest.approx(math.sqrt(float(x.double().square().sum()) + 800 * 2))
     box = (torch.tensor([0.0, -3.0]), torch.tensor([1.0, 2.0]))
     assert network.radius(box) == pytest.approx(math.sqrt(1 + 9 + 2))
-
-
-def test_cells(trained: Any) -> None:
-    """Counts for each label apart; the mean distance by a loop; refused without a partition."""
-    model, (x, y), (u, v) = trained
-    captured, parts = captured_of(model, 4, 2), grid([0, 0], [1, 1], [3, 3])
-    train, test = (scored(captured, d, w, parts, 0, _quiet) for d, w in (((x, y), "train"), ((u, v), "test")))
-    found = cells_of(parts, train, test)
-    place = parts.assign(x) * 2 + y
-    assert (found.cells, found.occupied) == (18, len(place.unique()))
-    assert found.diameter == pytest.approx(math.sqrt(2) / 3)
-    there = parts.assign(u) * 2 + v
-    means = [
-        float((u[there == c] - s).double().norm(dim=1).mean())
-        for s, c in zip(x, place, strict=True)
-        if (there == c).any()
-    ]
-    assert found.mean_distance == pytest.approx(sum(means) / len(means), rel=1e-5)
-    with pytest.raises(RefusedError, match="box"):
-        cells_of(None, train, test)
 
 
 def test_margins_in_layers(trained: Any) -> None:

@@ -26,12 +26,14 @@ class BoundedLoss:
         constant: its Lipschitz constant in the scores, Euclidean norm.
         of: what its expectation bounds.
         values: of samples, from scores and classes.
+        gamma: margin from which it is zero, for a ramp.
     """
 
     name: str
     constant: float
     of: str
     values: Callable[[Tensor, Tensor], Tensor]
+    gamma: float | None = None
 
 
 def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[BoundedLoss]:
@@ -71,7 +73,8 @@ def bounded_losses(name: str, gammas: list[float], clip: float | None) -> list[B
 def _ramp(gamma: float) -> BoundedLoss:
     """Return the ramp of the margin at one gamma."""
     constant = math.sqrt(2) / gamma
-    return BoundedLoss(f"ramp at {gamma:.4g}", constant, "this network", lambda s, y: ramp_loss(margins(s, y), gamma))
+    name = f"ramp at {gamma:.4g}"
+    return BoundedLoss(name, constant, "this network", lambda s, y: ramp_loss(margins(s, y), gamma), gamma)
 
 
 def _right(scores: Tensor, labels: Tensor) -> Tensor:

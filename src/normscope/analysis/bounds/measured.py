@@ -1,4 +1,4 @@
-"""What the bounds need to know of a network: norms of layers, constants, the chain, distances between data."""
+"""What the bounds need to know of a network: norms of layers, constants, the chain, gradients of margins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.analysis.bounds.chain import RefusedError, chain_of, has_biases
+from normscope.analysis.bounds.chain import chain_of, has_biases
 from normscope.analysis.bounds.scores import Scores
 from normscope.analysis.capacity import begin
 from normscope.analysis.context import Progress, Work
@@ -21,11 +21,11 @@ from normscope.core.result import LayerResult, NormalizerResult
 from normscope.core.value import Kind, Value
 from normscope.generalization.chain_layer import ChainLayer
 from normscope.generalization.margins import margins
-from normscope.generalization.partition import Partition
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.local.steps import Steps
 
 #: Relative width of norms: bounds of networks are decades wide.
 TOLERANCE = 3e-2
@@ -50,6 +50,11 @@ class Network:
         """Return the walk of its graph."""
         self.say("walking the graph")
         return begin(self.captured, torch.nn.Identity(), None, Options(tolerance=TOLERANCE), self.say, None)
+
+    @functools.cached_property
+    def steps(self) -> Steps:
+        """Return bounds of its linear operations, shared between balls."""
+        return Steps(self.work.norms)
 
     @functools.cached_property
     def layers(self) -> list[LayerResult]:
@@ -95,46 +100,6 @@ class Network:
     def parameters(self) -> int:
         """Return how many floating numbers it is made of, running statistics included."""
         return sum(t.numel() for t in self.captured.tensors.values() if t.is_floating_point())
-
-
-@dataclass(frozen=True)
-class Cells:
-    """How the training data lies in the cells of a partition.
-
-    Attributes:
-        cells: all of them, for each label apart.
-        occupied: those with a sample.
-        diameter: of a cell, the largest.
-        mean_distance: mean distance of a training sample from test inputs in its cell, estimated from random ones.
-    """
-
-    cells: int
-    occupied: int
-    diameter: float
-    mean_distance: float
-
-
-def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
-    """Return how the data lies in the cells.
-
-    Raises:
-        RefusedError: if there is no partition that may be used.
-    """
-    if partition is None:
-        raise RefusedError("it needs a box that inputs lie in, fixed before the data: give box=(low, high), or pixels")
-    if train.refusal:
-        raise RefusedError(train.refusal)
-    counts = torch.bincount(train.cells * train.classes + train.labels, minlength=partition.cells * train.classes)
-    diameter = float(partition.diameters.max())
-    here, there = (s.some.flatten(1).double() for s in (train, test))
-    ours = (train.cells * train.classes + train.labels)[train.chosen]
-    theirs = (test.cells * test.classes + test.labels)[test.chosen]
-    same = ours[:, None] == theirs[None, :]
-    apart = torch.cdist(here, there)
-    with_some = same.any(1)
-    each = (apart * same).sum(1)[with_some] / same.sum(1)[with_some]
-    mean = float(each.mean()) if len(each) else diameter
-    return Cells(len(counts), int((counts > 0).sum()), diameter, min(mean, diameter))
 
 
 def gradient_norms(network: Network, scores: Scores) -> tuple[Tensor, Tensor]:

@@ -6,40 +6,43 @@ import functools
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from normscope.analysis.bounds.cells import LocalConstants, cells_in, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
-from normscope.analysis.bounds.measured import Network, cells_of, gradient_norms, layer_margins
+from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
 from normscope.analysis.bounds.noise import posterior
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
-from normscope.analysis.bounds.rows import ROWS, Setting
+from normscope.analysis.bounds.rows import ROWS
 from normscope.analysis.bounds.scores import (
     Scores,
+    class_scores,
     fingerprint,
     fingerprint_of_cells,
     fingerprint_of_data,
     labelled,
+    sample_count,
     scored,
     stored,
 )
+from normscope.analysis.bounds.setting import Setting
 from normscope.analysis.options import MODES
 from normscope.core.errors import InputError
 from normscope.core.numbers import check_fraction
 from normscope.core.result import Rows, to_plain
 from normscope.generalization.bartlett import spectral_complexity
-from normscope.generalization.partition import Partition, voronoi
+from normscope.generalization.partition import Partition
 from normscope.graph.capture import Captured, capture, uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.sample_coupling import where_samples_meet
 from normscope.graph.weights_validation import check_model
 
-#: Random centres of the cells if no partition is given.
-CENTRES = 100
 _LEVELS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 
 
@@ -101,7 +104,8 @@ def bounds(
     captured = captured_on(model, train, mode)
     place = None if folder is None else Path(folder)
     region = _box(box, train, tuple(captured.example[0].shape[1:]))
-    cells = partition if partition is not None else _cells(region, seed)
+    classes = class_scores(captured, captured.tensors, captured.example[0]).shape[1]
+    cells = partition if partition is not None else cells_in(region, sample_count(train), classes, seed)
     key = fingerprint(captured, fingerprint_of_cells(cells), seed)
     names = {what: fingerprint_of_data(data, what) for what, data in (("train", train), ("test", test))}
     with untouched(model):
@@ -159,34 +163,26 @@ def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured
 
 
 def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> tuple[Tensor, Tensor] | None:
-    """Return the box of inputs: as given, or that of pixels after normalization."""
+    """Return the box of inputs: as given, or that of pixels after normalization, with room for rounding."""
+    scale = getattr(train, "normalization", None)
     if given is not None:
         low, high = (torch.as_tensor(v, dtype=torch.float64).expand(shape).flatten() for v in given)
         if not bool((low < high).all()):
             raise InputError("Expected a box with low < high in every entry.")
-        return low, high
-    scale = getattr(train, "normalization", None)
-    if scale is None or getattr(scale, "name", "raw") == "raw":
+    elif scale is None or getattr(scale, "name", "raw") == "raw":
         return None
-    ends = [scale(torch.full((1, *shape), float(v), dtype=torch.float64)).flatten() for v in (0.0, scale.top)]
-    return ends[0], ends[1]
-
-
-def _cells(box: tuple[Tensor, Tensor] | None, seed: int) -> Partition | None:
-    """Return the cells of random centres in a box."""
-    if box is None:
-        return None
-    low, high = box
-    source = torch.Generator().manual_seed(seed)
-    centres = low + (high - low) * torch.rand(CENTRES, len(low), generator=source, dtype=torch.float64)
-    return voronoi(centres, low.tolist(), high.tolist())
+    else:
+        pixels = (torch.full((1, *shape), float(v), dtype=torch.float64) for v in (0.0, scale.top))
+        low, high = (scale(x).flatten() for x in pixels)
+    room = 3e-7 * (high - low)
+    return low - room, high + room
 
 
 def _unchecked(partition: Partition | None) -> Partition | None:
     """Return a partition for data that the bound is not about: it may be built from these."""
     if partition is None:
         return None
-    return Partition(partition.name, partition.cells, partition.diameters, partition.assign)
+    return replace(partition, from_data=False, centres=None)
 
 
 def _setting(
@@ -211,9 +207,15 @@ def _setting(
         labels = train.labels[train.chosen]
         return posterior(captured, train.some, labels, train.errors / train.samples, seed)
 
+    @functools.cache
+    def local() -> LocalConstants:
+        counts = where().counts
+        assert cells is not None  # else there are no counts
+        return local_constants(network, cells, counts, train.classes)
+
     where = functools.cache(lambda: cells_of(cells, train, test))
     network = Network(captured, say)
-    return Setting(network, train, test, delta, loss, clip, box, where, noisy, data, tuned)
+    return Setting(network, train, test, delta, loss, clip, box, where, local, noisy, data, tuned)
 
 
 def _table(

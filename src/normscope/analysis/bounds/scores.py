@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from normscope.core.errors import InputError
 from normscope.generalization.margins import margins
@@ -87,6 +88,17 @@ def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
                 f"{str(labels.dtype).removeprefix('torch.')}. Bounds are for classification."
             )
         yield inputs, labels.long()
+
+
+def sample_count(data: Any) -> int | None:
+    """Return how many samples there are, if that is known without going through them."""
+    if isinstance(data, tuple | list):
+        pair = len(data) == 2 and all(isinstance(t, Tensor) for t in data)
+        return len(data[0]) if pair else sum(len(batch[1]) for batch in data)
+    if isinstance(data, DataLoader):
+        plain = data.batch_size is not None and type(data.sampler) in (RandomSampler, SequentialSampler)
+        return len(data.sampler) if plain else None  # type: ignore[arg-type]
+    return len(data) if hasattr(data, "records") else None
 
 
 def scored(

@@ -1,0 +1,208 @@
+"""The rows of Theorem 20 of than2025, its corollaries and the bound of Hou et al.: what happens within cells."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from normscope.analysis.bounds.cells import Cells
+from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.losses import BoundedLoss, bounded_losses
+from normscope.analysis.bounds.measured import Network, gradient_norms
+from normscope.analysis.bounds.result import BoundRow
+from normscope.analysis.bounds.setting import Setting, plus, row_of
+from normscope.core.rounding import up
+from normscope.core.value import Kind, Value, product, total
+from normscope.generalization import (
+    corollary_21,
+    corollary_22,
+    g_multinomial,
+    g_paper,
+    g_tight,
+    g_total_variation,
+    held_out_local_term,
+    hou_bound,
+    theorem_20_printed,
+)
+from normscope.lipschitz.printed import corollary_10, corollary_11, lemma_5
+
+#: Of what a cell adds at most: no loss between 0 and 1 moves by more.
+_LARGEST = 1.0
+
+
+def theorem_20(s: Setting) -> BoundRow:
+    """Repaired: fixed cells with one label each, diameters, certified constants on cells, the least of three terms."""
+    cells, local = s.cells(), s.local()
+    terms = _terms(s, cells, s.delta)
+    least = min((terms[n] for n in _VALID), key=lambda v: v.log)
+    found = []
+    for loss in _losses(s):
+        moves = (local.of_loss(loss) * cells.diameters).clamp_max(_LARGEST)
+        term = Value.of(up(cells.mean(moves), 16.0), Kind.CERTIFIED)
+        found.append((total((_risk(s, loss), term, least)), loss, term))
+    value, loss, term = min(found, key=lambda each: each[0].log)
+    value = replace(value, statement="normscope Proposition GEN-4", kind=Kind.PROBABILISTIC, delta=s.delta)
+    whole = total((_risk(s, loss), term))
+    shown: dict[str, Any] = {"local term": term.value, "loss": loss.name}
+    shown |= {name: g.value for name, g in terms.items()}
+    for name, g in _terms(s, cells, s.delta, parts=1).items():
+        shown[f"error with {name} alone"] = total((whole, g)).value
+    shown |= {"flat cells": int(((local.of_loss(loss) == 0) & (cells.counts > 0)).sum()), "balls": local.balls}
+    shown |= {"diameter": cells.diameter, "cells": cells.cells, "occupied": cells.occupied}
+    uncut = s.network.constant.log + math.log(loss.constant) + math.log(cells.mean(cells.diameters))
+    shown["log10 of the local term with the constant on all inputs, uncut"] = uncut / math.log(10)
+    return row_of("Theorem 20, repaired", value, s, of=loss.of, note=local.note, details=shown)
+
+
+def theorem_20_held_out(s: Setting) -> BoundRow:
+    """Repaired, with distances that test samples bound: half of delta for them, shared by the losses that are tried."""
+    if s.tuned:
+        raise RefusedError("the test data was used for tuning, so distances from it prove nothing")
+    cells, local, losses = s.cells(), s.local(), _losses(s)
+    terms = _terms(s, cells, s.delta / 2)
+    least = min((terms[n] for n in _VALID), key=lambda v: v.log)
+    ours, theirs = cells.places
+    found = []
+    for loss in losses:
+        steep = local.of_loss(loss)
+        most = (steep * cells.diameters).clamp_max(_LARGEST)
+        moves = torch.minimum((steep[ours][:, None] * cells.apart).nan_to_num(_LARGEST), most[ours][:, None])
+        term = held_out_local_term(moves, ours, theirs, cells.counts, most, s.delta / (2 * len(losses)))
+        found.append((total((_risk(s, loss), term, least)), loss, term))
+    value, loss, term = min(found, key=lambda each: each[0].log)
+    value = replace(value, statement="normscope Proposition GEN-21", kind=Kind.PROBABILISTIC, delta=s.delta)
+    shown = {"local term": term.value, "g": least.value, "loss": loss.name, "mean distance": cells.mean_distance}
+    return row_of("Theorem 20, held-out distances", value, s, of=loss.of, note=local.note, details=shown)
+
+
+#: Terms of the counts, any of which may be used.
+_VALID = ("g tight", "g total variation", "g multinomial")
+
+
+def _terms(s: Setting, cells: Cells, delta: float, parts: int = len(_VALID)) -> dict[str, Value]:
+    """Return the terms of the counts, each with a part of delta; the printed one with all of it."""
+    m, part = s.train.samples, delta / parts
+    return {
+        "g printed": g_paper(1.0, cells.occupied, cells.cells, m, delta),
+        "g tight": g_tight(1.0, cells.occupied, cells.cells, m, part),
+        "g total variation": g_total_variation(1.0, cells.cells, m, part),
+        "g multinomial": g_multinomial(1.0, cells.cells, m, part),
+    }
+
+
+def theorem_20_as_printed(s: Setting) -> BoundRow:
+    """With average distances, which test inputs show only roughly, and the printed term."""
+    loss, value, cells = _printed(s, s.network.constant)
+    return row_of("Theorem 20, printed", value, s, of=loss.of, loss=loss.name, distance=cells.mean_distance)
+
+
+def theorem_20_estimated(s: Setting) -> BoundRow:
+    """With gradients at samples in place of constants of cells: no bound, but what the theorem could say at best."""
+    cells, m = s.cells(), s.train.samples
+    slopes = gradient_norms(s.network, s.train)[1]
+    sampled = Value.of(float(slopes.mean()) / math.sqrt(2), Kind.ESTIMATE)  # of the scores, from that of the margin
+    g = g_total_variation(1.0, cells.cells, m, s.delta)
+    loss, value = _best_loss(s, sampled, Value.of(cells.mean_distance, Kind.ESTIMATE), g)
+    value = replace(value, statement="than2025 Theorem 20")
+    return row_of("Theorem 20, sampled gradients", value, s, of=loss.of, loss=loss.name, gradient=float(slopes.mean()))
+
+
+def corollary_21_row(s: Setting) -> BoundRow:
+    """Discontinuities on a null set: the same number, if they were fixed before the data as the cells were."""
+    loss, value, _ = _printed(s, s.network.constant)
+    value = corollary_21(value)
+    return row_of("Corollary 21, printed", value, s, of=loss.of, note="a Lipschitz network: the same as Theorem 20")
+
+
+def corollary_22_without(s: Setting) -> BoundRow:
+    """The product of the weights' norms alone."""
+    return _corollary(s, "Corollary 22, weights only", lemma_5(x.upper for x in s.network.layers))
+
+
+def corollary_22_batch_norm(s: Setting) -> BoundRow:
+    """Printed for BatchNorm: the product times ``sigma^-K``."""
+    printed = [n.printed for n in s.network.normalizers if n.kind == "batch_norm" and n.printed is not None]
+    if not printed:
+        raise RefusedError("the network has no BatchNorm")
+    return _corollary(
+        s, "Corollary 22, BatchNorm printed", corollary_10([x.upper for x in s.network.layers], printed)[1]
+    )
+
+
+def corollary_22_layer_norm(s: Setting) -> BoundRow:
+    """Printed for LayerNorm: the product times ``1/sigma_k``, which is ``1/sqrt(eps)`` on all inputs."""
+    printed = [n.printed for n in s.network.normalizers if n.kind == "layer_norm" and n.printed is not None]
+    if not printed:
+        raise RefusedError("the network has no LayerNorm")
+    return _corollary(s, "Corollary 22, LayerNorm printed", corollary_11([x.upper for x in s.network.layers], printed))
+
+
+def corollary_22_folded(s: Setting) -> BoundRow:
+    """The product of folded norms, which does not move when a weight before a normalizer is rescaled."""
+    if any(n.kind != "batch_norm" for n in s.network.normalizers):
+        raise RefusedError("only BatchNorm with running statistics can be folded")
+    folded = product(x.folded or x.upper for x in s.network.layers)
+    return _corollary(s, "Corollary 22, folded", folded)
+
+
+def hou(s: Setting) -> BoundRow:
+    """As paper 001 prints it; never below the mean distance."""
+    cells = s.cells()
+    loss = _losses(s)[-1]
+    constant = s.network.constant.log + math.log(loss.constant)
+    far = math.log(cells.diameter)
+    value = hou_bound(math.log(cells.mean_distance), far, constant, cells.cells, s.train.samples, s.delta)
+    return row_of("Hou et al.", plus(_risk(s, loss), value), s, of=loss.of)
+
+
+def _losses(s: Setting) -> list[BoundedLoss]:
+    return bounded_losses(s.loss, s.gammas, s.clip)
+
+
+def _risk(s: Setting, loss: BoundedLoss) -> Value:
+    """Return the mean of a loss on the training data."""
+    return Value.of(float(loss.values(s.train.outputs.double(), s.train.labels).mean()), Kind.CERTIFIED)
+
+
+def _best_loss(s: Setting, constant: Value, distance: Value, g: Value) -> tuple[BoundedLoss, Value]:
+    """Return the loss for which the training loss, local term and statistical term are least together."""
+    if constant.log == math.inf:
+        raise RefusedError("the network has no finite Lipschitz constant on all inputs")
+    found = []
+    for loss in _losses(s):
+        local = product((Value.of(loss.constant, Kind.CERTIFIED), constant, distance))
+        found.append((loss, total((_risk(s, loss), local, g))))
+    return min(found, key=lambda pair: pair[1].log)
+
+
+def _printed(s: Setting, constant: Value) -> tuple[BoundedLoss, Value, Cells]:
+    """Return the printed Theorem 20 with a constant for all cells."""
+    cells = s.cells()
+    g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
+    loss, _ = _best_loss(s, constant, Value.of(cells.mean_distance, Kind.PRINTED), g)
+    local = product((Value.of(loss.constant, Kind.CERTIFIED), constant, Value.of(cells.mean_distance, Kind.ESTIMATE)))
+    return loss, plus(_risk(s, loss), theorem_20_printed(local, g)), cells
+
+
+def _corollary(s: Setting, name: str, network: Value) -> BoundRow:
+    """Return Corollary 22 with a constant of the network."""
+    cells = s.cells()
+    distance = Value.of(cells.mean_distance, Kind.ESTIMATE)
+    g = g_paper(1.0, cells.occupied, cells.cells, s.train.samples, s.delta)
+    loss, _ = _best_loss(s, network, distance, g)
+    value = corollary_22(Value.of(loss.constant, Kind.CERTIFIED), network, distance, g)
+    residual = "" if _is_plain(s.network) else "the network is no plain chain: the product is not a bound for it"
+    return row_of(name, plus(_risk(s, loss), value), s, of=loss.of, note=residual, log10_network=network.log10)
+
+
+def _is_plain(network: Network) -> bool:
+    """Tell whether every layer has one layer before it."""
+    try:
+        return len(network.chain) == len(network.layers) and all(
+            len(e.atoms) <= 1 for _, e in network.work.program.outputs
+        )
+    except RefusedError:
+        return False

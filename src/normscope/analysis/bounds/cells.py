@@ -1,0 +1,207 @@
+"""The cells of Theorem 20: how the data lies in them, and certified constants of the network on each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.analysis.around import AGAIN, BALL_WORK, OVERHEAD, RATE
+from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.losses import BoundedLoss
+from normscope.analysis.bounds.measured import Network
+from normscope.analysis.bounds.scores import Scores
+from normscope.generalization.certified_cells import flat_cells
+from normscope.generalization.margins import margins
+from normscope.generalization.partition import Partition, grid, voronoi
+from normscope.graph.interpreter import run
+from normscope.lipschitz.cost import forward_cost, overhead
+from normscope.lipschitz.local.ball import on_balls
+from normscope.operators.program import Program
+
+#: Random centres of the cells where there are too many axes for a grid.
+CENTRES = 100
+#: Samples for each cell of a grid, labels counted apart: their term is then about 0.1.
+EACH = 32
+#: CPU seconds for constants on cells, by an estimate of the work.
+SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Cells:
+    """How the training data lies in the cells of a partition, for each label apart (label fastest).
+
+    Attributes:
+        counts: samples in each cell.
+        diameters: of each cell.
+        places: the cells of the training samples that are kept, and of the test inputs that are kept.
+        apart: distances between those.
+        mean_distance: mean distance of a training sample from test inputs in its cell, estimated from random ones.
+    """
+
+    counts: Tensor
+    diameters: Tensor
+    places: tuple[Tensor, Tensor]
+    apart: Tensor
+    mean_distance: float
+
+    @property
+    def cells(self) -> int:
+        """Return how many there are."""
+        return len(self.counts)
+
+    @property
+    def occupied(self) -> int:
+        """Return how many have a sample."""
+        return int((self.counts > 0).sum())
+
+    @property
+    def diameter(self) -> float:
+        """Return the largest diameter."""
+        return float(self.diameters.max())
+
+    def mean(self, values: Tensor) -> float:
+        """Return ``sum_i (m_i/m) v_i``."""
+        taken = self.counts > 0
+        return math.fsum((self.counts[taken].double() * values[taken].double()).tolist()) / int(self.counts.sum())
+
+
+@dataclass(frozen=True)
+class LocalConstants:
+    """Certified constants of the scores on the cells of inputs.
+
+    Attributes:
+        scores: constant of the scores on each cell of inputs.
+        margins: at the middle of the ball that holds a cell, a column for each label.
+        radii: of these balls.
+        balls: how many cells have a constant of their own; the others have that on all inputs.
+        note: why some have none.
+    """
+
+    scores: Tensor
+    margins: Tensor
+    radii: Tensor
+    balls: int
+    note: str = ""
+
+    def of_loss(self, loss: BoundedLoss) -> Tensor:
+        """Return the constant of a loss on each cell, for each label apart; zero where the ramp is flat."""
+        classes = self.margins.shape[1]
+        steep = (loss.constant * self.scores)[:, None].expand(-1, classes)
+        if loss.gamma is None:
+            return steep.flatten()
+        # the margin is sqrt(2)-Lipschitz in the scores
+        flat = flat_cells(self.margins, math.sqrt(2) * self.scores[:, None], self.radii[:, None], loss.gamma)
+        return torch.where(flat, 0.0, steep).flatten()
+
+
+def cells_in(box: tuple[Tensor, Tensor] | None, samples: int | None, classes: int, seed: int) -> Partition | None:
+    """Return cells in a box that depend on nothing but its axes and how many samples and labels there are.
+
+    Boxes of a grid with a few dozen samples each, where there are few axes; else cells of random centres, which are
+    nearly as wide as the box.
+    """
+    if box is None:
+        return None
+    low, high = box
+    along = int(((samples or 1) / (EACH * classes)) ** (1 / len(low)) + 1e-9)
+    if along > 1:
+        return grid(low.tolist(), high.tolist(), [along] * len(low))
+    source = torch.Generator().manual_seed(seed)
+    centres = low + (high - low) * torch.rand(CENTRES, len(low), generator=source, dtype=torch.float64)
+    return voronoi(centres, low.tolist(), high.tolist())
+
+
+def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
+    """Return how the data lies in the cells.
+
+    Raises:
+        RefusedError: if there is no partition that may be used.
+    """
+    if partition is None:
+        raise RefusedError("it needs a box that inputs lie in, fixed before the data: give box=(low, high), or pixels")
+    for refusal in (train.refusal, test.refusal):
+        if refusal:
+            raise RefusedError(refusal)
+    classes = train.classes
+    counts = torch.bincount(train.cells * classes + train.labels, minlength=partition.cells * classes)
+    diameters = partition.diameters.double().expand(partition.cells).repeat_interleave(classes)
+    here, there = (s.some.flatten(1).double() for s in (train, test))
+    ours, theirs = ((s.cells * classes + s.labels)[s.chosen] for s in (train, test))
+    same = ours[:, None] == theirs[None, :]
+    apart = torch.cdist(here, there)
+    with_some = same.any(1)
+    each = (apart * same).sum(1)[with_some] / same.sum(1)[with_some]
+    widest = float(diameters.max())
+    mean = float(each.mean()) if len(each) else widest
+    return Cells(counts, diameters, (ours, theirs), apart, min(mean, widest))
+
+
+def local_constants(network: Network, partition: Partition, counts: Tensor, classes: int) -> LocalConstants:
+    """Return certified constants on the cells with most samples, as many as are affordable.
+
+    Args:
+        network: of the scores.
+        partition: with balls that hold its cells.
+        counts: samples in each cell, for each label apart.
+        classes: labels.
+
+    Raises:
+        RefusedError: if no cell has a finite constant.
+    """
+    program = network.work.program
+    middles, radii = partition.middles, partition.radii
+    shared = middles is None or len(middles) == 1  # one ball for all
+    everywhere = math.exp(network.constant.log) * (1 + 1e-12) if network.constant.log < 700 else math.inf
+    constants = torch.full((partition.cells,), everywhere, dtype=torch.float64)
+    weight = counts.reshape(-1, classes).sum(1)
+    note, done = "", 0
+    if middles is None or radii is None:
+        note = "the partition does not say which balls hold its cells"
+        radii, margin = partition.diameters, torch.zeros(partition.cells, classes)
+    else:
+        margin = _margins_at(network, middles).expand(partition.cells, classes)
+        each, affordable = _affordable(program)
+        order = [0] if shared else weight.argsort(descending=True, stable=True)[: int((weight > 0).sum())].tolist()
+        if not affordable:
+            note = f"constants on cells were left out: about {each:.0f} s for each"
+        elif affordable < len(order):
+            note = f"constants on {affordable} of {len(order)} cells, at about {each:.2g} s each"
+        for number, cell in enumerate(order[:affordable]):
+            network.say(f"constants on cells: {number + 1} of {min(len(order), affordable)}")
+            point = middles[cell].reshape(1, *network.captured.example[0].shape[1:])
+            ball = on_balls(program, network.steps, [point], [float(radii.expand(len(middles))[cell])], work=BALL_WORK)
+            found = ball[0].constant
+            note = note or (f"no constant on a cell: {ball[0].why}" if ball[0].why else "")
+            if shared:
+                constants = constants.clamp_max(found)
+            else:
+                constants[cell] = min(float(constants[cell]), found)
+            done += math.isfinite(found)
+    if not bool(constants[weight > 0].isfinite().any()):
+        raise RefusedError("the network has no finite Lipschitz constant, on all inputs or on the cells")
+    wide = radii.double().expand(partition.cells)
+    return LocalConstants(constants, margin.double(), wide, partition.cells if shared and done else done, note)
+
+
+def _affordable(program: Program) -> tuple[float, int]:
+    """Return the seconds that a ball takes, estimated from the size of a network, and how many fit into the time."""
+    blocks = program.blocks
+    if len(blocks) != 1 or blocks[0].kind != "input":
+        return math.inf, 0
+    cost = forward_cost(program) * (1 + math.prod(blocks[0].shape)) + AGAIN * overhead(program)
+    each = OVERHEAD * max(1, len(program.atoms)) + cost / RATE
+    return each, int(SECONDS / each)
+
+
+def _margins_at(network: Network, points: Tensor) -> Tensor:
+    """Return the margin of every label at some points, in float64."""
+    captured = network.captured
+    inputs = points.reshape(len(points), *captured.example[0].shape[1:])
+    tensors = {n: t.double() if t.is_floating_point() else t for n, t in captured.tensors.items()}
+    with torch.no_grad():
+        scores = run(captured.graph, tensors, [inputs], dtype=torch.float64)[0]
+    classes = scores.shape[1]
+    return torch.stack([margins(scores, torch.full((len(points),), c)) for c in range(classes)], 1)
