@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from normscope.core.errors import InputError
-from normscope.generalization import cell_constants, ramp_loss
+from normscope.generalization import cell_constants, flat_cells, ramp_loss
 
 
 @pytest.mark.parametrize("gamma", [0.05, 0.5])
@@ -22,6 +22,19 @@ def test_no_pair_exceeds_it(gamma: float) -> None:
     assert (found == 0).any()
     assert (found > 0).any()
     assert float(found.max()) <= min(constant / gamma, 5.0) + 1e-12
+
+
+def test_a_constant_and_a_radius_for_each_cell() -> None:
+    """The same as one cell at a time; a smaller constant or ball can only make more cells flat."""
+    margins = torch.tensor([1.3, 1.3, 1.3, -0.4])
+    constants, radii = (torch.tensor(v, dtype=torch.float64) for v in ([1.0, 5.0, 1.0, 3.0], [0.2, 0.2, 0.9, 0.1]))
+    found = cell_constants(margins, constants, radii, 1.0)
+    alone = [
+        float(cell_constants(m[None], float(k), float(r), 1.0))
+        for m, k, r in zip(margins, constants, radii, strict=True)
+    ]
+    assert found.tolist() == alone
+    assert flat_cells(margins, constants, radii, 1.0).tolist() == [True, False, False, True]
 
 
 def test_refused() -> None:

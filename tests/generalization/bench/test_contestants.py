@@ -29,3 +29,13 @@ def test_the_false_ones() -> None:
     """Are below a risk of one where they are tried on what breaks them."""
     draw = PROBLEMS["partition after the data"](np.random.default_rng(0))
     assert all(CONTESTANTS[name].bound(draw, 0.05) < draw.risk for name in FALSE)
+
+
+def test_held_out_distances() -> None:
+    """Smaller than diameters give where there are unseen inputs, never more than those with their part of delta."""
+    draw = PROBLEMS["oscillation"](np.random.default_rng(0))
+    held, plain = (CONTESTANTS[name].bound(draw, 0.05) for name in ("theorem-20-held-out", "theorem-20"))
+    assert draw.risk < held < plain
+    assert held - draw.train_error < 0.5 * (plain - draw.train_error)
+    memorizer = PROBLEMS["memorizer"](np.random.default_rng(0))
+    assert CONTESTANTS["theorem-20-held-out"].bound(memorizer, 0.05) > memorizer.risk

@@ -162,8 +162,8 @@ def compression(s: Setting) -> list[BoundRow]:
     value = occam(errors, m, bits, part)
     apart = 0
     for x, _ in labelled(s.data[1], "test"):  # both in one pass: a loader may shuffle
-        one, other = (class_scores(captured, t, x).argmax(1) for t in (tensors, captured.tensors))
-        apart += int((one != other).sum())
+        ours, theirs = (class_scores(captured, t, x).argmax(1) for t in (captured.tensors, tensors))
+        apart += int((ours != theirs).sum())
     whole = by_surrogate(value, apart, s.test.samples, s.delta / 2)
     facts = {"bits": bits, "bits a number": width, "training errors": errors, "disagreements": apart}
     rows = [row_of(names[0], replace(value, delta=s.delta / 2), s, of="the compressed network", details=facts)]

@@ -15,11 +15,14 @@ from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variat
 from normscope.generalization.chain_layer import ChainLayer
 from normscope.generalization.compression import occam
 from normscope.generalization.held_out import clopper_pearson
+from normscope.generalization.held_out_distances import held_out_local_term
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
 from normscope.generalization.rademacher import golowich_bound, row_norm_bound
 from normscope.generalization.than_phan import than_phan_bound
 from normscope.generalization.vc import vc_gap
 
+#: Samples whose distances from unseen inputs are looked at.
+LOOKED = 500
 #: A bound on the risk of the model of a draw; NaN where it says nothing about such a model.
 Bound = Callable[[Draw, float], float]
 
@@ -57,6 +60,20 @@ def _theorem_20(draw: Draw, delta: float) -> float:
     tight = g_tight(1.0, int((counts > 0).sum()), len(counts), draw.samples, delta / 2).value
     variation = g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
     return draw.train_error + _local(draw.cells) + min(tight, variation)
+
+
+def _theorem_20_held_out(draw: Draw, delta: float) -> float:
+    """With distances from unseen inputs, by a random part of the sample (the first: samples come in random order)."""
+    counts = draw.cells.counts
+    u, there = draw.unseen or (draw.inputs[:0], draw.cells.index[:0])
+    some = draw.inputs[:LOOKED]
+    here = draw.cells.index[:LOOKED]
+    most = np.where(draw.cells.constants > 0, np.minimum(1.0, draw.cells.constants * draw.cells.diameters), 0.0)
+    apart = np.linalg.norm(some[:, None, :] - u[None, :, :], axis=2)
+    moves = np.minimum(draw.cells.constants[here][:, None] * apart, most[here][:, None])
+    v, a, b, m, r = (torch.from_numpy(t) for t in (moves, here, there, counts, most))
+    local = held_out_local_term(v, a, b, m, r, delta / 2).value
+    return draw.train_error + local + g_total_variation(1.0, len(counts), draw.samples, delta / 2).value
 
 
 def _printed(cells: Cells, draw: Draw, delta: float) -> float:
@@ -112,6 +129,7 @@ def _pac_bayes(form: Callable[[float, float, int, float], float]) -> Bound:
 _ALL = (
     Contestant("held-out", _held_out),
     Contestant("theorem-20", _theorem_20),
+    Contestant("theorem-20-held-out", _theorem_20_held_out),
     Contestant("theorem-20-printed", lambda draw, delta: _printed(draw.cells, draw, delta)),
     Contestant("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
     Contestant("than-phan", _than_phan),

@@ -48,6 +48,7 @@ class Draw:
         posterior: (mean loss on the sample, divergence from the prior, risk) of a randomized model, if there is one.
         weights: of a linear classifier with scores ``(0, w x)``, if it is one.
         margins: on the sample, of a linear classifier.
+        unseen: inputs and cells of samples that the model was not chosen with, where distances are wanted.
     """
 
     inputs: Array
@@ -62,6 +63,7 @@ class Draw:
     posterior: tuple[float, float, float] | None = None
     weights: Array | None = None
     margins: Array = field(default_factory=lambda: np.zeros(0))
+    unseen: tuple[Array, Indices] | None = None
 
     @property
     def samples(self) -> int:

@@ -103,9 +103,11 @@ def oscillation(rng: np.random.Generator) -> Draw:
     means = 0.5 + 0.5 * (np.sin(angle).mean() * np.cos(phases) + np.cos(angle).mean() * np.sin(phases))
     phase = phases[int(np.argmin(means))]
     losses = 0.5 + 0.5 * np.sin(angle + phase)
-    fresh = 0.5 + 0.5 * np.sin(2 * math.pi * waves * rng.random(FRESH) + phase)
+    u = rng.random(FRESH)
+    fresh = 0.5 + 0.5 * np.sin(2 * math.pi * waves * u + phase)
     zero = np.zeros(SAMPLES, dtype=np.int64)
-    return _draw(x, zero, losses, 0.5, fresh, constant=math.pi * waves, bits=6)
+    draw = _draw(x, zero, losses, 0.5, fresh, constant=math.pi * waves, bits=6)
+    return Draw(**{**vars(draw), "unseen": (u[:, None], _place(u))})
 
 
 def thresholds(rng: np.random.Generator) -> Draw:
