@@ -386,9 +386,7 @@ def _fill(
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
     try:
-        subject.seen = survey(
-            captured, program, seen, activations=activations, channels=axes, also=subject.probe.visit
-        )
+        subject.seen = survey(captured, program, seen, activations=activations, channels=axes, also=subject.probe.visit)
     except NonFiniteError as error:
         subject.broken = str(error)
         first = subject.probe.broken
