@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,7 @@ from normscope.core.names import numbered
 from normscope.graph.export import export_graph
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs
-from normscope.graph.interpreter import run
+from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
@@ -43,6 +43,19 @@ class Captured:
     tensors: dict[str, Tensor]
     example: list[Tensor]
     input_names: list[str]
+    _in_precision: dict[torch.dtype, dict[str, Tensor]] = field(default_factory=dict, init=False, repr=False)
+
+    def tensors_as(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
+        """Return the tensors without gradients, floating ones in a precision; converted once and kept.
+
+        Args:
+            dtype: the precision; without one nothing is converted.
+        """
+        if dtype is None:
+            return {name: tensor.detach() for name, tensor in self.tensors.items()}
+        if dtype not in self._in_precision:
+            self._in_precision[dtype] = {k: as_floating(t.detach(), dtype) for k, t in self.tensors.items()}
+        return self._in_precision[dtype]
 
     def run(self, inputs: list[Tensor]) -> list[Tensor]:
         """Run the graph on other inputs."""

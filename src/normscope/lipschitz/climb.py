@@ -54,7 +54,7 @@ def batched_norms(
         return None
     names = graph.output_names or [r.name for r in graph.nodes[-1].args]
     keep = [i for i, name in enumerate(names) if name in {name for name, _ in program.outputs}]
-    tensors = {k: as_floating(v.detach(), dtype) for k, v in captured.tensors.items()}
+    tensors = captured.tensors_as(dtype)
 
     def norms(batch: Tensor) -> Tensor:
         x = as_floating(batch.detach(), dtype).requires_grad_(True)

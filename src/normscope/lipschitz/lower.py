@@ -68,7 +68,7 @@ class EndToEnd:
     ) -> None:
         self.captured, self.program, self.dtype = captured, program, dtype
         self.inputs = [as_floating(t, dtype) for t in inputs]
-        self.tensors = {k: as_floating(v.detach(), dtype) for k, v in captured.tensors.items()}
+        self.tensors = captured.tensors_as(dtype)
         self.shapes = [b.shape for b in program.blocks]
         self._place = {b.name: i for i, b in enumerate(program.blocks)}
         names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]

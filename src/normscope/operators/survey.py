@@ -174,7 +174,7 @@ def survey(
     factors = sized_tensors(program)
     result.inputs = [Range(math.inf, -math.inf, 0.0, 0.0) for _ in program.blocks]
     reference = _batch_of(program)
-    tensors = {k: as_floating(v, dtype) for k, v in captured.tensors.items()}
+    tensors = captured.tensors_as(dtype)
     for batch in batches:
         size = batch[0].shape[0] if batch and batch[0].ndim else 1
 

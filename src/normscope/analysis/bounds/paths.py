@@ -73,7 +73,7 @@ def folded_tensors(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
     Raises:
         RefusedError: if a normalizer uses the statistics of the batch, or has no scale to fold into.
     """
-    tensors = {name: t.detach().double() if t.is_floating_point() else t for name, t in captured.tensors.items()}
+    tensors = dict(captured.tensors_as(torch.float64))
     statistics: list[str] = []
     for node in captured.graph:
         if "batch_norm" not in node.op or "aten." not in node.op:

@@ -84,7 +84,7 @@ class Network:
     def __init__(self, captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> None:
         self.captured, self.weights = captured, weights
         self.inputs = [as_floating(t, torch.float64) for t in inputs]
-        self.tensors = {k: as_floating(v.detach(), torch.float64) for k, v in captured.tensors.items()}
+        self.tensors = captured.tensors_as(torch.float64)
         self._leaf = {node: i for i, leaf in enumerate(weights.leaves) for node in leaf.nodes}
         names = captured.graph.output_names or [r.name for r in captured.graph.nodes[-1].args]
         wanted = {name for name, _ in weights.program.outputs}

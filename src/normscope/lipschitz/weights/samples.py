@@ -58,7 +58,7 @@ def meet(captured: Captured, weights: Weights, inputs: Sequence[Tensor]) -> Samp
         weights: its weights and their uses.
         inputs: one input, a sample or a stacked batch.
     """
-    tensors = {k: as_floating(v.detach(), torch.float64) for k, v in captured.tensors.items()}
+    tensors = captured.tensors_as(torch.float64)
     given = [as_floating(t, torch.float64) for t in inputs]
     at: dict[str, list[int]] = {}
     for index, use in enumerate(weights.uses):
