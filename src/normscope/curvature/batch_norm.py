@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normscope.core.errors import InputError
+from normscope.graph.normalized import batch_normalized
 
 #: The three modes: they are three different functions of the weights, with three different Hessians.
 MODES = ("batch", "running", "frozen-batch")
@@ -61,11 +62,21 @@ class BatchNormMode(TorchFunctionMode):
         eps: float = 1e-5,
     ) -> Tensor:
         """Normalize as the mode says; without running statistics there are only those of the batch."""
+        constants: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.mode == "running" and running_mean is not None:
-            return F.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
-        if self.mode != "frozen-batch":
-            return F.batch_norm(input, None, None, weight, bias, True, momentum, eps)
-        return F.batch_norm(input, *batch_statistics(input), weight, bias, False, momentum, eps)
+            constants = running_mean, running_var
+        elif self.mode == "frozen-batch":
+            constants = batch_statistics(input)
+        if _written_out(input, weight, bias, *constants):
+            return batch_normalized(input, weight, bias, *constants, eps)
+        return F.batch_norm(input, *constants, weight, bias, constants[0] is None, momentum, eps)
+
+
+def _written_out(x: Tensor, *others: Tensor | None) -> bool:
+    """Tell whether the quick second derivative applies: one precision, on the processor, outside torch.func."""
+    one = all(other is None or other.dtype == x.dtype for other in others)
+    plain = x.device.type == "cpu" and x.numel() > x.shape[1] and not torch._C._are_functorch_transforms_active()
+    return one and plain and x.dtype in (torch.float32, torch.float64) and torch.is_grad_enabled()
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

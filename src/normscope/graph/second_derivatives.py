@@ -10,8 +10,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
+
+from normscope.graph.convolved import quick
 
 
 @contextlib.contextmanager
@@ -22,7 +25,7 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     cuDNN, and transformer encoder layers without their fused inference path. Checkpointed blocks keep activations: one
     kind of checkpointing refuses ``torch.autograd.grad``, and the other would compute them again outside
     ``functional_call``, with other parameters. Weight norm is written out: torch's own takes the norms for constants in
-    its second derivative, which is wrong. So is hardsigmoid, which has none.
+    its second derivative, which is wrong. So is hardsigmoid, which has none, and convolution, for speed.
 
     Args:
         model: the model that will be run.
@@ -72,6 +75,7 @@ _WRITTEN_OUT: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = (
     (torch, "_weight_norm", weight_normed),
     (importlib.import_module("torch.nn.utils.weight_norm"), "_weight_norm", weight_normed),
     (torch._C._nn, "hardsigmoid", hard_sigmoid),
+    *((home, f"conv{n}d", quick(getattr(torch, f"conv{n}d"), n)) for n in (1, 2, 3) for home in (torch, F)),
 )
 
 
