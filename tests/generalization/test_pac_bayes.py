@@ -20,6 +20,7 @@ from normscope.generalization import (
     pac_bayes_lambda,
     pac_bayes_printed,
     pac_bayes_quadratic,
+    relative_divergence,
 )
 
 
@@ -97,3 +98,24 @@ def test_refused_weights_and_blocks() -> None:
         pac_bayes_lambda(0.1, 1.0, 100, 0.1, weight=2.0)
     with pytest.raises(InputError, match="positive noise"):
         gaussian_divergence([3], [1.0], [0.0])
+
+
+def test_divergence_of_a_trained_posterior() -> None:
+    """Against torch's own, for weights with a mean, a spread and noise of their own."""
+    source = torch.Generator().manual_seed(0)
+    w, t, a, b = (torch.randn(50, generator=source, dtype=torch.float64) for _ in range(4))
+    t = t.abs() + 0.1
+    expected = kl_divergence(Normal(w + t * a, t * b.exp()), Normal(w, t)).sum()
+    assert float(relative_divergence(a, b)) == pytest.approx(float(expected), rel=1e-12)
+    assert float(relative_divergence(0 * a, 0 * b)) == 0
+
+
+def test_prior_from_a_part_of_the_data() -> None:
+    """Coins: a prior on the luckiest of one half holds for the other half, and fails if the same half is used twice."""
+    p, m, delta, rounds, source = 0.5, 40, 0.1, 400, torch.Generator().manual_seed(0)
+    rates = torch.binomial(torch.full((2, rounds, 2000), float(m)), torch.tensor(p), generator=source) / m
+    best = rates[0].argmin(1, keepdim=True)
+    bound = pac_bayes_bound(0.0, m, delta).value  # the posterior is the prior
+    honest, twice = ((p - r.gather(1, best)[:, 0] > bound).double().mean() for r in (rates[1], rates[0]))
+    assert float(honest) <= delta
+    assert float(twice) > 0.5

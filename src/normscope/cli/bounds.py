@@ -33,6 +33,9 @@ def bounds(
     box: Annotated[str | None, typer.Option(help="LOW,HIGH of inputs, known before the data; pixels have one.")] = None,
     tuned_on_test: Annotated[bool, typer.Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
     mode: Mode = "running",
+    posterior: Annotated[
+        float, typer.Option(min=0, help="Seconds to train a randomized network of this architecture for its bound.")
+    ] = 0.0,
     only: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command goes on where it stopped.")
@@ -65,6 +68,7 @@ def bounds(
                 box=region,
                 tuned_on_test=tuned_on_test,
                 mode=mode,
+                posterior=posterior,
                 only=None if only is None else [name.strip() for name in only.split(";")],
                 folder=None if folder is None else folder / "kept",
                 name=model,

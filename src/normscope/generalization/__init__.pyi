@@ -30,6 +30,7 @@ from normscope.generalization.pac_bayes import pac_bayes_kl as pac_bayes_kl
 from normscope.generalization.pac_bayes import pac_bayes_lambda as pac_bayes_lambda
 from normscope.generalization.pac_bayes import pac_bayes_printed as pac_bayes_printed
 from normscope.generalization.pac_bayes import pac_bayes_quadratic as pac_bayes_quadratic
+from normscope.generalization.pac_bayes import relative_divergence as relative_divergence
 from normscope.generalization.partition import Partition as Partition
 from normscope.generalization.partition import grid as grid
 from normscope.generalization.partition import voronoi as voronoi

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import torch
+from torch import Tensor
+
 from normscope.core.errors import InputError
 from normscope.core.rounding import up
 from normscope.core.statement import statement
@@ -143,6 +146,25 @@ def gaussian_divergence(
         divergence += 0.5 * n * (ratio - 1 - math.log(ratio)) + 0.5 * r * r * math.exp(-spread.log)
         price += spread.price
     return max(0.0, divergence), price
+
+
+@statement("normscope", "Proposition GEN-22", holds="a prior chosen with other samples than those of the bound")
+def relative_divergence(moved: Tensor, log_noise: Tensor) -> Tensor:
+    r"""Return ``KL(posterior || prior)`` of ``w_0 + t (a + e^b z)``, ``z`` normal; the prior has ``a = b = 0``.
+
+    .. math:: \frac12 \sum_j \big(e^{2 b_j} - 1 - 2 b_j + a_j^2\big)
+
+    The means ``w_0`` and spreads ``t`` of the prior may be learnt from samples that are not used in the bound.
+
+    Args:
+        moved: ``a``, how far the means went, in units of the spreads.
+        log_noise: ``b``.
+
+    >>> import torch
+    >>> float(relative_divergence(torch.tensor([2.0]), torch.tensor([0.0])))
+    2.0
+    """
+    return 0.5 * (torch.expm1(2 * log_noise) - 2 * log_noise + moved.square()).sum()
 
 
 def _budget(divergence: float, samples: int, delta: float) -> float:

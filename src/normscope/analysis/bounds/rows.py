@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from normscope.analysis.bounds import cell_rows
@@ -115,24 +115,49 @@ def path_norm(s: Setting) -> BoundRow:
 
 def pac_bayes(s: Setting) -> list[BoundRow]:
     """Four forms with one posterior: noise in proportion to the folded weights."""
-    p, m = s.posterior(), s.train.samples
+    if s.train.samples < 8:
+        raise RefusedError(f"it needs at least 8 training samples, got {s.train.samples}")
+    p = s.posterior()
     half = s.delta / 2
     loss = averaged_loss(p.loss, p.draws, half * math.exp(-math.log(6)))
     inside = half * math.exp(-p.price) if p.price < 600 else 0.0
     divergence = p.divergence if inside > 0 else p.divergence + p.price  # a tiny delta costs its logarithm
-    delta = inside if inside > 0 else half
-    forms: Sequence[tuple[str, Value]] = (
-        ("PAC-Bayes, McAllester", plus(Value.of(loss, Kind.CERTIFIED), pac_bayes_bound(divergence, m, delta))),
-        ("PAC-Bayes, kl", pac_bayes_kl(loss, divergence, m, delta)),
-        ("PAC-Bayes, quadratic", pac_bayes_quadratic(loss, divergence, m, delta)),
-        ("PAC-Bayes, lambda", pac_bayes_lambda(loss, divergence, m, delta)),
-    )
     facts = {"noise": p.level, "divergence": p.divergence, "loss": p.loss, "draws": p.draws}
-    rows = []
-    for name, value in forms:
-        stated = replace(value, delta=s.delta, kind=Kind.PROBABILISTIC)
-        rows.append(row_of(name, stated, s, of="the randomized network", details=facts))
-    return rows
+    forms = _forms("PAC-Bayes", loss, divergence, s.train.samples, inside if inside > 0 else half)
+    return [row_of(n, replace(v, delta=s.delta), s, of="the randomized network", details=facts) for n, v in forms]
+
+
+def pac_bayes_trained(s: Setting) -> list[BoundRow]:
+    """Four forms with a posterior that was trained for it, and what it says about this network by unlabelled inputs."""
+    name, p = "PAC-Bayes, trained", s.trained()
+    facts = vars(p)
+    half, third = s.delta / 2, s.delta / 3
+    forms = _forms(name, averaged_loss(p.loss, p.draws, half), p.divergence, p.samples, half)
+    other = "another randomized network"
+    rows = [row_of(n, replace(v, delta=s.delta), s, of=other, details=facts) for n, v in forms]
+    last = f"{name}, and disagreement"
+    if s.tuned:
+        return [*rows, BoundRow.refused(last, "the test inputs were used for tuning")]
+    risk = pac_bayes_kl(averaged_loss(p.loss, p.draws, third), p.divergence, p.samples, third)
+    apart = Value.of(averaged_loss(p.apart, p.draws, third), Kind.PROBABILISTIC, delta=third)
+    whole = replace(risk + apart, statement="normscope Proposition GEN-22", delta=s.delta)
+    kept = tuple(a for a in whole.assumptions if a != "of the randomized network")
+    return [*rows, row_of(last, replace(whole, assumptions=(*kept, *ANEW)), s, details=facts)]
+
+
+#: What a prior from a part of the data takes for granted.
+ANEW = ("the architecture and buffers that are no running statistics were chosen before the data",)
+
+
+def _forms(name: str, loss: float, divergence: float, samples: int, delta: float) -> list[tuple[str, Value]]:
+    """Return four bounds on the risk of a randomized network, by name."""
+    gap = pac_bayes_bound(divergence, samples, delta)
+    return [
+        (f"{name}, McAllester", plus(Value.of(loss, Kind.CERTIFIED), gap)),
+        (f"{name}, kl", pac_bayes_kl(loss, divergence, samples, delta)),
+        (f"{name}, quadratic", pac_bayes_quadratic(loss, divergence, samples, delta)),
+        (f"{name}, lambda", pac_bayes_lambda(loss, divergence, samples, delta)),
+    ]
 
 
 def compression(s: Setting) -> list[BoundRow]:
@@ -193,5 +218,6 @@ ROWS: tuple[tuple[str, Callable[[Setting], BoundRow | list[BoundRow]]], ...] = (
     ("row norms (weight normalization)", row_norms),
     ("path norm", path_norm),
     ("PAC-Bayes", pac_bayes),
+    ("PAC-Bayes, trained", pac_bayes_trained),
     ("compression", compression),
 )

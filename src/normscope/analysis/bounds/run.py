@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,8 @@ from torch import Tensor, nn
 from normscope.analysis.bounds.cells import LocalConstants, cells_in, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
-from normscope.analysis.bounds.noise import posterior
+from normscope.analysis.bounds.noise import posterior as fitted
+from normscope.analysis.bounds.posterior import TrainedPosterior, trained_posterior
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, row_from
 from normscope.analysis.bounds.rows import ROWS
 from normscope.analysis.bounds.scores import (
@@ -58,6 +60,7 @@ def bounds(
     partition: Partition | None = None,
     tuned_on_test: bool = False,
     mode: str = "running",
+    posterior: float = 0.0,
     only: Sequence[str] | None = None,
     folder: str | Path | None = None,
     name: str = "",
@@ -78,6 +81,8 @@ def bounds(
         partition: for Theorem 20, chosen before the data; by default cells of random centres in the box.
         tuned_on_test: say so if the test data was used to choose anything: what needs fresh data is then refused.
         mode: of BatchNorm; only ``running`` makes the network a function of one input.
+        posterior: seconds of one core to train a randomized network of the same architecture for its PAC-Bayes bound, a
+            prior from half of the data; none by default.
         only: names of rows, if not all are wanted.
         folder: keeps what is finished there, so that the same call goes on where it stopped.
         name: of the model.
@@ -100,6 +105,8 @@ def bounds(
     """
     say = progress or (lambda text: None)
     check_fraction(delta, "delta, a probability,")
+    if not (math.isfinite(posterior) and posterior >= 0):
+        raise InputError(f"Expected seconds to train a posterior, zero or more, got {posterior}.")
     say("capturing the graph")
     captured = captured_on(model, train, mode)
     place = None if folder is None else Path(folder)
@@ -119,8 +126,11 @@ def bounds(
             )
             for what, data in (("train", train), ("test", test))
         }
-        setting = _setting(captured, made, say, delta, loss, clip, region, cells, (train, test), tuned_on_test, seed)
-        settings = (key, *names.values(), delta, loss, clip, tuned_on_test)
+        anew = functools.partial(_trained, model, captured, (train, test), posterior, seed, say)
+        setting = _setting(
+            captured, made, say, delta, loss, clip, region, cells, anew, (train, test), tuned_on_test, seed
+        )
+        settings = (key, *names.values(), delta, loss, clip, tuned_on_test, posterior)
         rows, messages = _table(setting, only, place, settings, say)
         margins = _margins(setting) if only is None else {}
     return BoundsResult(name or type(model).__name__, _truth(setting), Rows(rows), margins, tuple(messages))
@@ -194,6 +204,7 @@ def _setting(
     clip: float | None,
     box: tuple[Tensor, Tensor] | None,
     cells: Partition | None,
+    anew: Callable[[Network], TrainedPosterior],
     data: tuple[Any, Any],
     tuned: bool,
     seed: int,
@@ -205,7 +216,7 @@ def _setting(
     def noisy() -> Any:
         say("noise in the weights")
         labels = train.labels[train.chosen]
-        return posterior(captured, train.some, labels, train.errors / train.samples, seed)
+        return fitted(captured, train.some, labels, train.errors / train.samples, seed)
 
     @functools.cache
     def local() -> LocalConstants:
@@ -215,7 +226,23 @@ def _setting(
 
     where = functools.cache(lambda: cells_of(cells, train, test))
     network = Network(captured, say)
-    return Setting(network, train, test, delta, loss, clip, box, where, local, noisy, data, tuned)
+    made_anew = functools.partial(anew, network)
+    return Setting(network, train, test, delta, loss, clip, box, where, local, noisy, made_anew, data, tuned)
+
+
+def _trained(
+    model: nn.Module,
+    captured: Captured,
+    data: tuple[Any, Any],
+    seconds: float,
+    seed: int,
+    say: Callable[[str], None],
+    network: Network,
+) -> TrainedPosterior:
+    """Train a posterior, if that was asked for."""
+    if not seconds:
+        raise RefusedError("not asked for: give seconds to train a randomized network, posterior= or --posterior")
+    return trained_posterior(model, captured, data, seconds, network.work.program, seed, say)
 
 
 def _table(

@@ -12,6 +12,7 @@ from torch import Tensor
 from normscope.analysis.bounds.cells import Cells, LocalConstants
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.noise import Posterior
+from normscope.analysis.bounds.posterior import TrainedPosterior
 from normscope.analysis.bounds.result import BoundRow
 from normscope.analysis.bounds.scores import Scores
 from normscope.core.value import Kind, Value, total
@@ -35,6 +36,7 @@ class Setting:
         cells: how the data lies in the cells of the partition; raises why it cannot be used.
         local: certified constants on these cells.
         posterior: the network with noise.
+        trained: a posterior that was trained for its bound; raises why there is none.
         data: training and test data themselves, for networks that are made from this one.
         tuned: whether the test data was used for tuning.
     """
@@ -49,6 +51,7 @@ class Setting:
     cells: Callable[[], Cells]
     local: Callable[[], LocalConstants]
     posterior: Callable[[], Posterior]
+    trained: Callable[[], TrainedPosterior]
     data: tuple[Any, Any]
     tuned: bool
 

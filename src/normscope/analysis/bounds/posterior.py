@@ -1,0 +1,277 @@
+"""A randomized network trained for its PAC-Bayes bound: the prior from half of the data, the bound from the other."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from normscope.analysis.around import RATE
+from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.paths import folded_tensors
+from normscope.analysis.bounds.scores import labelled
+from normscope.generalization.pac_bayes import relative_divergence
+from normscope.graph.capture import Captured, capture, uncompiled
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import run
+from normscope.lipschitz.cost import forward_cost, overhead
+from normscope.operators.program import Program
+
+#: Samples of a step, most passes over a half or steps where it is small, and step sizes of prior and posterior.
+BATCH, PASSES, FEW, PRIOR_RATE, RATE_OF_NOISE = 128, 20, 1000, 2e-3, 1e-2
+#: Noise of the prior relative to the root mean square of a tensor that is tried, and what it may cost in errors.
+LEVELS, COST = (0.3, 0.2, 0.1, 0.05, 0.02), 0.02
+#: Least probability in the cross-entropy that is trained with.
+CLIP = 1e-4
+#: Draws of the weights at the end, at least and at most, samples of each, and their share of the time.
+LEAST_DRAWS, MOST_DRAWS, EACH, SHARE = 100, 2000, 32, 0.2
+#: Samples of a half, at least.
+LEAST = 8
+#: Bytes of training data that are kept in memory.
+LARGEST = 2**31
+
+
+@dataclass(frozen=True)
+class TrainedPosterior:
+    """A Gaussian over the weights of a network of the same architecture.
+
+    Attributes:
+        divergence: from the prior.
+        samples: of the bound, which the prior has not seen.
+        loss: mean error over draws of the weights and of those samples.
+        apart: mean share of test inputs on which it decides unlike the network that was given.
+        draws: of the weights, for each of the two.
+        prior_error: of the prior's mean on its own samples.
+        level: noise of the prior, relative to each tensor.
+        steps: of training, of prior and posterior each.
+    """
+
+    divergence: float
+    samples: int
+    loss: float
+    apart: float
+    draws: int
+    prior_error: float
+    level: float
+    steps: int
+
+
+def trained_posterior(
+    model: nn.Module,
+    captured: Captured,
+    data: tuple[Any, Any],
+    seconds: float,
+    program: Program,
+    seed: int,
+    say: Callable[[str], None],
+) -> TrainedPosterior:
+    """Train a prior on a random half of the training data, and from there a posterior for the bound on the other half.
+
+    Every parameter is drawn anew before the prior is trained, so nothing of the network that was given enters.
+    How long it trains follows from the seconds and the size of the network, not from a clock.
+
+    Args:
+        model: of which a copy is trained; nothing of it is changed.
+        captured: the same, for decisions to compare with.
+        data: training data, and test data whose inputs are used alone.
+        seconds: to spend.
+        program: the walk of its graph, which tells how much work it is.
+        seed: of the halves, the start, the order and the noise.
+        say: progress.
+
+    Raises:
+        RefusedError: if a parameter cannot be drawn anew, or the data does not fit in memory.
+    """
+    x, y = _collected(data[0], "train")
+    u = _collected(data[1], "test")[0]
+    source = torch.Generator().manual_seed(seed)
+    order = torch.randperm(len(x), generator=source)
+    first, second = order[: len(x) // 2], order[len(x) // 2 :]
+    if len(first) < LEAST or not len(u):
+        raise RefusedError(f"it needs at least {2 * LEAST} training samples: half for the prior, half for the bound")
+    cost = forward_cost(program)
+    each = 3 * (cost * BATCH + overhead(program)) / RATE
+    steps = max(1, min(int((1 - SHARE) * seconds / (2 * each)), max(FEW, PASSES * len(first) // BATCH)))
+    say(f"training a prior: {steps} steps")
+    prior = _trained(fresh(model, seed), x[first], y[first], steps, source)
+    say(f"training a posterior: {steps} steps")
+    noisy = _Noisy(capture(prior.eval(), ModelInputs((x[:8],))), [n for n, _ in model.named_parameters()])
+    level = noisy.choose_level(x[first], y[first], source)
+    noisy.train(x[second], y[second], steps, source)
+    drawing = (cost * EACH + overhead(program) + 20 * noisy.entries) / RATE
+    draws = int(min(MOST_DRAWS, max(LEAST_DRAWS, SHARE * seconds / (2 * drawing))))
+    say(f"drawing the weights {draws} times")
+    loss = noisy.mean(x[second], lambda i: y[second][i], draws, source)
+    own = captured.tensors
+
+    def ours(i: Tensor) -> Tensor:
+        with torch.no_grad():
+            return run(captured.graph, own, [u[i].to(captured.example[0].dtype)])[0].argmax(1)
+
+    apart = noisy.mean(u, ours, draws, source)
+    with torch.no_grad():
+        base = torch.cat([prior(b).argmax(1) != c for b, c in _batches(x[first], y[first])]).double().mean()
+    return TrainedPosterior(noisy.divergence, len(second), loss, apart, draws, float(base), level, steps)
+
+
+def fresh(model: nn.Module, seed: int) -> nn.Module:
+    """Return a copy of a network with every parameter and running statistic drawn anew.
+
+    Parameters are made NaN first: one that its module does not draw again shows, and is refused.
+
+    Raises:
+        RefusedError: if a parameter is not drawn anew by ``reset_parameters``.
+    """
+    try:
+        net = copy.deepcopy(uncompiled(model)).requires_grad_(True)
+    except RuntimeError as error:
+        raise RefusedError(f"the network cannot be copied: {str(error).splitlines()[0]}") from None
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for p in net.parameters():
+            p.fill_(math.nan)
+        for module in net.modules():
+            reset = getattr(module, "reset_parameters", None) or getattr(module, "_reset_parameters", None)
+            if reset is not None:
+                reset()
+    for name, p in net.named_parameters():
+        if not bool(p.isfinite().all()):
+            raise RefusedError(
+                f"parameter {name} is not drawn anew by reset_parameters, so a prior would have seen the data"
+            )
+    return net
+
+
+def _collected(data: Any, what: str) -> tuple[Tensor, Tensor]:
+    """Return all inputs and labels, in one pass: a loader may shuffle.
+
+    Raises:
+        RefusedError: if they do not fit in memory.
+    """
+    inputs, labels, size = [], [], 0
+    for x, y in labelled(data, what):
+        size += x.numel() * x.element_size()
+        if size > LARGEST:
+            raise RefusedError(f"the {what} data takes more than {LARGEST / 2**30:.0f} GiB; give fewer samples")
+        inputs.append(x)
+        labels.append(y)
+    return torch.cat(inputs), torch.cat(labels)
+
+
+def _batches(x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    yield from zip(x.split(512), y.split(512), strict=True)
+
+
+def _trained(net: nn.Module, x: Tensor, y: Tensor, steps: int, source: torch.Generator) -> nn.Module:
+    """Train a network with cross-entropy, the step size falling to zero."""
+    net.train()
+    optimizer = torch.optim.Adam(net.parameters(), PRIOR_RATE)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / steps)
+    with torch.enable_grad(), torch.random.fork_rng(devices=[]):  # dropout draws from the global generator
+        torch.manual_seed(source.initial_seed())
+        for _ in range(steps):
+            chosen = torch.randint(len(x), (BATCH,), generator=source)
+            optimizer.zero_grad()
+            scores = net(x[chosen])
+            if not (isinstance(scores, Tensor) and scores.ndim == 2):
+                raise RefusedError("in training mode the network returns no row of class scores per sample")
+            F.cross_entropy(scores, y[chosen]).backward()
+            optimizer.step()
+            schedule.step()
+    if not all(bool(p.isfinite().all()) for p in net.parameters()):
+        raise RefusedError("the prior diverged in training")
+    return net
+
+
+class _Noisy:
+    """Weights ``w_0 + t (a + e^b z)`` of a captured network, BatchNorm folded.
+
+    Args:
+        captured: the prior's mean.
+        names: of parameters; what else there is stays as it is.
+    """
+
+    def __init__(self, captured: Captured, names: list[str]) -> None:
+        self.captured, self.dtype = captured, captured.example[0].dtype
+        folded, statistics = folded_tensors(captured)
+        self.fixed = {n: t.to(self.dtype) if t.is_floating_point() else t for n, t in folded.items()}
+        self.names = [n for n in names if n in self.fixed and n not in statistics]
+        self.spread = {n: max(float(folded[n].square().mean()) ** 0.5, 1e-3) for n in self.names}
+        self.moved = {n: torch.zeros_like(self.fixed[n]) for n in self.names}
+        self.log_noise = {n: torch.zeros_like(self.fixed[n]) for n in self.names}
+
+    @property
+    def entries(self) -> int:
+        """Return how many weights have noise."""
+        return sum(t.numel() for t in self.moved.values())
+
+    @property
+    def divergence(self) -> float:
+        """Return the divergence from the prior, in float64."""
+        return math.fsum(
+            float(relative_divergence(self.moved[n].double(), self.log_noise[n].double())) for n in self.names
+        )
+
+    def _weights(self, source: torch.Generator) -> dict[str, Tensor]:
+        """Draw the weights."""
+        drawn = dict(self.fixed)
+        for n in self.names:
+            z = torch.randn(self.fixed[n].shape, generator=source, dtype=self.dtype)
+            drawn[n] = self.fixed[n] + self.spread[n] * (self.moved[n] + self.log_noise[n].exp() * z)
+        return drawn
+
+    def _scores(self, x: Tensor, source: torch.Generator) -> Tensor:
+        return run(self.captured.graph, self._weights(source), [x.to(self.dtype)])[0]
+
+    def choose_level(self, x: Tensor, y: Tensor, source: torch.Generator) -> float:
+        """Take the largest noise of the prior that costs few errors on its own samples."""
+        size = self.spread
+        few = torch.randint(len(x), (1024,), generator=source)
+        least, level = 0.0, LEVELS[-1]
+        for tried in (0.0, *LEVELS):
+            self.spread = {n: tried * s for n, s in size.items()}
+            with torch.no_grad():
+                wrong = [(self._scores(x[i], source).argmax(1) != y[i]).double().mean() for i in few.split(128)]
+            error = float(torch.stack(wrong).mean())
+            if tried == 0:
+                least = error
+            elif error <= least + COST or tried == LEVELS[-1]:
+                level = tried
+                break
+        self.spread = {n: level * s for n, s in size.items()}
+        return level
+
+    def train(self, x: Tensor, y: Tensor, steps: int, source: torch.Generator) -> None:
+        """Make the quadratic bound with a clipped cross-entropy small."""
+        m, scale = len(x), math.log(1 / CLIP)
+        numbers = [*self.moved.values(), *self.log_noise.values()]
+        for t in numbers:
+            t.requires_grad_(True)
+        optimizer = torch.optim.Adam(numbers, RATE_OF_NOISE)
+        with torch.enable_grad():
+            for _ in range(steps):
+                chosen = torch.randint(m, (BATCH,), generator=source)
+                logs = torch.log_softmax(self._scores(x[chosen], source), 1).gather(1, y[chosen][:, None])
+                loss = -logs.clamp_min(-scale).mean() / scale
+                kl = torch.stack([relative_divergence(self.moved[n], self.log_noise[n]) for n in self.names]).sum()
+                q = (kl + math.log(2 * math.sqrt(m) / 0.025)) / (2 * m)
+                optimizer.zero_grad()
+                ((loss + q).sqrt() + q.sqrt()).square().backward()
+                optimizer.step()
+        for t in numbers:
+            t.requires_grad_(False)
+
+    def mean(self, x: Tensor, right: Callable[[Tensor], Tensor], draws: int, source: torch.Generator) -> float:
+        """Return the mean over draws of weights of the share of some random samples that are decided otherwise."""
+        shares = []
+        with torch.no_grad():
+            for _ in range(draws):
+                i = torch.randint(len(x), (EACH,), generator=source)
+                shares.append(float((self._scores(x[i], source).argmax(1) != right(i)).double().mean()))
+        return math.fsum(shares) / draws
