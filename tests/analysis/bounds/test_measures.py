@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.analysis.bounds.measures import measures
+from normscope.analysis.bounds.measures import EARLY, LATE, MORE_STEPS, STEPS, measures
 
 
 def test_by_hand() -> None:
@@ -42,8 +42,10 @@ def test_rescaling_before_batch_norm_changes_nothing(trained: Any) -> None:
         twin[1].running_mean *= 32
         twin[1].running_var.copy_((twin[1].running_var + twin[1].eps) * 1024 - twin[1].eps)
     first, second = measures(model, train), measures(twin, train)
-    for name in ("log path norm", "log product of spectral norms", "log spectral complexity"):
-        assert second[name] == pytest.approx(first[name], abs=0.02)
+    assert list(first) == list(second)
+    assert len(first) > 20
+    for name, value in first.items():
+        assert second[name] == pytest.approx(value, rel=0.01, abs=0.02), name
     assert not torch.equal(model[0].weight, twin[0].weight)
 
 
@@ -54,6 +56,30 @@ def test_what_does_not_apply_is_left_out(trained: Any) -> None:
     assert "log path norm" not in found
     assert "log product of spectral norms" not in found
     assert {"parameters", "log flatness (1/sigma^2)", "log flatness, relative (1/sigma^2)"} <= set(found)
+    assert "tanh" in found.refused["norms of layers"]
+    assert "tanh" in found.refused["path norm"]
+    for name, argument in (
+        (STEPS, "history="),
+        (MORE_STEPS, "history="),
+        (EARLY, "early="),
+        ("from the start", "start="),
+    ):
+        assert argument in found.refused[name]
+
+
+def test_path_of_training(trained: Any) -> None:
+    """Steps from a record, gradient noise of the model after the first pass and at the end."""
+    model, train, _ = trained
+    early = copy.deepcopy(model)
+    with torch.no_grad():
+        early[5].weight *= 0.2
+    record = ([1, 2, 3, 4], [1.0, 0.09, 0.05, 0.01])
+    found = measures(model, train, early=early, history=record)
+    assert (found[STEPS], found[MORE_STEPS]) == (2.0, 2.0)
+    assert found[EARLY] != found[LATE]
+    never = measures(model, train, history=(record[0][:3], record[1][:3]))
+    assert "never at most 0.01" in never.refused[MORE_STEPS]
+    assert never[STEPS] == 2.0
 
 
 def test_distances_and_priors_by_hand() -> None:

@@ -33,7 +33,8 @@ def test_folding_is_the_same_network(residual: Any) -> None:
     with torch.no_grad():
         found = run(captured.graph, tensors, [x], dtype=torch.float64)[0]
         assert torch.allclose(found, residual.double()(x), atol=1e-9)
-    assert len(statistics) == 2
+    assert {n.split(".")[-1] for n in statistics} == {"weight", "running_mean", "running_var"}
+    assert all(float((tensors[n] - 1).abs().max()) == 0 for n in statistics if n.endswith("weight"))
     before = log_path_norm(captured_of(residual.float(), 2, 1, 8, 8))
     with torch.no_grad():
         residual.first.weight *= 1000
@@ -49,8 +50,46 @@ def test_refused(layer: nn.Module) -> None:
         log_path_norm(captured_of(nn.Sequential(nn.Linear(3, 4), layer, nn.Linear(4, 2)), 2, 3))
 
 
-def test_batch_norm_without_scale_is_refused() -> None:
-    """There is nothing to fold into."""
-    net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.ReLU(), nn.Linear(4, 2))
-    with pytest.raises(RefusedError, match="BatchNorm"):
-        folded_tensors(captured_of(net, 2, 3))
+def test_batch_norm_without_scale() -> None:
+    """It folds into the bias before it; without one there is nothing to fold into."""
+    for bias in (True, False):
+        net = nn.Sequential(nn.Linear(3, 4, bias=bias), nn.BatchNorm1d(4, affine=False), nn.ReLU(), nn.Linear(4, 2))
+        net[1].running_mean.uniform_()  # type: ignore[union-attr, operator]
+        captured = captured_of(net, 2, 3)
+        if not bias:
+            with pytest.raises(RefusedError, match="BatchNorm"):
+                folded_tensors(captured)
+            continue
+        x = torch.randn(2, 3, dtype=torch.float64)
+        found = run(captured.graph, folded_tensors(captured)[0], [x], dtype=torch.float64)[0]
+        assert torch.allclose(found, net.double()(x), atol=1e-12)
+
+
+class _Twice(nn.Module):
+    """One layer and one BatchNorm, used twice; and a BatchNorm that follows no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.norm, self.last = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.BatchNorm1d(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return three numbers."""
+        for _ in range(2):
+            x = self.norm(self.layer(x)).relu()
+        return self.last(x)
+
+
+def test_what_is_shared_is_not_folded_twice() -> None:
+    """Scale and shift stay with BatchNorm then, and the function is the same."""
+    torch.manual_seed(0)
+    net = _Twice().eval()
+    for norm in (net.norm, net.last):
+        nn.init.uniform_(norm.weight, 0.5, 2.0)
+        norm.running_mean.uniform_()  # type: ignore[union-attr]
+        norm.running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr]
+    captured = captured_of(net, 4, 3)
+    tensors, constants = folded_tensors(captured)
+    assert not any(n.endswith("weight") for n in constants)
+    x = torch.randn(4, 3, dtype=torch.float64)
+    found = run(captured.graph, tensors, [x], dtype=torch.float64)[0]
+    assert torch.allclose(found, net.double()(x), atol=1e-12)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from normscope.analysis.bounds.chain import RefusedError
 from normscope.analysis.bounds.measured import Network
 from normscope.analysis.bounds.noise import error_at_worst, error_with_noise
+from normscope.analysis.bounds.path_measures import FIRST, SECOND, log_gradient_noise, steps_to
 from normscope.analysis.bounds.paths import folded_tensors, log_path_norm
 from normscope.analysis.bounds.run import captured_on
 from normscope.analysis.bounds.scores import Scores, scored
@@ -23,6 +24,14 @@ from normscope.graph.guard import untouched
 QUANTILE, DROP, BISECTIONS = 0.1, 0.1, 8
 #: Least size of a weight in measures by magnitude.
 EPSILON = 1e-3
+#: Measures of the path that training took.
+STEPS, MORE_STEPS = f"steps to cross-entropy {FIRST:g}", f"steps from cross-entropy {FIRST:g} to {SECOND:g}"
+LATE, EARLY = "log gradient noise at the end", "log gradient noise after the first pass"
+_NEEDED = {
+    "history": "(steps, losses) of the run, or run.series('train/loss')",
+    "early": "the model after the first pass over the data",
+    "start": "the model before training",
+}
 #: Names of the tolerated noise and of the tolerated worst change, plain and relative to each tensor.
 _NOISES = (("flatness", "sigma"), ("flatness, relative", "sigma"))
 _WORST = (("sharpness", "alpha"), ("sharpness, relative", "alpha"))
@@ -31,8 +40,16 @@ _WORST = (("sharpness", "alpha"), ("sharpness, relative", "alpha"))
 @statement(
     "jiang2020", "generalization measures", holds="estimates; BatchNorm folded, noise of standard deviation sigma"
 )
-def measures(model: nn.Module, train: Any, *, start: nn.Module | None = None, seed: int = 0) -> dict[str, float]:
-    """Return measures of Jiang et al. for a trained classifier, by name; what does not apply to it is left out.
+def measures(
+    model: nn.Module,
+    train: Any,
+    *,
+    start: nn.Module | None = None,
+    early: nn.Module | None = None,
+    history: Any = None,
+    seed: int = 0,
+) -> Measures:
+    """Return measures of Jiang et al. for a trained classifier, by name; ``refused`` says what does not apply, and why.
 
     BatchNorm is folded into the weights first, so that none of them moves when a weight before it is rescaled. Noise is
     drawn with standard deviation ``sigma``, in proportion to each tensor where a measure says so.
@@ -40,7 +57,9 @@ def measures(model: nn.Module, train: Any, *, start: nn.Module | None = None, se
     Args:
         model: the classifier; nothing of it is changed.
         train: its training data, as for :func:`normscope.bounds`.
-        start: the model before training, for distances from it; without it they are left out.
+        start: the model before training, for distances from it.
+        early: the model after the first pass over the data, for the noise of its gradients.
+        history: steps and cross-entropies of the run, a pair of sequences or ``run.series("train/loss")``.
         seed: of the noise.
 
     Returns:
@@ -59,22 +78,63 @@ def measures(model: nn.Module, train: Any, *, start: nn.Module | None = None, se
         named = {n: t for n, t in folded.items() if t.is_floating_point() and n not in statistics}
         weights = list(named.values())
         margin = float(torch.quantile(scores.margins, QUANTILE))
-        found = {
+        found = Measures()
+        found |= {
             "parameters": float(sum(t.numel() for t in weights)),
             "log sum of squared weights": math.log(math.fsum(float(t.square().sum()) for t in weights)),
             "log inverse squared margin": -2 * math.log(margin) if margin > 0 else math.inf,
             **_of_outputs(scores),
         }
-        found |= _of_chain(network, scores, margin)
-        found |= _of_paths(network, margin)
+        found.add("norms of layers", lambda: _of_chain(network, margin))
+        found.add("path norm", lambda: _of_paths(network, margin))
         flat = _of_noise(network, scores, seed)
         found |= {name: -2 * math.log(level) for name, level in flat.items()}
         zero = {name: torch.zeros_like(t) for name, t in named.items()}
         found |= _of_priors(named, zero, "zero", scores.samples, flat)
-        if start is not None:
-            first = folded_tensors(captured_on(start, train))[0]
-            found |= _of_distance(named, first) | _of_priors(named, first, "the start", scores.samples, flat)
+        found.add("from the start", lambda: _of_start(named, start, train, scores.samples, flat))
+        found.add(STEPS, lambda: {STEPS: steps_to(_given(history, "history"), FIRST)})
+        found.add(MORE_STEPS, lambda: {MORE_STEPS: steps_to(_given(history, "history"), SECOND, FIRST)})
+        found.add(LATE, lambda: {LATE: log_gradient_noise(captured, scores, seed)})
+        found.add(EARLY, lambda: {EARLY: log_gradient_noise(captured_on(_given(early, "early"), train), scores, seed)})
     return found
+
+
+class Measures(dict[str, float]):
+    """Measures by name.
+
+    Attributes:
+        refused: what does not apply, by name, and why.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: dict[str, str] = {}
+
+    def add(self, name: str, make: Callable[[], dict[str, float]]) -> None:
+        """Add what a function returns, or say why it is refused."""
+        try:
+            self |= make()
+        except RefusedError as error:
+            self.refused[name] = str(error)
+
+
+def _given(argument: Any, name: str) -> Any:
+    """Return what was given.
+
+    Raises:
+        RefusedError: if nothing was.
+    """
+    if argument is None:
+        raise RefusedError(f"not given: {name}={_NEEDED[name]}")
+    return argument
+
+
+def _of_start(
+    named: Mapping[str, Tensor], start: nn.Module | None, train: Any, samples: int, flat: Mapping[str, float]
+) -> dict[str, float]:
+    """Return distances and PAC-Bayes measures from the start."""
+    first = folded_tensors(captured_on(_given(start, "start"), train))[0]
+    return _of_distance(named, first) | _of_priors(named, first, "the start", samples, flat)
 
 
 def _of_outputs(scores: Scores) -> dict[str, float]:
@@ -120,12 +180,9 @@ def _log(x: float) -> float:
     return math.log(x) if x > 0 else -math.inf
 
 
-def _of_chain(network: Network, scores: Scores, margin: float) -> dict[str, float]:
+def _of_chain(network: Network, margin: float) -> dict[str, float]:
     """Return products and sums of layer norms, alone and over the margin."""
-    try:
-        layers = network.chain
-    except RefusedError:
-        return {}
+    layers = network.chain
     spectral, frobenius = (math.fsum(getattr(x, kind) for x in layers) for kind in ("spectral", "frobenius"))
     depth = len(layers)
     found = {
@@ -144,10 +201,7 @@ def _of_chain(network: Network, scores: Scores, margin: float) -> dict[str, floa
 
 def _of_paths(network: Network, margin: float) -> dict[str, float]:
     """Return the path norm, alone and over the margin."""
-    try:
-        log = log_path_norm(network.captured)
-    except RefusedError:
-        return {}
+    log = log_path_norm(network.captured)
     return {"log path norm": log} | ({"log path norm over margin": log - math.log(margin)} if margin > 0 else {})
 
 

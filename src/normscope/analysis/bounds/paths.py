@@ -65,31 +65,62 @@ _ADDITIVE = frozenset(
 
 
 def folded_tensors(captured: Captured) -> tuple[dict[str, Tensor], list[str]]:
-    """Return the tensors of a graph with every BatchNorm as one scale and one shift, and the names of its statistics.
+    """Return the tensors of a graph with every BatchNorm folded, and the names of those that are mere constants then.
 
-    ``gamma (x - mu)/sigma + beta`` becomes ``(gamma/sigma) x + (beta - gamma mu/sigma)``: the mean zero, the variance
-    ``1 - eps``. Two parametrizations of one normalized layer give the same tensors.
+    ``gamma (W x + b - mu)/sigma + beta`` becomes ``(gamma/sigma) W x + (gamma (b - mu)/sigma + beta)``: a scale of one,
+    the mean zero, the variance ``1 - eps``. Where no layer of its own comes before, scale and shift stay where they
+    are. Two parametrizations of one normalized layer give the same tensors.
 
     Raises:
-        RefusedError: if a normalizer uses the statistics of the batch, or has no scale to fold into.
+        RefusedError: if a normalizer uses the statistics of the batch, or has nothing to fold into.
     """
-    tensors = dict(captured.tensors_as(torch.float64))
-    statistics: list[str] = []
+    tensors = {name: t.detach().double() if t.is_floating_point() else t for name, t in captured.tensors.items()}
+    constants: list[str] = []
+    users = captured.graph.users()
     for node in captured.graph:
         if "batch_norm" not in node.op or "aten." not in node.op:
             continue
-        names = [captured.graph[a.name].target if isinstance(a, Ref) else "" for a in node.args[1:5]]
-        if not all(names):
+        weight, bias, mean, var = (_target(captured, a) for a in node.args[1:5])
+        layer = _layer_before(captured, users, node)
+        if not (mean and var) or not (bias or (layer and layer[1])) or not (weight or layer):
             raise RefusedError(f"BatchNorm {node.owner} has no scale, shift or running statistics of its own")
-        weight, bias, mean, var = names
         eps = next(float(a) for a in reversed(node.args) if isinstance(a, float))
         sigma = (tensors[var] + eps).sqrt()
-        scale = tensors[weight] / sigma
-        tensors[bias] = tensors[bias] - scale * tensors[mean]
-        tensors[weight] = scale
+        scale = (tensors[weight] if weight else torch.ones_like(sigma)) / sigma
+        shift = (tensors[bias] if bias else torch.zeros_like(sigma)) - scale * tensors[mean]
+        if layer is not None:
+            matrix, offset = layer
+            tensors[matrix] = tensors[matrix] * scale.reshape(-1, *[1] * (tensors[matrix].ndim - 1))
+            shift = shift + scale * tensors[offset] if offset else shift
+            scale = torch.ones_like(sigma)
+            constants += [weight] if weight else []
+            if offset:
+                tensors[offset] = torch.zeros_like(sigma) if bias else shift
+                constants += [offset] if bias else []
+        tensors |= ({weight: scale} if weight else {}) | ({bias: shift} if bias else {})
         tensors[mean], tensors[var] = torch.zeros_like(sigma), torch.full_like(sigma, 1.0 - eps)
-        statistics += [mean, var]
-    return tensors, statistics
+        constants += [mean, var]
+    return tensors, constants
+
+
+def _target(captured: Captured, argument: object) -> str:
+    """Return the name of the tensor that an argument stands for, if it stands for one."""
+    return captured.graph[argument.name].target if isinstance(argument, Ref) else ""
+
+
+def _layer_before(captured: Captured, users: Mapping[str, list[str]], norm: Node) -> tuple[str, str] | None:
+    """Return weight and bias of the layer that a BatchNorm follows, if both are used there alone."""
+    before = captured.graph[norm.args[0].name] if isinstance(norm.args[0], Ref) else norm
+    name = before.op.split(".")[1] if "." in before.op else ""
+    plain = name in ("conv1d", "conv2d", "conv3d") or (name == "linear" and len(before.shape or ()) == 2)
+    if not plain or users[before.name] != [norm.name]:
+        return None
+    sources = [a for a in before.args[1:3] if isinstance(a, Ref)]
+    names = [_target(captured, a) for a in sources]
+    shared = [n.target for n in captured.graph if n.target in names]
+    if not names or not all(names) or len(shared) != len(names) or any(len(users[a.name]) != 1 for a in sources):
+        return None
+    return names[0], names[1] if len(names) > 1 else ""
 
 
 def log_path_norm(captured: Captured) -> float:

@@ -63,9 +63,9 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
         torch.manual_seed(seed + repeat)
         net = _network(int(chosen["width"]), int(chosen["depth"]), str(chosen["norm"]), train[0].shape[1])
         start = copy.deepcopy(net).eval()
-        _train(net, *train, float(chosen["rate"]), int(chosen["batch"]), setting.epochs, seed + repeat)
+        early, history = _train(net, *train, float(chosen["rate"]), int(chosen["batch"]), setting.epochs, seed + repeat)
         gaps.append(_error(net, *test) - _error(net, *train))
-        found.append(measures(net, train, start=start, seed=seed))
+        found.append(measures(net, train, start=start, early=early, history=history, seed=seed))
         settings.append({**chosen, "seed": repeat})
     table = _table(found, gaps, settings)
     facts = {**asdict(setting), "seed": seed, "gaps": gaps, "measures": table}
@@ -96,21 +96,36 @@ def _network(width: int, depth: int, norm: str, features: int) -> nn.Sequential:
     return nn.Sequential(*layers, nn.Linear(width, 10))
 
 
-def _train(net: nn.Module, x: Tensor, y: Tensor, rate: float, batch: int, epochs: int, seed: int) -> None:
-    """Train in place by SGD with momentum until the training loss is small; leave it in evaluation."""
+def _train(
+    net: nn.Module, x: Tensor, y: Tensor, rate: float, batch: int, epochs: int, seed: int
+) -> tuple[nn.Module, tuple[list[int], list[float]]]:
+    """Train in place by SGD with momentum until the training loss is small; leave it in evaluation.
+
+    Returns:
+        The network after the first pass over the data, and steps and losses after each.
+    """
     source = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.SGD(net.parameters(), lr=rate, momentum=0.9)
-    for _ in range(epochs):
+    early, step = copy.deepcopy(net), 0
+    steps: list[int] = []
+    losses: list[float] = []
+    for epoch in range(epochs):
         net.train()
         for picked in torch.randperm(len(x), generator=source).split(batch):
             if len(picked) > 1:
                 optimizer.zero_grad()
                 nn.functional.cross_entropy(net(x[picked]), y[picked]).backward()
                 optimizer.step()
+                step += 1
         net.eval()
+        early = copy.deepcopy(net) if epoch == 0 else early
         with torch.no_grad():
-            if nn.functional.cross_entropy(net(x), y) < ENOUGH:
-                break
+            loss = float(nn.functional.cross_entropy(net(x), y))
+        steps.append(step)
+        losses.append(loss)
+        if loss < ENOUGH:
+            break
+    return early, (steps, losses)
 
 
 def _error(net: nn.Module, x: Tensor, y: Tensor) -> float:
