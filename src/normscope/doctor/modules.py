@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torch import nn
+from torch import Tensor, nn
 
 from normscope.core.errors import listed
 
@@ -50,6 +50,18 @@ def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> Iterator[tuple[str,
 def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Yield every BatchNorm with its path."""
     yield from modules_of(model, BATCH_NORM)
+
+
+def tracked(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]:
+    """Yield every module with a running mean and variance, whatever its class, with its path and both.
+
+    >>> [path for path, *_ in tracked(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)))]
+    ['1']
+    """
+    for path, module in model.named_modules():
+        mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
+        if isinstance(mean, Tensor) and isinstance(variance, Tensor) and mean.numel() == variance.numel():
+            yield path, module, mean, variance
 
 
 def is_normalizer(module: nn.Module) -> bool:

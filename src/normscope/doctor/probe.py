@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
 from normscope.graph.weights_validation import all_finite
+from normscope.operators.site import Site
 
 #: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
 MASKED = -9999.0
@@ -83,21 +84,74 @@ def logit_spread(node: Node, values: Mapping[str, Any]) -> float | None:
     return float(distance.max()) if distance.numel() else None
 
 
-def batch_statistics(captured: Captured, batch: list[Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return mean and variance of each channel before each BatchNorm, by graph node.
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Statistics of each channel on some samples, and how well they are known.
 
-    The BatchNorms before it normalize by the batch, so that what is wrong with one of them is not seen at the next.
+    Attributes:
+        mean: the means.
+        variance: the biased variances.
+        mean_error: standard errors of the means, from sample to sample.
+        variance_error: those of the variances.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    mean_error: Tensor
+    variance_error: Tensor
+
+
+def channel_statistics(x: Tensor, axis: int, *, centred: bool = True) -> Statistics:
+    """Return the statistics of the channels along an axis, samples along the first one.
+
+    The errors are those of means over samples of each sample's own mean and mean square: places of one sample are not
+    taken for independent, nor for equal.
+
+    >>> channel_statistics(torch.tensor([[1.0], [3.0]]), 1).variance.tolist()
+    [1.0]
+    """
+    rows = x.detach().double().movedim(axis, 1).flatten(2) if x.ndim > 2 else x.detach().double().unsqueeze(2)
+    mean = rows.mean((0, 2)) if centred else torch.zeros(rows.shape[1], dtype=rows.dtype, device=rows.device)
+    squares = (rows - mean[:, None]).square().mean(2)
+    root = max(1, rows.shape[0]) ** 0.5
+    return Statistics(
+        mean.cpu(),
+        squares.mean(0).cpu(),
+        (rows.mean(2).std(0, correction=0) / root).cpu(),
+        (squares.std(0, correction=0) / root).cpu(),
+    )
+
+
+def batch_statistics(captured: Captured, batch: list[Tensor], sites: Iterable[Site] = ()) -> dict[str, Statistics]:
+    """Return the statistics before each BatchNorm, by graph node, also of those that are written out.
+
+    The BatchNorms before it normalize by the batch, so that what is wrong with one of them is not seen at the next. One
+    that is written out is an affine map ``a x + b``: it is given ``mu + (x - m) sqrt((v + eps)/(s^2 + eps))``.
+
+    Args:
+        captured: the model.
+        batch: samples.
+        sites: normalizers with fixed statistics that are written out.
     """
     sources = {n.name: _source(captured.graph, n) for n in captured.graph if running_statistics(n) is not None}
-    found: dict[str, tuple[Tensor, Tensor]] = {}
-    if not sources or (batch and batch[0].ndim and batch[0].shape[0] < 2):
+    written = [(s, s.running) for s in sites if s.written_out and s.running is not None and "axis" in s.details]
+    found: dict[str, Statistics] = {}
+    if not (sources or written) or (batch and batch[0].ndim and batch[0].shape[0] < 2):
         return found
+    moved: dict[str, Tensor] = {}
 
-    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
         x = values.get(sources.get(node.name, ""))
         if isinstance(x, Tensor) and x.ndim > 1:
-            rows = x.detach().double().transpose(0, 1).flatten(1)
-            found[node.name] = rows.mean(1), rows.var(1, correction=0)
+            found[node.name] = channel_statistics(x, 1)
+        for site, running in written:
+            if site.source == node.name and isinstance(value, Tensor) and value.ndim == len(site.shape):
+                axis = int(site.details["axis"])
+                if axis > 0 and value.shape[axis] == running[1].numel():
+                    found[site.node] = channel_statistics(value, axis, centred=site.kind != "power_norm")
+                    if site.kind != "standardization":  # its constants are not gathered in training
+                        moved[site.end or site.node] = _by_the_batch(value, site, running, found[site.node])
+        return value + moved.pop(node.name) if node.name in moved else None
 
     try:
         with torch.no_grad():
@@ -105,6 +159,19 @@ def batch_statistics(captured: Captured, batch: list[Tensor]) -> dict[str, tuple
     except (RuntimeError, ValueError):  # one value per channel has no variance
         return {}
     return found
+
+
+def _by_the_batch(x: Tensor, site: Site, running: tuple[Tensor, Tensor], seen: Statistics) -> Tensor:
+    """Return by how much the result of a written-out normalizer changes if it takes the batch's statistics."""
+    mu, v = (t.detach().double().flatten().cpu() for t in running)
+    gamma = torch.ones_like(v) if site.gamma is None else site.gamma.detach().double().flatten().cpu()
+    shape = [-1 if i == site.details["axis"] else 1 for i in range(x.ndim)]
+    root, mu, mean, slope = (
+        t.to(x).reshape(shape)
+        for t in (((v + site.eps) / (seen.variance + site.eps).clamp_min(1e-300)).sqrt(), mu, seen.mean,
+                  (gamma / (v + site.eps).sqrt()).expand_as(v))
+    )  # fmt: skip
+    return slope * (mu + (x - mean) * root - x)
 
 
 def _source(graph: Graph, node: Node) -> str:

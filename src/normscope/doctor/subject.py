@@ -17,7 +17,7 @@ from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonF
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
-from normscope.doctor.probe import Probe, batch_statistics
+from normscope.doctor.probe import Probe, Statistics, batch_statistics
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
@@ -42,8 +42,9 @@ Progress = Callable[[str], None]
 PURPOSES = ("train", "inference", "finetune", "private", "contrastive", "gan")
 #: Samples of the example a model is captured on, those looked at by default, and the fewest of them.
 EXAMPLE, SAMPLES, FEWEST = 4, 512, 2
-#: Multiplications of all forward passes over the data, about; and samples that batch statistics are of.
-WORK, PROBED = 2e10, 128
+#: Multiplications of all forward passes over the data, about; samples that batch statistics are of, and the
+#: multiplications that more of them may take.
+WORK, PROBED, MORE = 2e10, 128, 1e9
 #: Samples that say something about running statistics.
 ENOUGH = 4
 #: Parameters from which on a model is captured on two samples.
@@ -179,9 +180,11 @@ class Subject:
         return self.batch[0].shape[0] if self.batch and self.batch[0].ndim else 1
 
     @functools.cached_property
-    def batch_statistics(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return mean and variance of each channel before each BatchNorm on a few samples, by graph node."""
-        return {} if self.captured is None or self.batch is None else batch_statistics(self.captured, self.batch)
+    def batch_statistics(self) -> dict[str, Statistics]:
+        """Return the statistics of each channel before each BatchNorm on a few samples, by graph node."""
+        if self.captured is None or self.batch is None:
+            return {}
+        return batch_statistics(self.captured, self.batch, self.sites())
 
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -382,7 +385,8 @@ def _fill(
     work = Work(captured, program, options, subject.norms, say)
     most = samples_of(program) if limit is None else limit
     seen = list(batches(work, subject.model, data, most))
-    subject.batch = _joined(seen[: max(1, PROBED // max(1, len(seen[0][0])))]) if seen else None
+    probed = max(PROBED, int(MORE / max(1.0, forward_cost(program))))
+    subject.batch = _joined(seen[: max(1, probed // max(1, len(seen[0][0])))]) if seen else None
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
     try:

@@ -8,6 +8,7 @@ from torch import nn
 from checking import found, initialized, noise
 from normscope import check
 from normscope.core.finding import Severity
+from normscope.doctor.probe import channel_statistics
 from normscope.doctor.rules.drifted_statistics import drift
 
 
@@ -56,7 +57,10 @@ def test_the_numbers_are_those_of_the_data() -> None:
     model = _trained(x)
     before = model[0](3 * x).detach().double()
     mean, variance = before.mean(0), before.var(0, correction=0)
-    found_drift = drift(mean, variance, (model[1].running_mean, model[1].running_var), 1e-5, 4096)
+    seen = channel_statistics(before, 1)
+    assert torch.allclose(seen.mean, mean)
+    assert torch.allclose(seen.variance, variance)
+    found_drift = drift(seen, (model[1].running_mean, model[1].running_var), 1e-5, 4096)
     factor = (variance + 1e-5) / (model[1].running_var.double() + 1e-5)
     assert found_drift.channels == (0, 1, 2, 3, 4)
     assert abs(found_drift.factor - float(factor.max())) < 1e-9 * found_drift.factor
@@ -94,6 +98,64 @@ def test_a_baseline_of_one_layer_hides_no_other() -> None:
     model[7].running_var.mul_(100)
     now = {f.key for f in found("NS203", model, noise(256, 6, seed=1))}
     assert now - known == {("NS203", "7")}
+
+
+def test_factors_of_two_and_a_half_in_every_channel() -> None:
+    """All channels together are evidence that one alone is not; what counted few batches has not settled."""
+    x = noise(512, 6)
+    for factor, told in ((2.6, ["1"]), (1.6, [])):
+        model = _trained(x)
+        model[1].running_var.div_(factor)
+        assert [f.place for f in found("NS203", model, noise(256, 6, seed=1))] == told
+    model = _trained(x)
+    model[1].running_var[2] /= 2.6
+    assert found("NS203", model, noise(256, 6, seed=1)) == []
+    model[1].running_var.div_(2.6)
+    model[1].momentum = 0.01  # after eight batches nine tenths of the first values are left
+    assert found("NS203", model, noise(64, 6, seed=1)) == []
+
+
+def test_a_channel_that_is_closed_does_not_count() -> None:
+    """Its statistics have no effect."""
+    model = _trained(noise(512, 6))
+    model[1].running_var[2] *= 1e4
+    assert found("NS203", model, noise(256, 6, seed=1))
+    with torch.no_grad():
+        model[1].weight[2] = 0
+    assert found("NS203", model, noise(256, 6, seed=1)) == []
+
+
+class _Own(nn.Module):
+    """A normalizer of vectors with statistics of its own, or a standardization of the data."""
+
+    def __init__(self, mean: torch.Tensor, var: torch.Tensor, *, deviation: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, 6))
+        self.register_buffer("running_mean", mean)
+        self.register_buffer("std" if deviation else "running_var", var.sqrt() if deviation else var)
+        self.deviation = deviation
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.deviation:
+            return (x - self.running_mean) / self.std
+        return (x - self.running_mean) / torch.sqrt(self.running_var + 1e-5) * self.weight + 0.3
+
+
+def test_statistics_of_ones_own() -> None:
+    """Written out, by variances or deviations; what is wrong with one is not told at the next."""
+    x = 3 + 2 * noise(256, 6)
+    right = x.mean(0), x.var(0)
+    for deviation in (False, True):
+        for statistics, told in ((right, []), ((right[0] - 5, right[1]), ["0"]), ((right[0], 9 * right[1]), ["0"])):
+            first = _Own(*statistics, deviation=deviation)
+            model = nn.Sequential(first, nn.Linear(6, 6), nn.Tanh())
+            assert [f.place for f in found("NS203", model.eval(), x)] == told
+    linear = initialized(nn.Linear(6, 6))
+    clean = linear((x - right[0]) / (right[1] + 1e-5).sqrt() * torch.linspace(0.5, 1.5, 6) + 0.3).detach()
+    second = _Own(clean.mean(0), clean.var(0), deviation=False)
+    for factor, told in ((1, []), (25, ["0"])):
+        model = nn.Sequential(_Own(right[0], factor * right[1], deviation=False), linear, second)
+        assert [f.place for f in found("NS203", model.eval(), x)] == told
 
 
 def test_a_new_model_is_another_matter() -> None:

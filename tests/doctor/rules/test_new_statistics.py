@@ -35,3 +35,55 @@ def test_scales_drawn_at_random_are_no_training() -> None:
     assert found("NS205", model) == []
     model[1].num_batches_tracked.fill_(7)
     assert "7 batches" in found("NS205", model)[0].message
+
+
+def test_one_of_the_two_is_new() -> None:
+    """A variance of exactly one beside gathered means, and the reverse; both gathered are neither."""
+    for name, value, told in (("running_var", 1.0, True), ("running_mean", 0.0, True), ("running_var", 0.0, True)):
+        model = _network()
+        model(torch.randn(64, 6) + 1)
+        assert found("NS205", model) == []
+        getattr(model[1], name).fill_(value)
+        assert places("NS205", model) == (["1"] if told else [])
+
+
+def test_a_branch_of_zeros_keeps_its_mean() -> None:
+    """Its variance falls in all channels alike."""
+    model = _network()
+    with torch.no_grad():
+        model[0].weight.zero_()
+        for _ in range(3):
+            model(torch.randn(64, 6))
+    assert places("NS205", model) == []
+
+
+def test_a_new_network_that_is_used() -> None:
+    """For inference, after steps of an optimizer, or between layers that have gathered; not before any of this."""
+    x = 2 + torch.randn(64, 6, generator=torch.Generator().manual_seed(0))
+    model = _network().eval()
+    assert found("NS205", model, x) == []
+    assert places("NS205", model, x, purpose="inference") == ["1", "4"]
+    optimizer = torch.optim.Adam([model[0].weight])
+    assert found("NS205", model, x, optimizer=optimizer) == []
+    model(x).square().mean().backward()
+    optimizer.step()
+    assert "taken steps" in found("NS205", model, x, optimizer=optimizer)[0].message
+    model = nn.Sequential(*(m for _ in range(3) for m in (nn.Linear(6, 6, bias=False), nn.BatchNorm1d(6))))
+    with torch.no_grad():
+        model(x)
+    model.eval()
+    model[3] = nn.BatchNorm1d(6).eval()
+    (one,) = found("NS205", model, x)
+    assert (one.place, one.severity) == ("3", Severity.ERROR)
+
+
+def test_a_normalizer_of_ones_own() -> None:
+    """By its buffers, whatever its class."""
+    norm = nn.Module()
+    norm.weight, norm.bias = nn.Parameter(torch.ones(3)), nn.Parameter(torch.tensor([0.1, 0.2, 0.3]))
+    norm.register_buffer("running_mean", torch.zeros(3))
+    norm.register_buffer("running_var", torch.ones(3))
+    model = nn.Sequential(nn.Linear(2, 3))
+    model.norm = norm
+    norm.forward = lambda x: x  # type: ignore[method-assign]
+    assert places("NS205", model) == ["norm"]

@@ -50,3 +50,21 @@ def test_the_scale_of_a_hand_written_normalizer() -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
     (one,) = found("NS401", model, noise(3, 4), optimizer=optimizer)
     assert one.evidence["first"] == "gain"
+
+
+def test_the_gate_of_a_branch() -> None:
+    """One number, through a function or not, or one per channel; not a scale that is not added to anything."""
+    gated = {
+        "number": lambda s, x: x + s.gate * torch.relu(s.first(x)),
+        "through tanh": lambda s, x: torch.tanh(s.gate) * torch.relu(s.first(x)) + x,
+        "after a cast": lambda s, x: x + (s.gate * torch.relu(s.first(x))).contiguous(),
+    }
+    for gate in (torch.zeros(1), torch.full((4,), 1e-2)):
+        for forward in gated.values():
+            model = Lambda(forward, first=nn.Linear(4, 4, bias=False), gate=nn.Parameter(gate))
+            optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+            (one,) = found("NS401", model, noise(3, 4), optimizer=optimizer)
+            assert one.evidence["first"] == "gate"
+            assert "gates of branches" in one.message
+    alone = Lambda(lambda s, x: s.gate * s.first(x), first=nn.Linear(4, 4, bias=False), gate=nn.Parameter(gate))
+    assert found("NS401", alone, noise(3, 4), optimizer=torch.optim.AdamW(alone.parameters(), weight_decay=0.1)) == []

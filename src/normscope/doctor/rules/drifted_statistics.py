@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import listed_channels
+from normscope.doctor.probe import Statistics
 from normscope.doctor.rule import Rule
-from normscope.doctor.rules.new_statistics import is_new
+from normscope.doctor.rules.new_statistics import are_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
@@ -23,8 +24,11 @@ if TYPE_CHECKING:
 #: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
 #: for a single one; and how many standard errors of the sample are allowed on top.
 SHIFT, FACTOR, ALONE, ERRORS = 0.5, 2.0, 16.0, 4.0
-#: Share of channels that are many; and the fewest samples that say anything, unless each holds a whole image.
-MANY, FEWEST = 0.25, 16
+#: Share of channels that are many, and that are most; and the fewest samples that say anything, unless each holds a
+#: whole image.
+MANY, MOST, FEWEST = 0.25, 0.5, 16
+#: Share of the first values that is left in running statistics which have settled.
+FORGOTTEN = 0.05
 #: Probes of a run in a row that must agree.
 PROBES = 3
 
@@ -48,29 +52,74 @@ class Drift:
     up: bool = True
 
 
-def drift(mean: Tensor, variance: Tensor, running: tuple[Tensor, Tensor], eps: float, samples: int) -> Drift:
-    """Compare statistics of data with running ones, channel by channel.
+def drift(
+    seen: Statistics,
+    running: tuple[Tensor, Tensor],
+    eps: float,
+    samples: int,
+    *,
+    settled: bool = True,
+    gamma: Tensor | None = None,
+) -> Drift:
+    """Compare statistics of data with running ones, channel by channel, and all of them together.
 
     ``|m - mu| / sqrt(v + eps)`` and ``|log((s^2 + eps)/(v + eps))|``, against limits widened by four standard errors of
     a sample of this size (``1/sqrt(n)`` and ``sqrt(2/n)``; the places of one sample are not counted as independent).
-    Where few channels are off, only those count that are off by a factor of :data:`ALONE`.
+    Where few channels are off, only those count that are off by a factor of :data:`ALONE`. With :data:`FEWEST` samples
+    or more and statistics that have settled, the errors are those measured from sample to sample, and if all variances
+    are off in one direction down to a third of that: then more than half of the channels must be off in one way.
+
+    Args:
+        seen: statistics of the data.
+        running: running mean and variance.
+        eps: the stabilizer.
+        samples: number of samples.
+        settled: whether the running statistics have forgotten their first values.
+        gamma: the scale; a channel whose scale is zero is not looked at.
 
     >>> import torch
     >>> zero, one = torch.zeros(2), torch.ones(2)
-    >>> drift(torch.tensor([0.0, 9.0]), one, (zero, one), 0.0, 100).channels
+    >>> drift(Statistics(torch.tensor([0.0, 9.0]), one, zero, zero), (zero, one), 0.0, 100).channels
     (1,)
     """
     mu, v = (t.detach().double().flatten().cpu() for t in running)
     v = v.clamp_min(0.0)
-    shift = (mean.cpu() - mu).abs() / (v + eps).sqrt()
-    log = ((variance.cpu() + eps) / (v + eps)).log()
+    shift = (seen.mean.cpu() - mu).abs() / (v + eps).sqrt()
+    log = ((seen.variance.cpu() + eps) / (v + eps)).log()
+    used = torch.ones_like(log, dtype=torch.bool)
+    if gamma is not None and gamma.numel() == used.numel():
+        used = gamma.detach().flatten().cpu() != 0
     more, wider = ERRORS / math.sqrt(samples), ERRORS * math.sqrt(2 / samples)
-    far = (shift > SHIFT + more) | (log.abs() > math.log(FACTOR) + wider)
-    if int(far.sum()) < MANY * far.numel():
-        far = (shift > math.sqrt(ALONE) + more) | (log.abs() > math.log(ALONE) + wider)
+    far = ((shift > SHIFT + more) | (log.abs() > math.log(FACTOR) + wider)) & used
+    if samples >= FEWEST and settled and bool(used.any()):
+        error = ERRORS * seen.variance_error.cpu() / (seen.variance.cpu() + eps).clamp_min(1e-300)
+        if bool((log[used] > 0).all()) or bool((log[used] < 0).all()):
+            error = error / math.sqrt(min(int(used.sum()), 9))
+        limit = math.log(FACTOR) + error
+        aside = shift > SHIFT + ERRORS * seen.mean_error.cpu() / (v + eps).sqrt()
+        for sharp in (aside & used, (log > limit) & used, (log < -limit) & used):
+            far = far | sharp if int(sharp.sum()) > MOST * int(used.sum()) else far
+    if int(far.sum()) < MANY * int(used.sum()):
+        far = ((shift > math.sqrt(ALONE) + more) | (log.abs() > math.log(ALONE) + wider)) & used
     which = tuple(far.nonzero().flatten().tolist())
-    largest = float(log.abs().max().exp()) if log.numel() else 1.0
-    return Drift(which, far.numel(), float(shift.max()), largest, bool(log.median() >= 0))
+    largest = float(log[far].abs().max().exp()) if which else 1.0
+    return Drift(which, far.numel(), float(shift[far].max()) if which else 0.0, largest, bool(log.median() >= 0))
+
+
+def has_settled(bn: nn.Module | None) -> bool:
+    """Tell whether running statistics have forgotten their first values, as far as the layer counts its batches.
+
+    >>> bn = nn.BatchNorm1d(2)
+    >>> has_settled(bn)  # nothing was counted: they are new, or another's
+    True
+    >>> _ = bn.num_batches_tracked.fill_(3)
+    >>> has_settled(bn)  # 0.9^3 of the first values is left
+    False
+    """
+    counted, momentum = getattr(bn, "num_batches_tracked", None), getattr(bn, "momentum", None)
+    if not isinstance(counted, Tensor) or not isinstance(momentum, float) or int(counted) == 0:
+        return True
+    return (1 - momentum) ** int(counted) < FORGOTTEN
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -80,15 +129,16 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     sites = [s for s in subject.sites() if s.running is not None]
     for site in sites:
         found = subject.batch_statistics.get(site.node)
-        if found is None or site.running is None or found[0].numel() != site.running[0].numel():
+        module = modules.get(place_of(site))
+        if found is None or site.running is None or found.mean.numel() != site.running[0].numel():
             continue
-        if place_of(site) in modules and is_new(modules[place_of(site)]):
+        if are_new(*site.running):
             continue  # another rule's matter
-        if samples < FEWEST and not isinstance(modules.get(place_of(site)), nn.BatchNorm2d | nn.BatchNorm3d):
+        if samples < FEWEST and not (len(site.shape) > 3 or isinstance(module, nn.BatchNorm2d | nn.BatchNorm3d)):
             continue
         if subject.calls[subject.first_path(place_of(site))] > 1:
             continue  # statistics of several places fit none of them
-        far = drift(*found, site.running, site.eps, samples)
+        far = drift(found, site.running, site.eps, samples, settled=has_settled(module), gamma=subject.scale_of(site))
         if far.channels:
             yield _finding(rule, subject, site, far, first=site is sites[0])
 
@@ -163,7 +213,8 @@ RULE = Rule(
     why="In evaluation BatchNorm divides by what it remembers. Each layer is compared with the batch while the ones "
     "before it normalize by the batch, so that a layer is told for its own sake. At the first one the inputs are "
     "suspect (other preprocessing), at a later one its statistics or the weights before it (an average without "
-    "buffers, weights changed after the last batch, a conversion).",
+    "buffers, weights changed after the last batch, a conversion). Normalizers written out with buffers of their own, "
+    "and inputs that are standardized by a mean and a deviation, are looked at too.",
     effect="evaluation is worse than training, on the same data",
     fix="check the preprocessing (--normalize), or estimate the statistics anew: run training data in train mode with "
     "momentum=None",
@@ -180,6 +231,12 @@ RULE = Rule(
     needs=("program", "data", "samples"),
     look=_look,
     over_time=_over_time,
-    threads=("apache/mxnet/issues/12063", "fadel/pytorch_ema/issues/13", "sha2nkt/deco/issues/22"),
+    threads=(
+        "apache/mxnet/issues/12063",
+        "fadel/pytorch_ema/issues/13",
+        "sha2nkt/deco/issues/22",
+        "bonlime/pytorch-tools/issues/97",
+        "fastai/fastai/issues/3370",
+    ),
     explains=("NS601", "NS301", "NS303", "NS501"),
 )

@@ -8,21 +8,31 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.modules import batch_norms
+from normscope.doctor.modules import tracked
 from normscope.doctor.rule import Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.subject import Subject, place_of
+
+#: Mean, or logarithm of a variance, of data that is not that of a new layer.
+OFF = 0.2
+
+
+def are_new(mean: Tensor, variance: Tensor) -> bool:
+    """Tell whether running statistics are exactly those of a new layer.
+
+    >>> are_new(torch.zeros(2), torch.ones(2)), are_new(torch.zeros(2), torch.zeros(2))
+    (True, False)
+    """
+    return bool((mean == 0).all()) and bool((variance == 1).all())
 
 
 def is_new(bn: nn.Module) -> bool:
-    """Tell whether running statistics are exactly those of a new layer.
+    """Tell the same of a layer.
 
     >>> is_new(nn.BatchNorm1d(2)), is_new(nn.Identity())
     (True, False)
     """
     mean, variance = getattr(bn, "running_mean", None), getattr(bn, "running_var", None)
-    if not isinstance(mean, Tensor) or not isinstance(variance, Tensor):
-        return False
-    return bool((mean == 0).all()) and bool((variance == 1).all())
+    return isinstance(mean, Tensor) and isinstance(variance, Tensor) and are_new(mean, variance)
 
 
 def is_trained(bn: nn.Module) -> bool:
@@ -45,19 +55,75 @@ def is_trained(bn: nn.Module) -> bool:
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield every layer whose statistics are new although its scale and shift, or its count, are not."""
-    modules = list(batch_norms(subject.model))
-    new = [(path, bn) for path, bn in modules if is_new(bn)]
-    for path, bn in new:
-        counted = int(getattr(bn, "num_batches_tracked", None) or 0)
-        if not is_trained(bn) and not counted:
-            continue  # a new layer
-        because = "its scale and shift were trained" if is_trained(bn) else f"it has counted {counted} batches"
-        yield rule.finding(
-            path,
-            f"running statistics are those of a new layer (mean 0, variance 1), and {because}",
-            {"new": len(new), "of": len(modules)},
-        )
+    """Yield every layer whose statistics are new, as a whole or one of the two, although the layer is not."""
+    modules = list(tracked(subject.model))
+    new = [path for path, _, mean, variance in modules if are_new(mean, variance)]
+    used = [path for path, bn, mean, variance in modules if not are_new(mean, variance) and _count(bn) > 0]
+    for i, (path, bn, mean, variance) in enumerate(modules):
+        facts = {"new": len(new), "of": len(modules)}
+        if path not in new:
+            half = _half_new(mean, variance)
+            if half:
+                yield rule.finding(path, half, facts)
+            continue
+        if is_trained(bn) or _count(bn):
+            because = "its scale and shift were trained" if is_trained(bn) else f"it has counted {_count(bn)} batches"
+            yield rule.finding(
+                path, f"running statistics are those of a new layer (mean 0, variance 1), and {because}", facts
+            )
+            continue
+        order = [p for p, *_ in modules]
+        inside = bool(used) and order.index(used[0]) < i < order.index(used[-1])
+        because = "the layers before and after it have gathered theirs" if inside else _trained(subject)
+        if because and _called(subject, path) and _misses(subject, path):
+            yield rule.finding(
+                path,
+                f"running statistics are those of a new layer (mean 0, variance 1, no batch counted), and {because}",
+                facts,
+                severity=Severity.ERROR if inside else Severity.WARNING,
+                certainty=Certainty.LIKELY,
+            )
+
+
+def _count(bn: nn.Module) -> int:
+    """Return how many batches a layer has counted."""
+    return int(getattr(bn, "num_batches_tracked", None) or 0)
+
+
+def _half_new(mean: Tensor, variance: Tensor) -> str:
+    """Tell what is wrong with statistics of which one is exactly that of a new layer and the other is not."""
+    mean, variance = mean.detach().flatten(), variance.detach().flatten()
+    if mean.numel() < 2:
+        return ""
+    if bool((variance == 1).all()) and bool((mean != 0).all()):
+        return "the running variance is exactly 1 in all channels, that of a new layer, and the running mean is not 0"
+    if bool((variance == 0).all()):
+        return "the running variance is exactly 0 in all channels: everything is divided by the root of eps"
+    if bool((mean == 0).all()) and bool((variance != 1).all()) and bool((variance != variance[0]).any()):
+        return "the running mean is exactly 0 in all channels, that of a new layer, and the running variance is not 1"
+    return ""
+
+
+def _trained(subject: Subject) -> str:
+    """Return what shows that the network is past its first step, or an empty text."""
+    if subject.purpose == "inference":
+        return "the model is used for inference"
+    stepped = subject.optimizer is not None and any(subject.optimizer.state.values())
+    return "the optimizer has taken steps" if stepped else ""
+
+
+def _called(subject: Subject, path: str) -> bool:
+    """Tell whether a layer is called, as far as that is known."""
+    return subject.program is None or any(place_of(s) == path for s in subject.sites())
+
+
+def _misses(subject: Subject, path: str) -> bool:
+    """Tell whether the data, if there is any, has another mean or variance than a new layer."""
+    for site in subject.sites():
+        seen = subject.batch_statistics.get(site.node) if place_of(site) == path else None
+        if seen is not None:
+            return bool(seen.mean.abs().max() > OFF) or bool((seen.variance.clamp_min(1e-30)).log().abs().max() > OFF)
+    return True
 
 
 RULE = Rule(
@@ -69,7 +135,9 @@ RULE = Rule(
     statement="",
     why="Running statistics are buffers, not parameters. They are lost when only parameters are saved, averaged "
     "(EMA) or loaded, when keys do not match and strict=False hides it, and when a functional copy is trained. "
-    "In evaluation BatchNorm then divides by one and subtracts nothing.",
+    "In evaluation BatchNorm then divides by one and subtracts nothing. A converter may lose one of the two: means "
+    "that were gathered beside variances of exactly one in every channel. Weights into which a normalizer was folded, "
+    "loaded into a network that still has it, leave all of it new.",
     effect="evaluation is close to chance, while training looks fine",
     fix="save and load the whole state_dict, average buffers too, or gather the statistics anew: run training data "
     "through the model in train mode with momentum=None",
@@ -80,6 +148,13 @@ RULE = Rule(
     "model(torch.randn(64, 3, 8, 8))  # in train mode: the statistics are gathered",
     needs=(),
     look=_look,
-    threads=("CuriousAI/mean-teacher/issues/9", "hiwonjoon/tf-frrn/issues/2", "facebookresearch/higher/issues/55"),
+    threads=(
+        "CuriousAI/mean-teacher/issues/9",
+        "hiwonjoon/tf-frrn/issues/2",
+        "facebookresearch/higher/issues/55",
+        "slothkong/DNN-Pruning/issues/8",
+        "open-mmlab/mmdetection/issues/2924",
+        "patrick-kidger/equinox/issues/955",
+    ),
     explains=("NS203", "NS601", "NS301", "NS303", "NS501"),
 )

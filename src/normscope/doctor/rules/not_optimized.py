@@ -4,42 +4,108 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from torch import Tensor
+
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
-from normscope.doctor.subject import Subject
+from normscope.doctor.rules.weight_decay import scales_and_shifts
+from normscope.doctor.subject import Subject, layer_of
+from normscope.graph.recognise import name_of
+from normscope.operators.site import Site
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield normalizers whose parameters ask for a gradient and are in no group, though those around them are."""
+    """Yield normalizers whose parameters ask for a gradient and never move, though those around them do."""
     if subject.optimizer is None:
         return
-    held = {id(p) for g in subject.optimizer.param_groups for p in g["params"]}
+    rates = {id(p): float(g["lr"]) for g in subject.optimizer.param_groups for p in g["params"]}
     model = subject.model
     for path, module in model.named_modules():
         own = [p for p in module.parameters(recurse=False) if p.requires_grad]
-        if not own or not is_normalizer(module) or any(id(p) in held for p in own):
+        if not own or not is_normalizer(module) or any(id(p) in rates for p in own):
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
         around = [p for p in parent.parameters() if not any(p is mine for mine in own)]
-        if any(id(p) in held for p in around):
+        if any(id(p) in rates for p in around):
             yield rule.finding(
                 path,
                 f"the parameters of this {type(module).__name__} are in no group of the optimizer, and those of its "
                 "neighbours are: they never move",
                 {"parameters": sum(p.numel() for p in own)},
             )
+    yield from _standing(rule, subject, rates)
+    yield from _frozen_lengths(rule, subject, rates)
+
+
+def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
+    """Yield scales and shifts in a group of rate zero, where weights around them are in one that moves."""
+    model, found = subject.model, dict[str, list[str]]()
+    for name, what in scales_and_shifts(subject).items():
+        if what != "bias" and subject.parameters[name].requires_grad and rates.get(id(subject.parameters[name])) == 0:
+            found.setdefault(name.rpartition(".")[0], []).append(name)
+    for path, names in found.items():
+        parent = model.get_submodule(path.rpartition(".")[0])
+        around = max((rates.get(id(p), 0.0) for p in parent.parameters() if p.ndim > 1), default=0.0)
+        if around > 0:
+            yield rule.finding(
+                path,
+                f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
+                f"{'it never moves' if len(names) == 1 else 'they never move'}",
+                {"parameters": len(names), "rate": around},
+                fix="give the group of these parameters a learning rate; after a warm-up, see that every group gets "
+                "its own rate back",
+            )
+
+
+def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
+    """Yield weight normalizations whose directions train and whose lengths, which differ, cannot."""
+    for site in subject.weight_sites():
+        direction = subject.parameters.get(site.source) if site.kind == "weight_norm" else None
+        if direction is None or not direction.requires_grad or not rates.get(id(direction)):
+            continue
+        for name, length in _lengths(subject, site):
+            learns = length.requires_grad and bool(rates.get(id(length)))
+            flat = length.detach().flatten()
+            if learns or flat.numel() < 2 or bool((flat == flat[0]).all()):
+                continue  # all of one length is a choice
+            yield rule.finding(
+                layer_of(site),
+                f"the lengths {name} of this weight normalization do not learn, and its directions do: the layer keeps "
+                "the gain that it started with",
+                {"lengths": flat.numel()},
+                fix="make the lengths parameters that require a gradient, in a group of the optimizer",
+            )
+
+
+def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
+    """Yield the tensors that scale the directions of a weight normalization, with their names."""
+    captured = subject.captured
+    if captured is None:
+        return
+    graph, users = captured.graph, captured.graph.users()
+    node = graph[site.node]
+    near = [node, *(graph[n] for n in users[node.name] if name_of(graph[n]) == "mul")]
+    tensors = {**dict(subject.model.named_buffers()), **subject.parameters}
+    for other in {n for item in near for n in item.inputs()}:
+        source = graph[other]
+        while len(source.inputs()) == 1:
+            source = graph[source.inputs()[0]]
+        if source.target and source.target != site.source and source.target in tensors:
+            yield source.target, tensors[source.target]
 
 
 RULE = Rule(
     code="NS403",
     name="not-optimized",
-    title="scale and shift in no optimizer group",
+    title="scale, shift or length that no optimizer moves",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
     why="An optimizer holds the parameters it was built with. A layer that is replaced afterwards (converted, pruned, "
-    "wrapped) brings new ones, and lists of groups made by name forget some.",
+    "wrapped) brings new ones, and lists of groups made by name forget some. A group whose learning rate a schedule "
+    "left at zero stands still as well, and so do the lengths of a weight normalization that are frozen, or no "
+    "parameters, while its directions train (lengths that are all equal are taken for a choice).",
     effect="scale and shift stay as they are, while everything around them is trained",
     fix="build the optimizer after the last change of the model, and add every parameter to one group",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
@@ -50,5 +116,10 @@ RULE = Rule(
     needs=("optimizer",),
     look=_look,
     not_for=("inference",),
-    threads=("microsoft/nni/issues/4521", "zjunlp/HVPNeT/issues/5"),
+    threads=(
+        "microsoft/nni/issues/4521",
+        "zjunlp/HVPNeT/issues/5",
+        "MultimediaTechLab/YOLO/issues/122",
+        "google/flax/issues/5577",
+    ),
 )

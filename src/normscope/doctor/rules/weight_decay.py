@@ -1,4 +1,4 @@
-"""NS401: normalization parameters or biases in a weight decay group."""
+"""NS401: normalization parameters, gates of branches or biases in a weight decay group."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import moving
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
+from normscope.graph.ir import Graph, Node
+from normscope.graph.recognise import name_of
 
 
 def decay_of(subject: Subject) -> dict[str, float]:
@@ -41,20 +44,56 @@ def scales_and_shifts(subject: Subject) -> dict[str, str]:
     return found
 
 
+def gates(subject: Subject) -> dict[str, str]:
+    """Return the parameters that scale a branch before it is added to the rest, by name, and what they are.
+
+    One number or one per channel, as it is or through an entrywise function, times what depends on the input; the
+    product is added to something else that does.
+    """
+    if subject.captured is None:
+        return {}
+    graph = subject.captured.graph
+    depends, users = moving(graph), graph.users()
+    found: dict[str, str] = {}
+    for node in graph:
+        if name_of(node) != "mul" or len(node.inputs()) != 2 or sum(n in depends for n in node.inputs()) != 1:
+            continue
+        parameter = graph[next(n for n in node.inputs() if n not in depends)]
+        while len(parameter.inputs()) == 1:
+            parameter = graph[parameter.inputs()[0]]
+        shape = parameter.shape or ()
+        if parameter.op == "parameter" and sum(n > 1 for n in shape) <= 1 and _is_added(graph, node, depends, users):
+            found[parameter.target] = "gate of a branch"
+    return found
+
+
+def _is_added(graph: Graph, node: Node, depends: set[str], users: dict[str, list[str]]) -> bool:
+    """Tell whether what a node gives is added to something else that depends on the input, perhaps moved before."""
+    while len(users[node.name]) == 1:
+        node, before = graph[users[node.name][0]], node
+        if name_of(node) == "add":
+            others = [n for n in node.inputs() if n != before.name]
+            return bool(others) and others[0] in depends
+        if len(node.inputs()) != 1:
+            return False
+    return False
+
+
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield one finding per kind of parameter, with how many there are."""
     decay = decay_of(subject)
     kinds: dict[str, list[str]] = {}
-    for name, what in scales_and_shifts(subject).items():
+    for name, what in (gates(subject) | scales_and_shifts(subject)).items():
         if decay.get(name, 0.0) > 0:
             kinds.setdefault(what, []).append(name)
     for what, names in kinds.items():
         place = names[0].rpartition(".")[0]
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        words = {"bias": "biases"}.get(what, f"{what.partition(' ')[0]}s of normalizers")
+        words = {"bias": "biases", "gate of a branch": "gates of branches"}
         yield rule.finding(
             place,
-            f"weight decay {decay[names[0]]:g} acts on {words}: {names[0]}{more}",
+            f"weight decay {decay[names[0]]:g} acts on {words.get(what, f'{what.split()[0]}s of normalizers')}: "
+            f"{names[0]}{more}",
             {"parameters": len(names), "weight_decay": decay[names[0]], "first": names[0]},
         )
 
@@ -62,12 +101,14 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS401",
     name="decayed-normalizer",
-    title="normalization parameters or biases decay",
+    title="normalization parameters, gates or biases decay",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
     why="Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias pulls its mean: it "
-    "limits what the layer can represent, not the size of a weight. Common recipes leave both out of decay.",
+    "limits what the layer can represent, not the size of a weight. A learned number that scales a residual branch "
+    "(a gate, a layer scale) is pulled to zero, where the branch is closed. Common recipes leave all of these out of "
+    "decay.",
     effect="decay pulls the output of normalizers to zero and limits what layers can represent",
     fix="put parameters with one axis into a group with weight_decay=0",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
@@ -81,5 +122,9 @@ RULE = Rule(
     needs=("optimizer",),
     look=_look,
     not_for=("inference",),
-    threads=("Lightning-AI/lit-llama/issues/254", "huggingface/transformers/issues/4360"),
+    threads=(
+        "Lightning-AI/lit-llama/issues/254",
+        "huggingface/transformers/issues/4360",
+        "majumderb/rezero/issues/14",
+    ),
 )

@@ -32,6 +32,7 @@ class FixedStatistics:
         eps: the stabilizer.
         gamma: the scale beside the root.
         mean: the constant that is subtracted, or ``None``.
+        axis: the axis of the source along which the statistics lie, or ``None`` if there is not just one.
     """
 
     source: str
@@ -39,6 +40,7 @@ class FixedStatistics:
     eps: float
     gamma: Tensor
     mean: Tensor | None
+    axis: int | None = None
 
 
 def fixed_statistics_at(place: Place) -> FixedStatistics | None:
@@ -62,8 +64,15 @@ def fixed_statistics_at(place: Place) -> FixedStatistics | None:
             continue
         gamma = gain.flatten() * (known[0] + known[1]).sqrt()
         source, mean = _mean(place, moving, other)
-        return FixedStatistics(source, known[0], known[1], gamma, mean)
+        return FixedStatistics(source, known[0], known[1], gamma, mean, axis_of(scale, place))
     return None
+
+
+def axis_of(constant: Tensor, place: Place) -> int | None:
+    """Return the one axis along which a constant is given to every entry of a place."""
+    first = len(place.call.shape) - constant.ndim
+    axes = [first + i for i, n in enumerate(constant.shape) if n > 1]
+    return axes[0] if len(axes) == 1 and first >= 0 else None
 
 
 def _variance(root: Node, around: Surroundings) -> tuple[Tensor, float] | None:
@@ -75,16 +84,22 @@ def _variance(root: Node, around: Surroundings) -> tuple[Tensor, float] | None:
         if number is None or not isinstance(below.args[0], Ref):
             return None
         eps, below = number, around.recogniser.through(below.args[0])
-    value = None if below is None else _buffer(below, around)
+    value = None if below is None else buffer_behind(below, around)
     if value is None or value.numel() < 2 or bool((value < 0).any()):
         return None
     return value.detach().double().flatten(), eps
 
 
-def _buffer(node: Node | None, around: Surroundings) -> Tensor | None:
-    """Return the value of a buffer behind changes of shape, or ``None``."""
+def source_behind(node: Node | None, around: Surroundings) -> Node | None:
+    """Return the node behind changes of shape."""
     while node is not None and name_of(node) in _SHAPES and isinstance(node.args[0], Ref):
         node = around.graph[node.args[0].name]
+    return node
+
+
+def buffer_behind(node: Node | None, around: Surroundings) -> Tensor | None:
+    """Return the value of a buffer behind changes of shape, or ``None``."""
+    node = source_behind(node, around)
     value = around.constant(node.name) if node is not None and node.op == "buffer" else None
     return value if isinstance(value, Tensor) and value.is_floating_point() else None
 
@@ -113,7 +128,7 @@ def _mean(place: Place, moving: Ref, scale: Ref) -> tuple[str, Tensor | None]:
 
 def _buffer_of(value: Any, around: Surroundings) -> Tensor | None:
     """Return the buffer an argument is, flattened."""
-    found = _buffer(around.graph[value.name], around) if isinstance(value, Ref) else None
+    found = buffer_behind(around.graph[value.name], around) if isinstance(value, Ref) else None
     return None if found is None else found.detach().double().flatten()
 
 
@@ -126,7 +141,10 @@ def fixed_site(place: Place, kind: str, found: FixedStatistics) -> Written:
     if scale is not None and scale.numel() in (1, gamma.numel()):
         gamma = gamma * scale.detach().double().flatten()
     running = (mean, found.variance)
-    site = place.site(kind, source, found.source, gamma=gamma, beta=beta, running=running, eps=found.eps)
+    details = {} if found.axis is None else {"axis": float(found.axis)}
+    site = place.site(
+        kind, source, found.source, gamma=gamma, beta=beta, running=running, eps=found.eps, details=details
+    )
     return Written(site, source)
 
 
