@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
 import torch
 from torch import nn
 
-from normscope.geometry.discover import symmetry
-from normscope.report.symmetry import symmetry_sections
+from normscope.analysis.stored_results import read_beside
+from normscope.core.errors import InputError
+from normscope.geometry.discover import Symmetries, symmetry
+from normscope.report.html import report_html
+from normscope.report.symmetry import plot_orbits, symmetry_sections
 
 
 def test_groups_are_listed() -> None:
@@ -23,3 +29,27 @@ def test_groups_are_listed() -> None:
 def test_no_symmetry() -> None:
     found = symmetry(nn.Sequential(nn.Linear(3, 1), nn.Tanh()), torch.randn(8, 3))
     assert "No symmetry found" in symmetry_sections(found)[0].lines[0]
+
+
+def test_orbits_on_the_page_and_from_a_file(tmp_path: Path) -> None:
+    """What was read says what was written, and a page shows it as a chart."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    found = symmetry(model, torch.randn(8, 3), name="net", follow_orbits=True)
+    read = read_beside(found.save(tmp_path / "symmetry.json"))
+    assert isinstance(read, Symmetries)
+    assert read.to_dict() == found.to_dict()
+    assert str(read) == str(found)
+    chart = symmetry_sections(read)[-1].chart
+    assert chart is not None
+    assert len(chart.lines) == 2 * len(found.orbits)
+    page = report_html({}, panels=[read])
+    assert "along orbits and across them" in page
+    with pytest.raises(InputError, match="without the model"):
+        _ = read.function
+
+
+def test_figure_of_orbits() -> None:
+    pytest.importorskip("matplotlib")
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    found = symmetry(model, torch.randn(8, 3), follow_orbits=True)
+    assert len(plot_orbits(found).axes[0].lines) == 3 * len(found.orbits)

@@ -17,11 +17,12 @@ from normscope.core.errors import InputError
 from normscope.core.files import user_path
 from normscope.core.result import Result
 from normscope.curvature.result import CurvatureResult
+from normscope.geometry.discover import Symmetries
 from normscope.weight_normalization.guarantees import Guarantees
 
 Stored = TypeVar("Stored")
 #: What the report shows beside a capacity result.
-Beside: TypeAlias = CurvatureResult | BoundsResult | Guarantees
+Beside: TypeAlias = CurvatureResult | BoundsResult | Guarantees | Symmetries
 
 _READERS: dict[str, Callable[[dict[str, Any]], Result | CheckpointResult]] = {
     "capacity": Result.from_dict,
@@ -31,6 +32,7 @@ _BESIDE: dict[str, Callable[[dict[str, Any]], Beside]] = {
     "curvature": CurvatureResult.from_dict,
     "bounds": BoundsResult.from_dict,
     "weight-normalization": Guarantees.from_dict,
+    "symmetry": Symmetries.from_dict,
 }
 
 #: What reading a file that was written otherwise, cut, or changed by hand can raise.
@@ -58,10 +60,10 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
 
 
 def read_beside(file: str | os.PathLike[str]) -> Beside:
-    """Return what ``curvature``, ``bounds`` or ``weight_normalization.verify`` wrote.
+    """Return what ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify`` wrote.
 
     Args:
-        file: a ``curvature.json``, ``bounds.json`` or ``weight_normalization.json``.
+        file: a ``curvature.json``, ``bounds.json``, ``symmetry.json`` or ``weight_normalization.json``.
 
     Raises:
         InputError: if the file is not there, or holds something else.

@@ -30,8 +30,8 @@ def report(
     results: Annotated[
         list[Path] | None,
         typer.Argument(
-            help=f"{FILE} of one or several analyses; curvature.json, bounds.json and weight_normalization.json become "
-            "panels of the same page.",
+            help=f"{FILE} of one or several analyses; curvature.json, bounds.json, symmetry.json and "
+            "weight_normalization.json become panels of the same page.",
             show_default=False,
         ),
     ] = None,
@@ -65,7 +65,7 @@ def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dic
     """Return the one capacity result in files, or several by name; and what is shown beside them.
 
     Args:
-        paths: files that ``analyze``, ``curvature``, ``bounds`` or ``weight_normalization.verify`` wrote.
+        paths: files of ``analyze``, ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify``.
 
     Raises:
         InputError: if one is none of these, or a checkpoint stands beside something else.

@@ -42,6 +42,9 @@ def symmetry(
         str, typer.Option(help="cross_entropy if a shift common to all classes changes nothing, none, or auto.")
     ] = "auto",
     batch: Annotated[int, typer.Option(min=2, help="How many samples to verify on.")] = 8,
+    orbits: Annotated[
+        bool, typer.Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
+    ] = False,
     seed: Seed = 0,
     json: Json = False,
     everything: Everything = False,
@@ -53,7 +56,7 @@ def symmetry(
     with aside(), Stages(lines=not json) as stages:
         stages("loading torch")
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
-        found = _run(named, mode, loss, batch, seed, stages)
+        found = _run(named, mode, loss, batch, orbits, seed, stages)
     if json:
         print(found.to_json())
         return
@@ -62,7 +65,7 @@ def symmetry(
     show(symmetry_sections(found, everything=everything))
 
 
-def _run(named: Named, mode: str, loss: str, batch: int, seed: int, stages: Stages) -> Symmetries:
+def _run(named: Named, mode: str, loss: str, batch: int, orbits: bool, seed: int, stages: Stages) -> Symmetries:
     """Load model and data, and find the symmetries."""
     from normscope.geometry.discover import symmetry as discover
 
@@ -78,4 +81,5 @@ def _run(named: Named, mode: str, loss: str, batch: int, seed: int, stages: Stag
             name=named.model,
             seed=seed,
             progress=stages,
+            follow_orbits=orbits,
         )

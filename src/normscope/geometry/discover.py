@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -37,11 +37,13 @@ from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
+from normscope.geometry.orbits import Orbit, orbits
 from normscope.graph.capture import capture, uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
 
 SCHEMA_VERSION = 1
+_CURVES = ("times", "along", "stabilized", "across")
 Progress = Callable[[str], None]
 
 
@@ -215,7 +217,8 @@ class Symmetries(Shown):
         loss: ``cross_entropy`` if a common shift of the classes counts as no change, else ``none``.
         parameters: number of trainable parameters.
         groups: the verified groups, continuous ones first.
-        function: the model as a function of its parameters, for measuring on.
+        measured_on: the model as a function of its parameters; ``None`` in a result that was read from a file.
+        orbits: how the outputs change along and across one orbit of each kind, if that was asked for.
     """
 
     _layout = ("normscope.report.symmetry", "symmetry_sections")
@@ -226,7 +229,19 @@ class Symmetries(Shown):
     loss: str
     parameters: int
     groups: tuple[Group, ...]
-    function: Function = field(repr=False)
+    measured_on: Function | None = field(repr=False)
+    orbits: tuple[Orbit, ...] = ()
+
+    @property
+    def function(self) -> Function:
+        """Return the model as a function of its parameters, for measuring on.
+
+        Raises:
+            InputError: if this result was read from a file.
+        """
+        if self.measured_on is None:
+            raise InputError("These symmetries were read from a file, without the model: call symmetry(model) again.")
+        return self.measured_on
 
     @property
     def dimension(self) -> int:
@@ -249,7 +264,18 @@ class Symmetries(Shown):
             "parameters": self.parameters,
             "dimension": self.dimension,
             "groups": [to_plain(group.to_dict()) for group in self.groups],
+            "orbits": [to_plain(vars(orbit)) for orbit in self.orbits],
         }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Symmetries:
+        """Return a result from its JSON form: what it says, without the means to measure on."""
+        groups = tuple(Group.from_dict(group) for group in data["groups"])
+        orbits = tuple(
+            Orbit(o["kind"], o["statement"], *(tuple(map(float, o[k])) for k in _CURVES))
+            for o in data.get("orbits", ())
+        )
+        return cls(data["model"], data["mode"], data["loss"], data["parameters"], groups, None, orbits)
 
     def to_json(self) -> str:
         """Return the JSON text."""
@@ -271,6 +297,7 @@ def symmetry(
     name: str = "",
     seed: int = 0,
     progress: Progress | None = None,
+    follow_orbits: bool = False,
 ) -> Symmetries:
     """Find the symmetries of a model: changes of its parameters that leave the function it computes as it is.
 
@@ -288,6 +315,7 @@ def symmetry(
         name: how the model is called in the result.
         seed: of everything random.
         progress: called with a line of text at each step.
+        follow_orbits: measure how the outputs change along and across one orbit of each kind, for the report.
 
     Returns:
         The verified groups.
@@ -318,7 +346,11 @@ def symmetry(
     say("permutations")
     groups = [*groups, *permutation_groups(function, labels, seed)]
     count = sum(function.tensors[n].numel() for n in function.names)
-    return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function)
+    followed: tuple[Orbit, ...] = ()
+    if follow_orbits:
+        say("orbits")
+        followed = tuple(orbits(function, groups, seed=seed))
+    return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed)
 
 
 def _first_samples(model: nn.Module, data: Any, shape: tuple[int, ...] | None, batch: int) -> ModelInputs:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from torch import Tensor
 Point = Mapping[str, Tensor]
 
 
+@runtime_checkable
 class Family(Protocol):
     """A family of directions along which the function does not change, linear in its coefficients."""
 
@@ -87,6 +88,14 @@ class Group:
         if self.certificate is not None:
             found["certificate"] = {k: v for k, v in vars(self.certificate).items() if v is not None}
         return found
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Group:
+        """Return a group from its JSON form; its directions are not kept."""
+        proof = data.get("certificate")
+        certificate = None if proof is None else Certificate(**proof)
+        words = data["kind"], tuple(data["parameters"]), data["dimension"], data["statement"]
+        return cls(*words, None, certificate, data.get("details", {}))
 
 
 def length(direction: Point) -> float:

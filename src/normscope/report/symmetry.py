@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from typing import TYPE_CHECKING
+
 from normscope.geometry.discover import Symmetries
+from normscope.geometry.orbits import Orbit
+from normscope.report.charts import RUNS, Chart, Line
+from normscope.report.plot import figure_class
 from normscope.report.table import Section, Table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 #: How many groups are listed.
 LISTED = 40
@@ -33,4 +42,66 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     )
     more = () if len(shown) == len(found.groups) else (f"and {len(found.groups) - len(shown)} more (--all)",)
     columns = ("kind", "dimension", "derivative", "orbit", "what")
-    return [head, Section("groups", table=Table(columns, cells, frozenset(("kind", "what"))), after=more)]
+    listed = Section("groups", table=Table(columns, cells, frozenset(("kind", "what"))), after=more)
+    return [head, listed, *([_orbits(found.orbits)] if found.orbits else ())]
+
+
+def _orbits(orbits: tuple[Orbit, ...]) -> Section:
+    """Return what moving along and across orbits does to the outputs, relative to the largest output."""
+    rows = tuple(
+        (o.kind, f"{o.times[-1]:g}", f"{o.along[-1]:.0e}", f"{o.stabilized[-1]:.0e}", f"{o.across[-1]:.0e}")
+        for o in orbits
+    )
+    columns = ("kind", "moved by", "along, eps = 0", "along, with eps", "random direction")
+    lines = ("largest change of an output, relative to the largest output, in float64; one orbit of each kind",)
+    table = Table(columns, rows, frozenset({"kind"}))
+    return Section("along orbits and across them", lines, table, chart=_chart(orbits))
+
+
+def _chart(orbits: tuple[Orbit, ...]) -> Chart:
+    """Return the change of the outputs over the length of the move."""
+    lines = []
+    for k, orbit in enumerate(orbits):
+        style = f"run{k % RUNS}"
+        lines.append(
+            Line(
+                f"{style}-lower",
+                f"{orbit.kind}, along its orbit",
+                "measured",
+                orbit.statement,
+                tuple(map(_log10, orbit.stabilized)),
+                gaps=True,
+            )
+        )
+        lines.append(Line(style, f"{orbit.kind}, random direction", "measured", orbit.statement,
+                          tuple(map(_log10, orbit.across)), gaps=True))  # fmt: skip
+    times = tuple(f"{t:g}" for t in orbits[0].times)
+    return Chart(
+        "orbits", "What moving the parameters does to the outputs", times, ("length",) * len(times), tuple(lines),
+        x_title="how far the parameters are moved", y_title="outputs change by, relative",
+    )  # fmt: skip
+
+
+def _log10(change: float) -> float | None:
+    return math.log10(change) if 0 < change < math.inf else None
+
+
+def plot_orbits(found: Symmetries) -> Figure:
+    """Return a figure of what moving along each orbit and across it does to the outputs.
+
+    Args:
+        found: symmetries with orbits: ``symmetry(model, data, follow_orbits=True)``.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    figure = figure_class()(figsize=(6.4, 4.0), layout="constrained")
+    ax = figure.subplots()
+    for k, orbit in enumerate(found.orbits):
+        color = f"C{k}"
+        ax.loglog(orbit.times, orbit.across, color=color, marker="o", markersize=3, label=f"{orbit.kind}, random")
+        ax.loglog(orbit.times, orbit.stabilized, color=color, linestyle="--", label=f"{orbit.kind}, orbit")
+        ax.loglog(orbit.times, orbit.along, color=color, linestyle=":", label=f"{orbit.kind}, orbit, eps = 0")
+    ax.set(xlabel="how far the parameters are moved", ylabel="largest change of an output, relative")
+    ax.legend(fontsize="small", ncols=2)
+    return figure

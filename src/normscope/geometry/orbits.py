@@ -1,0 +1,94 @@
+r"""How far the outputs move along the orbit of a symmetry, and along a random direction as long.
+
+With ``theta(t)`` the orbit, the curve is ``max |f(theta(t)) - f(theta)| / max |f(theta)|``. It is rounding along an
+orbit without stabilizers, shows what ``eps`` breaks with them, and grows with ``t`` along ``theta + t X`` for a random
+X that moves the same parameters by the same lengths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.certificate import coefficients_of
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Family, Group, Point, random_like
+
+#: How far along an orbit is looked.
+TIMES = (0.01, 0.03, 0.1, 0.3, 1.0)
+
+
+@dataclass(frozen=True)
+class Orbit:
+    """What moving the parameters does to the outputs, in float64, relative to the largest output.
+
+    Attributes:
+        kind: of the group.
+        statement: what the group says.
+        times: how far the parameters were moved.
+        along: change along the orbit without stabilizers.
+        stabilized: the same with the model's own ``eps``.
+        across: change along a random direction as long on the same parameters.
+    """
+
+    kind: str
+    statement: str
+    times: tuple[float, ...]
+    along: tuple[float, ...]
+    stabilized: tuple[float, ...]
+    across: tuple[float, ...]
+
+
+def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] = TIMES, seed: int = 0) -> list[Orbit]:
+    """Return one orbit of every kind: that of the group of the largest dimension.
+
+    Args:
+        function: the model as a function of its parameters.
+        groups: its verified symmetries.
+        times: how far to move along each.
+        seed: of the directions.
+
+    >>> from torch import nn
+    >>> from normscope.geometry.discover import symmetry
+    >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=1e-2), nn.Tanh())
+    >>> found = symmetry(net, torch.randn(16, 3, generator=torch.Generator().manual_seed(0)))
+    >>> scale = orbits(found.function, found.groups)[0]
+    >>> scale.kind, max(scale.along) < 1e-12, scale.stabilized[-1] > 1e-4, scale.across[-1] > 1e-2
+    ('scale', True, True, True)
+    """
+    largest: dict[str, Group] = {}
+    for group in groups:
+        known = largest.get(group.kind)
+        if group.family is not None and (known is None or group.dimension > known.dimension):
+            largest[group.kind] = group
+    return [_orbit(function, group, group.family, tuple(times), seed) for group in largest.values() if group.family]
+
+
+def _orbit(function: Function, group: Group, family: Family, times: tuple[float, ...], seed: int) -> Orbit:
+    """Return the orbit of one group along a random one of its directions."""
+    coefficients = coefficients_of(family, seed)
+    point = function.point
+    direction = random_like(family.field(point, coefficients), seed)
+    moved = [family.move(point, coefficients, time) for time in times]
+    straight = [{name: point[name] + time * value for name, value in direction.items()} for time in times]
+    exact = function.exact()
+    return Orbit(
+        group.kind, group.statement, times, _changes(exact, moved), _changes(function, moved),
+        _changes(function, straight),
+    )  # fmt: skip
+
+
+def _changes(function: Function, moved: Sequence[Point]) -> tuple[float, ...]:
+    """Return the largest change of the outputs at each of several points, relative to the largest output."""
+    with torch.no_grad():
+        before = function.flat(function.point)
+        size = before.abs().max().clamp_min(1e-300)
+        return tuple(_number((function.flat({**function.point, **new}) - before).abs().max() / size) for new in moved)
+
+
+def _number(change: Tensor) -> float:
+    """Return a change as a number; what is none is infinite."""
+    return float(change) if bool(change == change) else float("inf")
