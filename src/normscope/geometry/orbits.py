@@ -1,8 +1,8 @@
 r"""How far the outputs move along the orbit of a symmetry, and along a random direction as long.
 
 With ``theta(t)`` the orbit, the curve is ``max |f(theta(t)) - f(theta)| / max |f(theta)|``. It is rounding along an
-orbit without stabilizers, shows what ``eps`` breaks with them, and grows with ``t`` along ``theta + t X`` for a random
-X that moves the same parameters by the same lengths.
+orbit without stabilizers, shows what ``eps`` breaks with them, and grows with ``t`` along ``theta + t R`` for a random
+direction R of all parameters, as long as the orbit's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normscope.geometry.certificate import coefficients_of
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Family, Group, Point, random_like
+from normscope.geometry.groups import Family, Group, Point, length
 
 #: How far along an orbit is looked.
 TIMES = (0.01, 0.03, 0.1, 0.3, 1.0)
@@ -31,7 +31,7 @@ class Orbit:
         times: how far the parameters were moved.
         along: change along the orbit without stabilizers.
         stabilized: the same with the model's own ``eps``.
-        across: change along a random direction as long on the same parameters.
+        across: change along a random direction of all parameters, as long.
     """
 
     kind: str
@@ -71,7 +71,7 @@ def _orbit(function: Function, group: Group, family: Family, times: tuple[float,
     """Return the orbit of one group along a random one of its directions."""
     coefficients = coefficients_of(family, seed)
     point = function.point
-    direction = random_like(family.field(point, coefficients), seed)
+    direction = _random(point, length(family.field(point, coefficients)), seed)
     moved = [family.move(point, coefficients, time) for time in times]
     straight = [{name: point[name] + time * value for name, value in direction.items()} for time in times]
     exact = function.exact()
@@ -79,6 +79,13 @@ def _orbit(function: Function, group: Group, family: Family, times: tuple[float,
         group.kind, group.statement, times, _changes(exact, moved), _changes(function, moved),
         _changes(function, straight),
     )  # fmt: skip
+
+
+def _random(point: Point, size: float, seed: int) -> dict[str, Tensor]:
+    """Return a random direction of all parameters, of a given length."""
+    generator = torch.Generator().manual_seed(seed)
+    drawn = {name: torch.randn(t.shape, generator=generator, dtype=torch.float64) for name, t in point.items()}
+    return {name: t * (size / length(drawn)) for name, t in drawn.items()}
 
 
 def _changes(function: Function, moved: Sequence[Point]) -> tuple[float, ...]:
