@@ -41,8 +41,18 @@ def test_the_first_value_that_is_no_number() -> None:
     assert _broken(captured, -noise(4, 3).abs()) == ""
 
 
+def test_the_size_of_what_is_divided_by() -> None:
+    """The least and the middle of all batches."""
+    model = Lambda(lambda s, x: x / x.square().sum(-1, keepdim=True))
+    captured = examine(model, torch.ones(4, 2)).captured
+    found = Probe()
+    for scale in (3.0, 1.0, 2.0):
+        run(captured.graph, captured.tensors, [scale * torch.ones(4, 2)], found.visit)
+    assert list(found.divisors.values()) == [(2.0, 18.0)]
+
+
 def _broken(captured: Captured, batch: torch.Tensor) -> str:
     """Return the first node whose value is no number."""
     found = Probe()
     run(captured.graph, captured.tensors, [batch], found.visit)
-    return found.broken
+    return "" if found.fault is None else found.fault.node.name

@@ -53,6 +53,10 @@ class CaptureError(NormscopeError):
     """The model could not be run or recorded as a graph."""
 
 
+class StatefulError(CaptureError):
+    """The model returns something else after it has been called: forward() changes what it depends on."""
+
+
 class NotEnoughMemoryError(NormscopeError):
     """What is asked for does not fit into memory."""
 

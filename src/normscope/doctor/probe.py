@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.doctor.fault import Fault, fault_of
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Graph, Node, Ref
@@ -19,6 +20,8 @@ from normscope.operators.site import Site
 
 #: What lies below is masked: some write the least number of the precision, or minus a billion, for minus infinity.
 MASKED = -9999.0
+#: Numbers in a divisor up to which its size is looked at.
+LARGEST = 1 << 20
 
 
 @dataclass(eq=False)
@@ -27,26 +30,38 @@ class Probe:
 
     Attributes:
         logits: by graph node of each softmax, the largest distance of a logit from the middle of its row.
-        broken: the first graph node whose value is NaN or infinite although what it reads is finite.
+        fault: the first operation whose value is NaN or infinite although what it reads is finite.
+        divisors: least and middle absolute value of what each quotient divides by, by graph node.
     """
 
     logits: dict[str, float] = field(default_factory=dict)
-    broken: str = ""
+    fault: Fault | None = None
+    divisors: dict[str, tuple[float, float]] = field(default_factory=dict)
     _finite: set[str] = field(default_factory=set)
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Look at the value of a node, given those before it."""
-        if not self.broken and _floating(value):
+        if self.fault is None and _floating(value):
             if all_finite(value):
                 self._finite.add(node.name)
             else:
                 self._finite.discard(node.name)
                 read = (n in self._finite or not _floating(values.get(n)) for n in node.inputs())
                 if node.target == "" and all(read) and not _masks(node):
-                    self.broken = node.name
+                    self.fault = fault_of(node, values)
+        if name_of(node) == "div" and isinstance(node.args[1], Ref):
+            self._divide(node.name, values.get(node.args[1].name))
         spread = logit_spread(node, values)
         if spread is not None:
             self.logits[node.name] = max(spread, self.logits.get(node.name, 0.0))
+
+    def _divide(self, name: str, by: Any) -> None:
+        """Note the size of what a quotient divides by."""
+        if _floating(by) and 0 < by.numel() <= LARGEST:
+            size = by.detach().abs().flatten().double()
+            least, middle = float(size.min()), float(size.median())
+            before = self.divisors.get(name, (least, middle))
+            self.divisors[name] = min(least, before[0]), max(middle, before[1])
 
 
 def _floating(value: Any) -> bool:

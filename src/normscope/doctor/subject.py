@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,11 +13,23 @@ from torch import Tensor, nn
 
 from normscope.analysis.context import Work, batches, walk_coupled
 from normscope.analysis.options import Options
-from normscope.core.errors import CaptureError, InputError, NonFiniteError, NonFiniteInputError, NormscopeError
+from normscope.core.errors import (
+    CaptureError,
+    InputError,
+    NonFiniteError,
+    NonFiniteInputError,
+    NormscopeError,
+    StatefulError,
+)
+from normscope.doctor.again import Again, again, in_precision
+from normscope.doctor.companions import Companions
+from normscope.doctor.fault import told
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
+from normscope.doctor.singular import Singularities
+from normscope.doctor.state import changed_by_forward
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
@@ -27,7 +39,7 @@ from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.signature import InnermostModule, sized_layers
 from normscope.graph.statefulness import evaluating
-from normscope.graph.weights_validation import STATISTICS, check_model, count_non_finite, named_tensors
+from normscope.graph.weights_validation import STATISTICS, all_finite, check_model, count_non_finite, named_tensors
 from normscope.lipschitz.composition import Composition, Domain
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.quick import FiniteNorms, Roughly
@@ -71,10 +83,14 @@ class Subject:
         parallel: the wrapper that runs it on several devices, if there is one.
         failure: why there is no graph, if there is none.
         failed_at: the layer that raised, if one did.
+        moved: what a forward pass in evaluation changes in the model, where that is why there is no graph.
         broken: what is not a finite number, if anything is.
         broken_at: the layer it is at.
+        broken_fix: what to do about it, if that is known.
         batch: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`.
         probe: what the data shows at single nodes.
+        singular: where derivatives are not finite on the data.
+        companions: what the first samples give in company.
     """
 
     model: nn.Module
@@ -92,10 +108,14 @@ class Subject:
     parallel: str = ""
     failure: str = ""
     failed_at: str = ""
+    moved: tuple[str, ...] = ()
     broken: str = ""
     broken_at: str = ""
+    broken_fix: str = ""
     batch: list[Tensor] | None = None
     probe: Probe = field(default_factory=Probe)
+    singular: Singularities | None = None
+    companions: Companions | None = None
 
     def has(self, need: str) -> bool:
         """Tell whether what a rule needs is there."""
@@ -185,6 +205,20 @@ class Subject:
         if self.captured is None or self.batch is None:
             return {}
         return batch_statistics(self.captured, self.batch, self.sites())
+
+    @functools.cached_property
+    def again(self) -> Again:
+        """Return what a second run of a few samples shows: alone, and beside a wider precision."""
+        if self.captured is None or self.companions is None or self.broken:
+            return Again()
+        return again(self.captured, self.companions, self.batch)
+
+    @functools.cached_property
+    def planned(self) -> Captured | None:
+        """Return the model captured in the precision it will be run in, if one is planned and possible."""
+        if self.captured is None or self.dtype is None:
+            return None
+        return in_precision(self.model, self.captured, self.dtype)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -312,6 +346,8 @@ def examine(
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
         subject.broken = str(error)
+    except StatefulError as error:
+        subject.failure, subject.moved = str(error), changed_by_forward(inner, example)
     except CaptureError as error:
         subject.failure = str(error)
     except InputError as error:
@@ -389,12 +425,28 @@ def _fill(
     subject.batch = _joined(seen[: max(1, probed // max(1, len(seen[0][0])))]) if seen else None
     activations = activation_inputs(captured, program)
     axes = {name: channel_axis(subject.features.get(source)) for name, source in activations.items()}
+    singular, companions = Singularities(captured.graph), Companions(captured.graph)
+    subject.singular, subject.companions = singular, companions
+    if seen:
+        companions.begin(seen[0])
+
+    infinite: list[str] = []
+    outputs = {name for n in captured.graph if n.op == "output" for name in n.inputs()}
+
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        for look in (subject.probe, singular, companions):
+            look.visit(node, value, values)
+        if node.name in outputs and isinstance(value, Tensor) and not all_finite(value):
+            infinite.append(node.name)
+
     try:
-        subject.seen = survey(captured, program, seen, activations=activations, channels=axes, also=subject.probe.visit)
+        subject.seen = survey(captured, program, seen, activations=activations, channels=axes, also=visit)
     except NonFiniteError as error:
         subject.broken = str(error)
-        first = subject.probe.broken
-        subject.broken_at = captured.graph[first].owner if first else ""
+    fault = subject.probe.fault
+    if fault is not None and (subject.broken or (infinite and fault.kind)):
+        subject.broken, subject.broken_fix = told(fault, captured.graph, captured.tensors)
+        subject.broken_at = fault.node.owner
     if subject.seen is not None and subject.seen.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import CaptureError, NormscopeError, WeightsError, listed
+from normscope.core.errors import CaptureError, NormscopeError, StatefulError, WeightsError, listed
 from normscope.graph.guard import StateGuard, untouched
 
 #: Units in the last place of the largest entry by which two runs of one function may differ.
@@ -122,7 +122,8 @@ class RepeatedRuns:
         """Return if the model returns the same on one input, from its first state and after it was run already.
 
         Raises:
-            CaptureError: if it does not: then it is no function of its input.
+            StatefulError: if it does not because of what it keeps: then it is no function of its input.
+            CaptureError: if it does not for another reason.
         """
         first = self.run(example)
         if not all(_agree(first, self.run(example, mode=mode), _BETWEEN_MODES) for mode in MODES[1:]):
@@ -140,7 +141,7 @@ class RepeatedRuns:
             if _agree(expected, self._after(example, other)):
                 return
         if self.moved:
-            raise CaptureError(
+            raise StatefulError(
                 "a network must be a function of its input; this one returns something else after it has been called, "
                 f"in evaluation mode: forward() changes {listed(list(self.moved))}, and what it returns depends on it. "
                 "Keep that out of forward(), or hold it fixed in evaluation mode"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from checking import found, initialized, noise
+from networks import Lambda
 from normscope.core.finding import Certainty, Severity
 from normscope.doctor.rules.dead_unit import flat_on
 from normscope.graph.ir import Node, Ref
@@ -68,3 +69,20 @@ def test_flat_on_intervals() -> None:
     node = Node("r", "aten.relu.default", (Ref("x"),))
     low, high = torch.tensor([-2.0, -2.0, 1.0]), torch.tensor([-1.0, 1.0, 2.0])
     assert flat_on(node, low, high).tolist() == [True, False, False]
+
+
+def test_what_never_changes_is_no_dead_activation() -> None:
+    """The root of a variance of one pixel is a constant, where roots are steep; so is a channel that was pruned."""
+
+    def divided(s: Lambda, x: Tensor) -> Tensor:
+        return x / (1 + (x.var((2, 3), keepdim=True, correction=0) + 1e-5).sqrt())
+
+    model = initialized(nn.Sequential(nn.Conv2d(3, 8, 4), Lambda(divided), nn.Flatten(), nn.Linear(8, 2)))
+    assert found("NS601", model, noise(64, 3, 4, 4)) == []
+    pruned = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2)).eval()
+    with torch.no_grad():
+        pruned[1].weight[:4], pruned[1].bias[:4] = 0.0, 0.0
+    assert found("NS601", pruned, noise(64, 6)) == []
+    with torch.no_grad():
+        pruned[1].bias[:4] = -1.0
+    assert {f.evidence["dead"] for f in found("NS601", pruned, noise(64, 6))} == {4}

@@ -161,3 +161,15 @@ def test_statistics_of_ones_own() -> None:
 def test_a_new_model_is_another_matter() -> None:
     """Mean zero and variance one in every channel."""
     assert found("NS203", nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5)).eval(), noise(64, 6)) == []
+
+
+def test_statistics_of_channels_whose_scale_is_zero_have_no_effect() -> None:
+    """Pruned on purpose; with a scale they count."""
+    x = noise(512, 6)
+    model = _trained(x)
+    model[1].running_var[:2] = 1e4
+    (one,) = found("NS203", model, x)
+    assert one.evidence["channels"] == 2
+    with torch.no_grad():
+        model[1].weight[:2] = 0.0
+    assert found("NS203", model, x) == []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import Tensor, nn
 
-from checking import found
+from checking import found, noise
+from normscope.core.finding import Severity
 from normscope.doctor import check
 
 
@@ -36,3 +38,31 @@ def test_the_reason_is_told_and_modules_are_still_checked() -> None:
 def test_nothing_is_said_of_a_model_that_can_be_captured() -> None:
     """A linear layer."""
     assert found("NS001", nn.Linear(2, 2)) == []
+
+
+class FirstBatch(nn.Module):
+    """A layer that counts its calls and may set its scale from the first batch."""
+
+    def __init__(self, *, learns: bool) -> None:
+        super().__init__()
+        self.scale, self.calls, self.learns = nn.Parameter(torch.ones(4)), 0, learns
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale."""
+        if self.calls == 0 and self.learns:
+            with torch.no_grad():
+                self.scale.copy_(1 / x.std(0))
+        self.calls += 1
+        return self.scale * x * min(self.calls, 3)
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_a_forward_pass_that_changes_the_model_is_told_at_the_module(learns: bool) -> None:
+    """With what it changes; overwritten parameters are an error, and all is put back."""
+    model = nn.Sequential(nn.Linear(4, 4), FirstBatch(learns=learns)).eval()
+    (one,) = found("NS001", model, noise(8, 4))
+    assert (one.place, one.severity) == ("1", Severity.ERROR if learns else Severity.WARNING)
+    assert "1.calls" in one.message
+    assert ("overwrites 1.scale" in one.message) is learns
+    assert model[1].scale.tolist() == [1.0] * 4
+    assert model[1].calls == 0

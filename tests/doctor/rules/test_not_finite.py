@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from checking import found
+from checking import found, noise
 from networks import Lambda
 from normscope.core.finding import Severity
 
@@ -25,3 +25,25 @@ def test_a_value_that_is_not_finite_on_the_data() -> None:
     model = Lambda(lambda s, x: s.norm(x / x.abs()), norm=nn.LayerNorm(2))
     assert len(found("NS002", model, torch.zeros(3, 2))) == 1
     assert found("NS002", model, torch.ones(3, 2)) == []
+
+
+def test_a_running_variance_of_zero_without_eps() -> None:
+    """The buffer and its channel are named, also where the output is infinite and not NaN."""
+    model = nn.Sequential(
+        Lambda(lambda s, x: (x - s.running_mean) * s.running_var.rsqrt(), running_mean=torch.zeros(3),
+               running_var=torch.tensor([1.0, 2.0, 0.0])),
+        nn.Linear(3, 2),
+    )  # fmt: skip
+    (one,) = found("NS002", model, noise(16, 3))
+    assert one.place == "0"
+    assert "0.running_var is zero at channel 2, and no eps is added" in one.message
+    assert "gather the statistics anew" in one.fix
+    model[0].running_var[2] = 1.0
+    assert found("NS002", model, noise(16, 3)) == []
+
+
+def test_minus_infinity_that_is_meant() -> None:
+    """Logits of what must not be chosen."""
+    model = Lambda(lambda s, x: s.fc(x).masked_fill(s.mask, -torch.inf), fc=nn.Linear(2, 3),
+                   mask=torch.tensor([False, True, False]))  # fmt: skip
+    assert found("NS002", model, noise(8, 2)) == []

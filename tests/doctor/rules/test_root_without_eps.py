@@ -8,6 +8,7 @@ from torch import Tensor
 
 from checking import found, noise
 from networks import Lambda
+from normscope.core.finding import Severity
 
 
 def _outside(s: Lambda, x: Tensor) -> Tensor:
@@ -40,3 +41,12 @@ def test_the_gradient_at_zero_says_the_same(forward: object, told: int) -> None:
     x = torch.zeros(1, 1, 6, requires_grad=True)
     (gradient,) = torch.autograd.grad(model(x).sum(), x)
     assert bool(gradient.isnan().any()) is bool(told)
+
+
+@pytest.mark.parametrize(("least", "severity"), [(1.0, Severity.INFO), (1e-6, Severity.WARNING)])
+def test_data_far_from_zero_makes_it_a_remark(least: float, severity: Severity) -> None:
+    """As long as no sample comes near."""
+    x = torch.ones(8, 6)
+    x[3] = least
+    assert [f.severity for f in found("NS306", Lambda(_nowhere), x)] == [severity]
+    assert [f.severity for f in found("NS306", Lambda(_nowhere), input_shape=(6,))] == [Severity.WARNING]

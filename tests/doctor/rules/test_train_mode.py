@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from checking import found, noise
 from networks import Lambda
-from normscope.core.finding import Severity
+from normscope.core.finding import Certainty, Severity
 
 
 def _network() -> nn.Module:
@@ -56,3 +56,16 @@ def test_averages_over_the_batch_that_scale_samples() -> None:
     beside = Lambda(lambda s, x: (s.fc(x), s.fc(x).square().mean()), fc=fc)
     assert found("NS204", alone.eval(), noise(8, 6)) == []
     assert found("NS204", beside.eval(), noise(8, 6)) == []
+
+
+def test_samples_that_meet_in_any_other_way() -> None:
+    """A softmax over samples, entries that change places; pairs of samples may be meant."""
+    fc = nn.Linear(6, 3)
+    softmax = nn.Sequential(fc, nn.Softmax(0)).eval()
+    (one,) = found("NS204", softmax, noise(8, 6))
+    assert (one.place, one.severity, one.certainty) == ("1", Severity.WARNING, Certainty.MEASURED)
+    mixed = nn.Sequential(fc, Lambda(lambda s, x: x.reshape(3, -1).t())).eval()
+    assert [f.place for f in found("NS204", mixed, noise(8, 6))] == ["1"]
+    pairs = nn.Sequential(fc, Lambda(lambda s, x: (x @ x.t()).softmax(-1) @ x)).eval()
+    assert [f.severity for f in found("NS204", pairs, noise(8, 6))] == [Severity.INFO]
+    assert found("NS204", nn.Sequential(fc, nn.Softmax(1)).eval(), noise(8, 6)) == []

@@ -21,8 +21,12 @@ SHARE, FEWEST = 0.2, 32
 _POINTS = 33
 
 
+#: By how much, relatively, an interval of one point is widened: a value that never changes is no flat activation.
+_AROUND = 1e-3
+
+
 def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
-    """Tell for each interval whether an entrywise activation is constant on it.
+    """Tell for each interval whether an entrywise activation is constant on it, and around it if it is a point.
 
     Args:
         node: the activation.
@@ -30,7 +34,9 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
         high: upper ends.
     """
     steps = torch.linspace(0, 1, _POINTS, dtype=torch.float64).unsqueeze(1)
-    points = low.double() + steps * (high - low).double()
+    low, high = low.double(), high.double()
+    around = torch.where(low == high, _AROUND * low.abs().clamp_min(_AROUND), 0.0)
+    points = low - around + steps * (high - low + 2 * around)
     first = next((a.name for a in node.args if isinstance(a, Ref)), "")
     try:
         values = call(node, {first: points}, torch.float64)

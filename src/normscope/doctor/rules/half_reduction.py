@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
 
 import torch
 
-from normscope.core.errors import NormscopeError
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.neighbours import between
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
-from normscope.graph.capture import capture
-from normscope.graph.inputs import ModelInputs
-from normscope.graph.interpreter import as_floating
 from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
@@ -38,13 +33,9 @@ def _graph(subject: Subject) -> Graph | None:
     captured, planned = subject.captured, subject.dtype
     if captured is None or planned not in (torch.float16, torch.bfloat16):
         return None if captured is None else captured.graph
-    if not any(s.written_out for s in subject.sites()):
+    if not any(s.written_out for s in subject.sites()) or subject.planned is None:
         return None
-    try:
-        model = copy.deepcopy(subject.model).to(planned)
-        return capture(model, ModelInputs(tuple(as_floating(captured.example, planned)))).graph
-    except (NormscopeError, RuntimeError, TypeError):  # it cannot be copied, or not be run so
-        return None
+    return subject.planned.graph
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:

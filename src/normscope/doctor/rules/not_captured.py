@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from normscope.core.errors import listed
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
@@ -11,7 +12,9 @@ from normscope.doctor.subject import Subject
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield why there is no graph."""
-    if subject.failure:
+    if subject.moved:
+        yield _stateful(rule, subject)
+    elif subject.failure:
         reason = " ".join(subject.failure.split())
         raised = bool(subject.failed_at)
         yield rule.finding(
@@ -24,6 +27,34 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
+def _stateful(rule: Rule, subject: Subject) -> Finding:
+    """Return the finding of a forward pass that changes what it depends on, at the module that holds it."""
+    modules = dict(subject.model.named_modules())
+    place = next((path for path in map(_owner, subject.moved) if path in modules), "")
+    parameters = [name for name in subject.moved if name in subject.parameters]
+    others = [name for name in subject.moved if name not in subject.parameters]
+    changed = f"overwrites {listed(parameters)}" if parameters else ""
+    if others:
+        changed += f"{' and ' if parameters else ''}changes {listed(others)}"
+    return rule.finding(
+        place,
+        f"a forward pass in evaluation mode {changed}, and the output depends on it: the first batch after loading "
+        "decides what the network computes, so only the modules were checked",
+        {"changed": ", ".join(subject.moved)},
+        severity=Severity.ERROR if parameters else None,
+        fix="initialize from data in train mode only, and keep the flag that it was done as a buffer, so that a "
+        "checkpoint holds it"
+        if parameters
+        else "change state in train mode only (if self.training), and keep it in buffers, so that a checkpoint holds "
+        "it",
+    )
+
+
+def _owner(name: str) -> str:
+    """Return the path of the module that holds an attribute."""
+    return name.rpartition(".")[0]
+
+
 RULE = Rule(
     code="NS001",
     name="not-captured",
@@ -32,7 +63,8 @@ RULE = Rule(
     certainty=Certainty.PROVED,
     statement="",
     why="Most rules read the graph of what the model computes. Without it only what modules and the optimizer tell is "
-    "checked.",
+    "checked. A forward pass that changes the model in evaluation (parameters that are set from the first batch, "
+    "a counter) makes it no function of its input; what it changes is named.",
     effect="most rules did not run",
     fix="give an input shape (--input) or data, or make forward() run on them without errors",
     example="class Net(nn.Module):\n"
@@ -51,5 +83,5 @@ RULE = Rule(
     "options = {'input_shape': (4,)}",
     needs=(),
     look=_look,
-    threads=("liufeng2915/CFSM/issues/4",),
+    threads=("liufeng2915/CFSM/issues/4", "rosinality/glow-pytorch/issues/6"),
 )

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield what is not a number."""
     if subject.broken:
-        yield rule.finding(subject.broken_at, " ".join(subject.broken.split()))
+        yield rule.finding(subject.broken_at, " ".join(subject.broken.split()), fix=subject.broken_fix)
 
 
 def _over_time(rule: Rule, history: History) -> Iterator[Finding]:

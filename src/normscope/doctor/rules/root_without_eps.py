@@ -14,6 +14,8 @@ from normscope.graph.recognise import name_of
 _SAME = ("to", "_to_copy", "clone", "contiguous", "expand", "unsqueeze", "alias", "detach")
 _STABILIZERS = ("add", "clamp", "clamp_min", "maximum")
 _SQUARES = ("pow", "square", "mul")
+#: Least divisor, relative to the middle one and absolute, that is far from zero.
+FAR, LEAST = 1e-3, 1e-12
 
 
 def _through(graph: Graph, ref: object) -> Node | None:
@@ -71,7 +73,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             if added
             else "nothing is added to what it divides by: equal entries are divided by zero"
         )
-        yield rule.finding(node.owner or node.name, f"a quotient by {name_of(root)}: {what}", {"root": root.name})
+        evidence: dict[str, float | int | str] = {"root": root.name}
+        seen = subject.probe.divisors.get(node.name)
+        far = seen is not None and seen[0] >= max(FAR * seen[1], LEAST)
+        if seen is not None:
+            evidence["least"] = seen[0]
+            what += f"; on this data it divides by {seen[0]:.3g} or more" if far else ""
+        yield rule.finding(
+            node.owner or node.name,
+            f"a quotient by {name_of(root)}: {what}",
+            evidence,
+            severity=Severity.INFO if far else None,
+        )
 
 
 RULE = Rule(
@@ -82,7 +95,8 @@ RULE = Rule(
     certainty=Certainty.PROVED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
     why="eps behind the root keeps the value finite and not its derivative: at equal entries the chain rule multiplies "
-    "infinity by zero. A single constant sample, or padding, is enough.",
+    "infinity by zero. A single constant sample, or padding, is enough. Where the data stays far from zero it is a "
+    "remark.",
     effect="training runs for hours and then the loss is NaN",
     fix="add eps inside the root: (variance + eps).sqrt()",
     example="class Norm(nn.Module):\n"

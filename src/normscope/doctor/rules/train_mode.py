@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.companions import JOINS
 from normscope.doctor.modules import modules_of
 from normscope.doctor.neighbours import moving
 from normscope.doctor.rule import Rule
@@ -61,6 +62,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                     certainty=Certainty.PROVED,
                     fix="take the mean of each sample: give the axes, without the first",
                 )
+    met = None if subject.again.apart is None else subject.again.apart.culprit()
+    if met is not None and met.owner not in told:
+        yield rule.finding(
+            met.owner or met.name,
+            f"in {name_of(met)} the samples of a batch meet, in evaluation too: run without the others, a sample gives "
+            f"another output{'; if its first axis holds something else, all is well' if name_of(met) in JOINS else ''}",
+            {"operation": name_of(met)},
+            severity=Severity.INFO if name_of(met) in JOINS else Severity.WARNING,
+            certainty=Certainty.MEASURED,
+            fix="let it act on each sample alone (the first axis holds the samples), or use a value that is kept from "
+            "training",
+        )
 
 
 def batch_averages(graph: Graph) -> Iterator[Node]:
@@ -100,7 +113,9 @@ RULE = Rule(
     certainty=Certainty.PROVED,
     statement="normscope F2",
     why="In evaluation BatchNorm is meant to be a fixed affine map. With batch statistics the answer for one sample "
-    "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving.",
+    "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving. The "
+    "same holds of any operation along the axis of samples (a deviation over the batch, a view that mixes samples): "
+    "with data, samples are run with and without the others of their batch and compared.",
     effect="the answer for one sample changes with the others of its batch",
     fix="call model.eval(), and keep running statistics",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",
@@ -111,6 +126,7 @@ RULE = Rule(
         "yunjey/pytorch-tutorial/issues/62",
         "uci-cbcl/UFold/issues/18",
         "dragen1860/MAML-Pytorch/issues/44",
+        "facebookresearch/pytorch_GAN_zoo/issues/118",
         "xuexingyu24/License_Plate_Detection_Pytorch/issues/22",
     ),
 )

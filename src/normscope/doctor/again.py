@@ -1,0 +1,93 @@
+"""A second run of a few samples: alone instead of in company, beside a wider precision, or in a narrower one."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import NormscopeError
+from normscope.doctor.companions import ALONE, Apart, Companions
+from normscope.doctor.precision import Beside
+from normscope.graph.capture import Captured, capture
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import as_floating, run
+from normscope.graph.ir import Node
+
+
+@dataclass(frozen=True)
+class Again:
+    """What a second run showed.
+
+    Attributes:
+        apart: where samples that are alone give something else, if they can be run so.
+        beside: what the precision lost.
+    """
+
+    apart: Apart | None = None
+    beside: Beside | None = None
+
+
+def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> Again:
+    """Run the first samples of a batch again.
+
+    Args:
+        captured: the model.
+        companions: what they gave in company.
+        batch: samples to take where they cannot be run alone.
+    """
+    apart = companions.apart() if companions.inputs else None
+    inputs = companions.alone if companions.inputs else batch
+    if inputs is None:
+        return Again()
+    beside = Beside(captured.graph)
+
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        beside.visit(node, value, values)
+        if apart is not None:
+            apart.visit(node, value, values)
+
+    try:
+        with torch.no_grad():
+            run(captured.graph, captured.tensors, inputs, visit)
+    except (RuntimeError, ValueError):  # a batch of one with one value per channel
+        return Again()
+    return Again(apart, beside)
+
+
+def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Captured | None:
+    """Return a model captured in another precision; nothing if it cannot be copied, or not be run so.
+
+    Args:
+        model: the model; a copy of it is converted.
+        captured: the same in its own precision.
+        dtype: the precision.
+    """
+    try:
+        inputs = ModelInputs(tuple(as_floating(captured.example, dtype)))
+        return capture(copy.deepcopy(model).to(dtype), inputs, elsewhere=False)
+    except (NormscopeError, RuntimeError, TypeError, ValueError):
+        return None
+
+
+def precision_run(captured: Captured, inputs: list[Tensor]) -> Beside | None:
+    """Return what the precision of a captured model loses on a few samples; nothing if they cannot be run.
+
+    Args:
+        captured: the model in that precision.
+        inputs: samples in any precision.
+    """
+    beside = Beside(captured.graph)
+    few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
+    dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]
+    try:
+        with torch.no_grad():
+            given = [as_floating(t, d) for t, d in zip(few, dtypes, strict=True)]
+            run(captured.graph, captured.tensors, given, beside.visit)
+    except (RuntimeError, ValueError):
+        return None
+    return beside

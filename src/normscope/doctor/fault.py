@@ -1,0 +1,143 @@
+"""Why a value is no number: the operation that made it, what it was given, and the tensor of the model behind that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from normscope.doctor.modules import listed_channels
+from normscope.doctor.neighbours import moving, reach, reads
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.recognise import name_of
+
+_ROOTS = ("sqrt", "rsqrt")
+_LOGARITHMS = ("log", "log2", "log10", "log1p", "logit")
+_VARIANCES = ("var", "std", "var_mean", "std_mean")
+#: What to do about each kind of fault.
+FIXES = {
+    "zero": "add eps to what it divides by, inside the root if there is one",
+    "negative": "clamp what is under the root or logarithm at a small positive number, or compute it otherwise",
+    "few": "use correction=0 (unbiased=False), or more entries",
+    "overflow": "normalize or clip what grows before it, or compute this in a wider dtype",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What one operation made no number of.
+
+    Attributes:
+        node: the operation.
+        kind: a key of :data:`FIXES`, or nothing where the reason is not known.
+        operand: the graph node it was given the cause by, if one is known.
+        entries: flat indices of that operand's entries that are the cause.
+        size: how many entries the operand has.
+        largest: largest entry, in absolute value, of what it was given.
+    """
+
+    node: Node
+    kind: str = ""
+    operand: str = ""
+    entries: tuple[int, ...] = ()
+    size: int = 0
+    largest: float = 0.0
+
+
+def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
+    """Return what an operation stumbled over, given the finite values it read.
+
+    >>> import torch
+    >>> fault = fault_of(Node("y", "aten.rsqrt.default", (Ref("v"),)), {"v": torch.tensor([1.0, 0.0])})
+    >>> fault.kind, fault.operand, fault.entries
+    ('zero', 'v', (1,))
+    """
+    largest = max((float(t.abs().max()) for t in _tensors(node, values) if t.numel()), default=0.0)
+    for operand, bad, kind in _suspects(node, values):
+        if bool(bad.any()):
+            which = tuple(bad.flatten().nonzero().flatten()[:4096].tolist())
+            return Fault(node, kind, operand, which, bad.numel(), largest)
+    if name_of(node) in _VARIANCES:
+        return Fault(node, "few", largest=largest)
+    return Fault(node, "overflow" if largest > 1e4 or name_of(node) in ("exp", "pow") else "", largest=largest)
+
+
+def _tensors(node: Node, values: Mapping[str, Any]) -> Iterator[Tensor]:
+    """Yield the floating tensors an operation reads."""
+    for name in node.inputs():
+        value = values.get(name)
+        if isinstance(value, Tensor) and value.is_floating_point():
+            yield value
+
+
+def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
+    """Yield operands, where their entries are a cause, and of which kind."""
+    name = name_of(node)
+    position = 1 if name == "div" else 0
+    if name in ("batch_norm", "native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm"):
+        position = 4
+    operand = node.args[position] if len(node.args) > position else None
+    value = values.get(operand.name) if isinstance(operand, Ref) else None
+    if not isinstance(operand, Ref) or not isinstance(value, Tensor) or not value.is_floating_point():
+        return
+    if position == 4:
+        yield operand.name, value <= 0, "zero"
+    elif name in ("div", "reciprocal", "rsqrt") or (name == "pow" and _negative(node)):
+        yield operand.name, value == 0, "zero"
+    if name in _ROOTS or name == "pow":
+        yield operand.name, value < 0, "negative"
+    if name in _LOGARITHMS:
+        yield operand.name, value <= (-1 if name == "log1p" else 0), "negative"
+
+
+def _negative(node: Node) -> bool:
+    """Tell whether a power has a negative exponent."""
+    exponent = node.args[1] if len(node.args) > 1 else 1
+    return isinstance(exponent, int | float) and exponent < 0
+
+
+def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+    """Return what happened, in words, and what to do.
+
+    Args:
+        fault: what :func:`fault_of` returned.
+        graph: where it happened.
+        tensors: parameters, buffers and constants by name.
+    """
+    name = name_of(fault.node)
+    fix = FIXES.get(fault.kind, "look at what this operation is given; load an earlier checkpoint if weights are lost")
+    first = f"{name} is the first operation whose result is not finite on the data, although what it reads is"
+    if fault.kind == "few":
+        return f"{first}: the unbiased variance of too few entries is not a number (0/0)", fix
+    if fault.kind == "overflow":
+        return f"{first}: it overflows {fault.node.dtype or 'its precision'}, on entries up to {fault.largest:.3g}", fix
+    if not fault.operand:
+        return first, fix
+    sign = "zero" if fault.kind == "zero" else "zero or negative" if name in _LOGARITHMS else "negative"
+    share = f"{len(fault.entries)} of {fault.size} entries of what it is given"
+    if fault.operand in moving(graph):
+        why = "; no eps is added to it, and the entries of some sample are all equal" if fault.kind == "zero" else ""
+        return f"{first}: {share} are {sign}{why}", fix
+    source, where = _behind(fault, graph, tensors)
+    if not source:
+        return f"{first}: {share} are {sign}", fix
+    buffer = source.rpartition(".")[2]
+    text = f"{first}: {source} is {sign}{where}" + (", and no eps is added" if fault.kind == "zero" else "")
+    again = "gather the statistics anew" if buffer.startswith("running_") else f"set {buffer} to one there"
+    return text, f"{fix}; or {again}, or remove what carries no signal: the data is not at fault"
+
+
+def _behind(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
+    """Return the parameter or buffer an operand that does not depend on the input comes from, and its entries."""
+    for name in sorted(reach([fault.operand], reads(graph)), key=graph.position):
+        target = graph[name].target
+        tensor = tensors.get(target) if target else None
+        if tensor is None or not tensor.is_floating_point() or tensor.numel() != fault.size:
+            continue
+        flat = tensor.detach().flatten()[list(fault.entries)]
+        if bool((flat <= 0).all()):
+            whole = len(fault.entries) == fault.size
+            return target, "" if whole else f" at {listed_channels(fault.entries)}"
+    return "", ""

@@ -1,0 +1,147 @@
+"""A graph in its own precision beside a wider one, node by node: where numbers are lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.doctor.neighbours import LAYERS, reach, reads
+from normscope.graph.interpreter import as_floating, call
+from normscope.graph.ir import SOURCES, Graph, Node, Ref
+from normscope.graph.recognise import name_of
+
+#: Relative error, over all entries of a value, from which on it is lost; and the least absolute one.
+LOST, LEAST = 0.1, 1e-3
+#: Operations of many multiplications: rounding does not add up in them, and a wide run of them takes long.
+_HEAVY = (*LAYERS, "matmul", "bmm", "baddbmm", "einsum", "scaled_dot_product_attention", "rnn_tanh", "rnn_relu")
+#: What lies below is a mask, written for minus infinity.
+_MASK = -1e8
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The first value that is lost, and how.
+
+    Attributes:
+        node: the operation that makes it.
+        kind: ``overflow``, ``underflow``, ``cancellation`` or ``rounding``.
+        error: relative error over all entries; infinite where it is not finite.
+        reached: largest entry of the value, computed widely; of a cancellation, of what is subtracted.
+        left: of a cancellation, the size of the difference at the entry that loses most.
+        at: the operation behind it, if that is another one.
+    """
+
+    node: Node
+    kind: str
+    error: float
+    reached: float
+    left: float = 0.0
+    at: str = ""
+
+
+@dataclass(eq=False)
+class Beside:
+    """The wide run beside a run of a graph; :meth:`visit` is called at each node of the latter.
+
+    A graph in half precision is run in float64 from its inputs on, products of matrices in float32. One in float32 is
+    compared between such products only: each gets the float32 values, so that an error is seen where it is made and
+    the wide run is cheap.
+
+    Attributes:
+        graph: what is run.
+    """
+
+    graph: Graph
+    _losses: dict[str, Loss] = field(default_factory=dict)
+    _cancelled: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = {n.dtype for n in self.graph if n.op != "output" and "float" in n.dtype}
+        self.short = bool(kinds & {"float16", "bfloat16"})
+        self._wide: dict[str, Any] = {}
+        self._reads = reads(self.graph)
+        self._heavy = {n.name for n in self.graph if name_of(n) in _HEAVY}
+        self._ends = {name for n in self.graph if n.op == "output" or n.name in self._heavy for name in n.inputs()}
+        self._moving = reach([n.name for n in self.graph if n.op == "input"], self.graph.users())
+
+    def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        """Compute the value of a node widely and compare."""
+        if node.name in self._moving and node.op not in SOURCES and (self.short or node.name not in self._heavy):
+            known = {name: self._wide[name] if name in self._wide else _widened(values[name]) for name in node.inputs()}
+            wide = self._call(node, known)
+            if wide is not None:
+                self._wide[node.name] = wide
+            if isinstance(value, Tensor) and isinstance(wide, Tensor) and value.is_floating_point():
+                self._compare(node, value, wide, known)
+        for name in self.graph.last_uses[node.name]:
+            self._wide.pop(name, None)
+
+    def first(self) -> Loss | None:
+        """Return the first value that is lost and shows in an output, or in what a layer reads."""
+        shown = reach([name for name in self._ends if name in self._losses], self._reads)
+        return next((loss for name, loss in self._losses.items() if name in shown), None)
+
+    def _call(self, node: Node, known: Mapping[str, Any]) -> Any:
+        """Return the value of a node in float64, or nothing if it cannot be run so."""
+        try:
+            if node.name in self._heavy:
+                short = {name: as_floating(v, torch.float32) for name, v in known.items()}
+                return _widened(call(node, short, torch.float32))
+            return call(node, known, torch.float64)
+        except (RuntimeError, NotImplementedError, TypeError):  # an operation of one precision only
+            return None
+
+    def _compare(self, node: Node, value: Tensor, wide: Tensor, known: Mapping[str, Any]) -> None:
+        """Note what is lost at a node."""
+        if value.shape != wide.shape or not value.numel():
+            return
+        if name_of(node) in ("sub", "add"):
+            self._note_cancellation(node, wide, known)
+        told = torch.isfinite(wide) & (wide > _MASK)
+        low = value.double()
+        broken = ~torch.isfinite(low) & told
+        if bool(broken.any()):
+            largest = float(wide[told].abs().max())
+            kind = "overflow" if largest >= torch.finfo(value.dtype).max else "rounding"
+            self._losses[node.name] = Loss(node, kind, math.inf, largest)
+            return
+        kept = torch.where(told & ~broken, wide, 0.0)
+        error = torch.where(told & ~broken, low - wide, 0.0)
+        size, off = float(kept.norm()), float(error.norm())
+        if off > LOST * size and off > LEAST * math.sqrt(error.numel()):
+            self._lost(node, value, kept, off / max(size, 1e-300))
+
+    def _lost(self, node: Node, value: Tensor, wide: Tensor, error: float) -> None:
+        """Note a value that is far off, with what is behind it."""
+        above = reach([node.name], self._reads, self._heavy)
+        cancelled = [(self._cancelled[n], n) for n in above if n in self._cancelled]
+        largest = float(wide.abs().max())
+        if cancelled:
+            (reached, left), at = max(cancelled, key=lambda c: c[0][0] / max(c[0][1], 1e-300))
+            self._losses[node.name] = Loss(node, "cancellation", error, reached, left, at)
+        elif bool(((value == 0) & (wide != 0)).double().mean() > LOST):
+            self._losses[node.name] = Loss(node, "underflow", error, largest)
+        else:
+            self._losses[node.name] = Loss(node, "rounding", error, largest)
+
+    def _note_cancellation(self, node: Node, wide: Tensor, known: Mapping[str, Any]) -> None:
+        """Note a difference of numbers that are nearly equal: few of its digits are left."""
+        operands = [known[a.name] for a in node.args[:2] if isinstance(a, Ref)]
+        if len(operands) != 2 or not all(isinstance(t, Tensor) and t.is_floating_point() for t in operands):
+            return
+        largest = torch.maximum(*(t.abs() for t in operands))
+        ratio = torch.where(wide.abs() > 0, largest / wide.abs(), 0.0)
+        worst = int(ratio.argmax())
+        digits = 2.0**-11 if self.short else 2.0**-24
+        if float(ratio.flatten()[worst]) * digits > LOST / 10:
+            broad = largest.expand(wide.shape).flatten()[worst], wide.abs().flatten()[worst]
+            self._cancelled[node.name] = float(broad[0]), float(broad[1])
+
+
+def _widened(value: Any) -> Any:
+    return as_floating(value, torch.float64)

@@ -1,0 +1,84 @@
+"""NS308: a gradient that is not a number although the values are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.errors import listed
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.singular import Singularities, Singularity
+from normscope.doctor.subject import Subject
+from normscope.graph.recognise import name_of
+
+_ROOTS = ("sqrt", "pow", "rsqrt")
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every operation with such a derivative; those that only the input's gradient passes are remarks."""
+    if subject.captured is None or subject.broken:
+        return
+    singular = subject.singular
+    if singular is None:
+        singular = Singularities(subject.captured.graph)
+        singular.look_at_weights(subject.captured.tensors)
+    told: set[str] = set()
+    for found in singular.found.values():
+        place = found.node.owner or found.node.name
+        if place not in told:
+            told.add(place)
+            yield _finding(rule, subject, place, found)
+
+
+def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Finding:
+    """Return the finding of one operation."""
+    name = name_of(found.node)
+    of = f"{found.entries} of {found.of} entries"
+    if name in _ROOTS and found.at == 0:
+        why = f"the derivative of {name} is infinite at zero, and {of} of what it is given are zero: eps must stand "
+        why += "inside the root, not behind it"
+        fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() behind it does not help"
+    else:
+        why = f"the derivative of {name} is not finite at {of} of what it is given (the first is {found.at:.3g})"
+        fix = "keep what it is given away from there: add eps, or clamp before it"
+    learned = bool(found.parameters)
+    whose = f"the gradient of {listed(list(found.parameters))}" if learned else "the gradient of the input"
+    mild = not learned or subject.purpose == "inference"
+    return rule.finding(
+        place,
+        f"{whose} is NaN or infinite on this data, although all values are finite: {why}",
+        {"operation": name, "entries": found.entries, "of": found.of},
+        severity=Severity.INFO if mild else None,
+        fix=fix,
+    )
+
+
+_NORM = (
+    "class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        square = x.square().sum(-1, keepdim=True)\n"
+    "        return x / {}\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8, bias=False), Norm())\n"
+    "data = torch.randn(64, 8)\n"
+    "data[3] = 0.0"
+)
+
+RULE = Rule(
+    code="NS308",
+    name="broken-gradient",
+    title="gradient is not finite where values are",
+    severity=Severity.ERROR,
+    certainty=Certainty.MEASURED,
+    statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0; 0 * inf = NaN",
+    why="The derivative of each operation that may have a pole is computed at the values of the data, and of the "
+    "weights where they are normalized. One infinite derivative makes NaN of the gradient of everything before it, "
+    "also where its result is masked away afterwards: zero times infinity is NaN.",
+    effect="the first step on such a batch makes all weights before it NaN",
+    fix="add eps inside the root",
+    example=_NORM.format("(square.sqrt() + 1e-8)"),
+    good=_NORM.format("(square + 1e-8).sqrt()"),
+    needs=("program",),
+    look=_look,
+    explains=("NS302", "NS306"),
+    threads=("joe-siyuan-qiao/WeightStandardization/issues/16", "pytorch/pytorch/issues/2421"),
+)

@@ -1,0 +1,145 @@
+"""NS307: numbers that the precision does not hold."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.again import precision_run
+from normscope.doctor.precision import Loss
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+from normscope.graph.ir import Graph
+from normscope.graph.recognise import name_of
+from normscope.graph.weights_validation import STATISTICS, named_tensors
+
+#: Precisions narrower than float32.
+_HALF = (torch.float16, torch.bfloat16)
+_FIXES = {
+    "overflow": "scale it down before (a normalizer, a smaller weight), keep this layer in float32, or use bfloat16",
+    "underflow": "compute it in float32, or with larger numbers",
+    "cancellation": "subtract the mean first, then average the squares: (x - mean).square().mean(); or compute it in "
+    "float64",
+    "rounding": "compute this layer in float32",
+}
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield weights and statistics beyond the planned precision; if there are none, the first value that is lost."""
+    planned = subject.dtype if subject.dtype in _HALF else None
+    beyond = False
+    if planned is not None:
+        for finding in _beyond(rule, subject, planned):
+            beyond = True
+            yield finding
+    if beyond or subject.captured is None or subject.broken:
+        return
+    if planned is not None:
+        if subject.planned is None:
+            return
+        graph = subject.planned.graph
+        beside = precision_run(subject.planned, subject.batch or subject.captured.example)
+    else:
+        graph, beside = subject.captured.graph, subject.again.beside
+    loss = None if beside is None else beside.first()
+    if loss is not None:
+        yield _finding(rule, graph, loss)
+
+
+def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Iterator[Finding]:
+    """Yield the parameters and running statistics that are infinite in a precision."""
+    largest, name = torch.finfo(dtype).max, str(dtype).removeprefix("torch.")
+    parameters = {n for n, _ in subject.model.named_parameters()}
+    for path, tensor in named_tensors(subject.model):
+        if not tensor.is_floating_point() or not (path in parameters or path.endswith(STATISTICS)):
+            continue
+        lost = _infinite(tensor, dtype)
+        if lost:
+            owner, _, kind = path.rpartition(".")
+            effect = "its channels keep their shift alone" if kind == "running_var" else "outputs are infinite or NaN"
+            yield rule.finding(
+                owner,
+                f"{lost} of {tensor.numel()} entries of {kind} exceed the largest {name} ({largest:g}) and become "
+                f"infinite: they reach {float(tensor.detach().abs().max()):.4g}; {effect}",
+                {"entries": lost, "of": tensor.numel(), "largest": float(tensor.detach().abs().max()), "dtype": name},
+                severity=Severity.ERROR,
+                certainty=Certainty.PROVED,
+                fix=f"keep this layer in float32, or scale down the layer before it: {kind} does not fit into {name}",
+            )
+
+
+def _infinite(tensor: Tensor, dtype: torch.dtype) -> int:
+    """Return how many finite entries of a tensor are infinite in a precision."""
+    plain = tensor.detach()
+    return int((torch.isfinite(plain) & torch.isinf(plain.to(dtype))).sum()) if plain.dtype != dtype else 0
+
+
+def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
+    """Return the finding of the first value that is lost."""
+    node = loss.node
+    dtype = node.dtype or "its precision"
+    off = f"the result of {name_of(node)} in {dtype} is off by {min(loss.error, 1e6):.0%} of its size"
+    if loss.kind == "overflow":
+        largest = torch.finfo(getattr(torch, node.dtype, torch.float32)).max
+        text = f"{name_of(node)} overflows {dtype}: values reach {loss.reached:.4g}, and the largest is {largest:g}"
+    elif math.isinf(loss.error):
+        text = f"the result of {name_of(node)} is not finite in {dtype}, and is in float64"
+    elif loss.kind == "cancellation":
+        where = graph[loss.at]
+        text = (
+            f"{off}: {name_of(where)} takes numbers of {loss.reached:.3g} that differ by {loss.left:.2g}, so that few "
+            f"or none of the digits of {dtype} are left"
+        )
+    elif loss.kind == "underflow":
+        text = f"{off}: many entries are zero in {dtype} and are not in float64"
+    else:
+        text = f"{off}, compared with float64"
+    evidence: dict[str, float | int | str] = {"operation": name_of(node), "dtype": dtype, "reached": loss.reached}
+    if math.isfinite(loss.error):
+        evidence["error"] = loss.error
+    return rule.finding(
+        node.owner or node.name,
+        text,
+        evidence,
+        severity=Severity.ERROR if math.isinf(loss.error) else None,
+        fix=_FIXES[loss.kind],
+    )
+
+
+_NORM = (
+    "class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        mean = x.mean(-1, keepdim=True)\n"
+    "        variance = {}\n"
+    "        return (x - mean) / (variance.clamp_min(0) + 1e-10).sqrt()\n\n\n"
+    "model = nn.Sequential(Norm(), nn.Linear(8, 2))\n"
+    "data = 100 + 1e-3 * torch.randn(64, 8)"
+)
+
+RULE = Rule(
+    code="NS307",
+    name="lost-precision",
+    title="numbers are lost in the precision",
+    severity=Severity.WARNING,
+    certainty=Certainty.MEASURED,
+    statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
+    why="A few samples are run in the precision of the model, or in the one that is planned (dtype=), beside float64. "
+    "A running variance above 65504 is infinite in float16, and its channel zero; activations overflow; a variance "
+    "computed as the mean of squares minus the squared mean is noise where the mean is far larger than the spread, and "
+    "what is divided by its root is noise too.",
+    effect="the network computes something else than it was trained for, or NaN",
+    fix="compute this layer in a wider precision, or write it so that nothing cancels or overflows",
+    example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
+    good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),
+    needs=("program",),
+    look=_look,
+    threads=(
+        "k2-fsa/sherpa-onnx/pull/3857",
+        "apple/coreai-torch/pull/54",
+        "huggingface/transformers/issues/5651",
+    ),
+)

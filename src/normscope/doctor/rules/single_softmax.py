@@ -1,0 +1,70 @@
+"""NS107: a softmax along an axis of length one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import moving
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.recognise import name_of
+
+_SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every softmax whose result is one, or zero for its logarithm, whatever it is given."""
+    graph = None if subject.captured is None else subject.captured.graph
+    if graph is None:
+        return
+    depends, short = moving(graph), _of_one_token(graph)
+    for node in graph:
+        if name_of(node) in _SOFTMAX and node.name in depends and _length(graph, node) == 1:
+            result = "0" if "log" in name_of(node) else "1"
+            yield rule.finding(
+                node.owner or node.name,
+                f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is {result}, and "
+                "nothing that computes its input has an effect or a gradient"
+                + ("; the inputs at hand have one token" if short else ""),
+                {"axis": int(node.args[1]), "operation": name_of(node)},
+                severity=Severity.INFO if short else None,
+            )
+
+
+def _length(graph: Graph, node: Node) -> int | None:
+    """Return the length of the axis a softmax runs along, if it is known and not the number of samples."""
+    axis = node.args[1] if len(node.args) > 1 else None
+    source = node.args[0] if node.args else None
+    shape = graph[source.name].shape if isinstance(source, Ref) else None
+    if shape is None or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
+        return None
+    return shape[axis]
+
+
+def _of_one_token(graph: Graph) -> bool:
+    """Tell whether some input is a sequence of length one: then attention over it has one entry, for now."""
+    shapes = [n.shape for n in graph if n.op == "input" and n.shape is not None]
+    return any(len(s) in (2, 3) and s[1] == 1 for s in shapes)
+
+
+_HEAD = "model = nn.Sequential(nn.Linear(8, {0}), nn.Softmax(-1))"
+
+RULE = Rule(
+    code="NS107",
+    name="single-softmax",
+    title="softmax over one entry",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="e^x / e^x = 1",
+    why="A softmax divides by the sum along an axis. If that axis has one entry, the result is one whatever is given: "
+    "the axis is not the one that was meant (the tokens), or there is one output where a sigmoid was meant.",
+    effect="what computes its input never learns, and attention or probability is constant",
+    fix="give the axis of what competes (the tokens, the classes), or use a sigmoid for one output",
+    example=_HEAD.format(1),
+    good=_HEAD.format(2),
+    needs=("program",),
+    look=_look,
+    threads=("Amshaker/SwiftFormer/issues/2",),
+)

@@ -1,0 +1,161 @@
+"""Where a derivative is not a number although the value is: a root at zero, an arc cosine at one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.doctor.neighbours import reach, reads
+from normscope.graph.interpreter import call
+from normscope.graph.ir import SOURCES, Graph, Node
+from normscope.graph.recognise import name_of
+
+#: Operations whose derivative is finite wherever their value is; overflow aside.
+_SMOOTH = frozenset((
+    "linear", "addmm", "mm", "bmm", "matmul", "baddbmm", "einsum", "dot", "mv", "embedding", "conv1d", "conv2d",
+    "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d", "lstm", "gru", "rnn_tanh",
+    "rnn_relu", "scaled_dot_product_attention", "layer_norm", "rms_norm", "group_norm", "batch_norm", "instance_norm",
+    "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
+    "relu", "relu6", "gelu", "silu", "mish", "elu", "selu", "celu", "leaky_relu", "prelu", "rrelu", "tanh", "sigmoid",
+    "hardtanh", "hardswish", "hardsigmoid", "softplus", "softsign", "softmax", "_softmax", "log_softmax",
+    "_log_softmax", "logsumexp", "exp", "expm1", "erf", "sin", "cos", "abs", "square", "neg", "add", "sub", "rsub",
+    "mul", "addcmul", "mean", "sum", "cumsum", "amax", "amin", "max", "min", "maximum", "minimum", "clamp",
+    "clamp_min", "clamp_max", "where", "masked_fill", "dropout", "native_dropout", "alpha_dropout", "feature_dropout",
+    "view", "_unsafe_view", "reshape", "permute", "transpose", "t", "flatten", "unflatten", "unsqueeze", "squeeze",
+    "expand", "expand_as", "repeat", "repeat_interleave", "movedim", "contiguous", "clone", "detach", "alias", "slice",
+    "select", "narrow", "index", "index_select", "gather", "scatter", "scatter_add", "index_add", "cat", "stack",
+    "unbind", "split", "split_with_sizes", "chunk", "roll", "flip", "pad", "constant_pad_nd", "triu", "tril", "to",
+    "_to_copy", "type_as", "copy", "avg_pool1d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d",
+    "adaptive_avg_pool2d", "adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool2d",
+    "max_pool2d_with_indices", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d", "pixel_shuffle",
+    "pixel_unshuffle", "unfold", "fold", "zeros_like", "ones_like", "full_like", "getitem", "var", "var_mean",
+    "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort",
+))  # fmt: skip
+#: Operations nothing is learned through.
+_CUTS = ("detach", "detach_copy", "argmax", "argmin", "sym_size")
+#: Larger values are not differentiated a second time.
+LARGEST = 1 << 23
+
+
+@dataclass(frozen=True)
+class Singularity:
+    """One operation with a derivative that is not finite.
+
+    Attributes:
+        node: the operation.
+        entries: how many entries of what it reads have such a derivative, in the batch that has most.
+        of: how many there are.
+        at: the value of the first of them.
+        parameters: names of the parameters whose gradient passes through it; none if only that of the input does.
+    """
+
+    node: Node
+    entries: int
+    of: int
+    at: float
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(eq=False)
+class Singularities:
+    """Operations whose derivative is not finite at values that are; :meth:`visit` is called at each node.
+
+    The gradient of a loss passes through every operation between a parameter and an output. If the derivative of one
+    of them is infinite or NaN at some entry, so is the gradient, whatever comes after: zero times infinity is NaN.
+
+    Args:
+        graph: what is run.
+
+    >>> from normscope.graph.ir import Ref
+    >>> nodes = (Node("w", "parameter", target="w"), Node("y", "aten.sqrt.default", (Ref("w"),), dtype="float32"),
+    ...          Node("out", "output", (Ref("y"),)))
+    >>> found = Singularities(Graph(nodes))
+    >>> found.visit(nodes[1], torch.zeros(2), {"w": torch.zeros(2)})
+    >>> [(s.entries, s.parameters) for s in found.found.values()]
+    [(2, ('w',))]
+    """
+
+    graph: Graph
+    found: dict[str, Singularity] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        graph = self.graph
+        users, read = graph.users(), reads(graph)
+        cuts = [n.name for n in graph if name_of(n) in _CUTS or (n.dtype and "float" not in n.dtype)]
+        kept = [n.name for n in graph if n.op in ("parameter", "input")]
+        outputs = [name for n in graph if n.op == "output" for name in n.inputs()]
+        learned = reach(kept, users, cuts) & reach(outputs, read, cuts)
+        self._learned = learned
+        self._read = {k: tuple(v for v in names if v in learned) for k, names in read.items()}
+        self._watched = {
+            n.name for n in graph if n.name in learned and n.op not in (*SOURCES, "output") and _may_be_singular(n)
+        }
+
+    def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        """Look at the derivative of a node, given the values it reads."""
+        if node.name not in self._watched or not isinstance(value, Tensor) or value.numel() > LARGEST:
+            return
+        if not bool(torch.isfinite(value).all()):
+            return  # another matter
+        bad, of, at = _broken_derivative(node, values, self._read[node.name])
+        before = self.found.get(node.name)
+        if bad and (before is None or bad > before.entries):
+            above = reach([node.name], self._read)
+            sources = [self.graph[n] for n in sorted(above, key=self.graph.position)]
+            names = tuple(n.target for n in sources if n.op == "parameter")
+            self.found[node.name] = Singularity(node, bad, of, at, names)
+
+    def look_at_weights(self, tensors: Mapping[str, Tensor]) -> None:
+        """Look at what is computed from parameters alone, without any input."""
+        moving = reach([n.name for n in self.graph if n.op == "input"], self.graph.users())
+        if not self._watched - moving:
+            return
+        wanted = reach(self._watched - moving, reads(self.graph))
+        values: dict[str, Any] = {}
+        with torch.no_grad():
+            for node in self.graph:
+                if node.name not in wanted:
+                    continue
+                values[node.name] = tensors[node.target] if node.op in SOURCES else call(node, values)
+                self.visit(node, values[node.name], values)
+
+
+def _may_be_singular(node: Node) -> bool:
+    """Tell whether an operation may have a derivative that is not finite where its value is."""
+    name = name_of(node)
+    exponent = node.args[1] if name == "pow" and len(node.args) > 1 else None
+    if isinstance(exponent, int | float):
+        return exponent < 1
+    if name == "div":
+        return not isinstance(node.args[1], int | float)
+    return node.op.startswith("aten.") and name not in _SMOOTH and not name.startswith(("sym_", "new_"))
+
+
+def _broken_derivative(node: Node, values: Mapping[str, Any], wanted: Iterable[str]) -> tuple[int, int, float]:
+    """Return how many entries of the operands have a derivative that is not finite, of how many, and one of them."""
+    leaves = {
+        name: values[name].detach().requires_grad_()
+        for name in wanted
+        if isinstance(values.get(name), Tensor) and values[name].is_floating_point()
+    }
+    if not leaves:
+        return 0, 0, 0.0
+    try:
+        with torch.enable_grad():
+            out = call(node, {**{n: values.get(n) for n in node.inputs()}, **leaves})
+            if not isinstance(out, Tensor) or not out.requires_grad:
+                return 0, 0, 0.0
+            slopes = torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True)
+    except (RuntimeError, NotImplementedError, TypeError):  # an operation torch does not differentiate
+        return 0, 0, 0.0
+    for leaf, slope in zip(leaves.values(), slopes, strict=True):
+        if slope is None:
+            continue
+        bad = ~torch.isfinite(slope)
+        if bool(bad.any()):
+            return int(bad.sum()), bad.numel(), float(leaf.detach()[bad].flatten()[0])
+    return 0, 0, 0.0

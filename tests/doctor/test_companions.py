@@ -1,0 +1,60 @@
+"""Samples with and without the others of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from checking import noise
+from networks import Lambda
+from normscope.doctor.companions import Companions
+from normscope.doctor.subject import examine
+from normscope.graph.interpreter import run
+from normscope.graph.recognise import name_of
+
+FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
+    "alone": (lambda s, x: s.fc(x).softmax(-1), ""),
+    "softmax over samples": (lambda s, x: s.fc(x).softmax(0), "softmax"),
+    "deviation over the batch, appended": (
+        lambda s, x: torch.cat([s.fc(x), s.fc(x).std(0).mean().expand(len(x), 1)], 1),
+        "std",
+    ),
+    "largest of the batch": (lambda s, x: s.fc(x) / s.fc(x).abs().amax(), "amax"),
+    "entries that change places": (lambda s, x: s.fc(x).reshape(3, -1).t().tanh(), "reshape"),
+    "a view and back": (lambda s, x: s.fc(x).reshape(-1, 3, 1).squeeze(2), ""),
+    "scores of pairs, which are meant": (lambda s, x: (s.fc(x) @ s.fc(x).t()) @ s.fc(x), "matmul"),
+    "statistics that are returned beside": (lambda s, x: (s.fc(x), s.fc(x).mean()), ""),
+}
+
+
+@pytest.mark.parametrize("name", FORWARDS)
+def test_the_operation_in_which_samples_meet(name: str) -> None:
+    """The model itself says whether the first output changes when the other samples go."""
+    forward, operation = FORWARDS[name]
+    model, x = Lambda(forward, fc=nn.Linear(4, 3)), torch.arange(1.0, 7.0)[:, None] * noise(6, 4)
+    captured = examine(model, x).captured
+    assert captured is not None
+    companions = Companions(captured.graph)
+    batch = x if captured.graph.batch == "dynamic" else x[: int(captured.graph.batch)]
+    assert companions.begin([batch])
+    with torch.no_grad():
+        run(captured.graph, captured.tensors, [batch], companions.visit)
+        apart = companions.apart()
+        run(captured.graph, captured.tensors, companions.alone, apart.visit)
+        whole, some = model(x), model(x[:3])
+    whole, some = (t[0] if isinstance(t, tuple) else t for t in (whole, some))
+    found = apart.culprit()
+    assert ("" if found is None else name_of(found)) == operation
+    assert torch.allclose(whole[:3], some, atol=1e-5) is (operation == "")
+
+
+def test_a_single_sample_has_no_company() -> None:
+    """And nothing is compared."""
+    captured = examine(nn.Linear(4, 3), noise(1, 4)).captured
+    assert captured is not None
+    companions = Companions(captured.graph)
+    assert not companions.begin([noise(1, 4)])
+    assert companions.alone == []
