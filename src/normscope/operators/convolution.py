@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.linalg.shifted_products import convolved
 from normscope.operators.expression import Expr
 from normscope.operators.registry import Call, rule
 
@@ -87,3 +88,12 @@ def apply_convolution(data: dict[str, Any]) -> Any:
         return out.squeeze(0) if single else out
 
     return apply
+
+
+def convolved_stack(data: dict[str, Any], z: Tensor) -> Tensor:
+    """Return the linear part of a convolution of many images that need no derivatives."""
+    if data["weight"].ndim == 4 and data["groups"] == 1 and not data["transposed"]:
+        found = convolved(z, data["weight"], data["stride"], data["padding"], data["dilation"])
+        if found is not None:
+            return found
+    return apply_convolution(data)(z)

@@ -43,6 +43,8 @@ class Ellipsoid:
         self.centre, self.radius, self.t = empty, empty, empty
         self.unit = torch.zeros(0, dtype=torch.long)
         self.factor = torch.zeros(0, 0, dtype=dtype)
+        self.gram = torch.zeros(0, 0, dtype=dtype)  # of the parts of the rows that belong to x
+        self._raised, self._carried, self._size = 1.0, 1.0, 0.0
         self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
         self.weighted = 0.0  # Frobenius norm of the raw rows times the middles of the sectors
 
@@ -65,19 +67,18 @@ class Ellipsoid:
         if not len(self):
             return error
         weighted = (padded(raw, self.inputs + len(self))[:, self.inputs :] * self.centre).norm()
-        raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
-        rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted)) * float(self.rows.norm())
-        through = 1 + _norm_above(self.centre[:, None] * self.rows)
-        return 1.01 * raised * (math.hypot(self.raw_error, error) * through + rounding)
+        rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted)) * self._size
+        return 1.01 * self._raised * (math.hypot(self.raw_error, error) * self._carried + rounding)
 
-    def radii(self, rows: Tensor, error: float) -> Tensor:
+    def radii(self, rows: Tensor, error: float, across: Tensor | None = None) -> Tensor:
         r"""Return bounds of :math:`a \cdot (x, w)` for rows a.
 
         Args:
             rows: centred rows.
             error: Frobenius norm of their error.
+            across: their products with the rows of all units over x, if known.
         """
-        return _above(self._squares(rows), error * self._stretch())
+        return _above(self._squares(rows, across), error * self._stretch())
 
     def group_radii(self, rows: Tensor, groups: int, error: float) -> Tensor:
         """Return bounds of the norms of (a_i (x, w)) over groups of as many consecutive rows each."""
@@ -98,17 +99,21 @@ class Ellipsoid:
         """Return a bound on the square root of the norm of the matrix of the ellipsoid."""
         return max(1.0, float(self.t.max()) ** 0.5 if len(self) else 1.0) * (ROOM**-0.5 if len(self) else 1.0)
 
-    def _through(self, rows: Tensor) -> Tensor:
-        """Return ``m D a`` for rows a, as columns."""
-        weighted = torch.cat([rows[:, : self.inputs], rows[:, self.inputs :] * self.t], 1)
-        return self.radius[:, None] * (self.rows @ weighted.T)
+    def _across(self, rows: Tensor) -> Tensor:
+        """Return the products of the rows of all units with other rows, over x alone."""
+        return self.rows[:, : self.inputs] @ rows[:, : self.inputs].T
 
-    def _squares(self, rows: Tensor) -> Tensor:
+    def _through(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
+        """Return ``m D a`` for rows a, as columns; their products over x may be known."""
+        across = self._across(rows) if across is None else across
+        return self.radius[:, None] * torch.addmm(across, self.rows[:, self.inputs :] * self.t, rows[:, self.inputs :].T)
+
+    def _squares(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
         """Return the quadratic form at each row."""
         plain = rows[:, : self.inputs].square().sum(1)
         if not len(self):
             return plain
-        solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False)
+        solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
 
     def grow(self, raw: Tensor, centre: Tensor, radius: Tensor, unit: Tensor, error: float) -> None:
@@ -130,12 +135,12 @@ class Ellipsoid:
         if old:
             weighted = (padded(raw, self.inputs + old)[:, self.inputs :] * self.centre).norm()
             self.weighted = math.hypot(self.weighted, float(weighted))
-        m = radius[:, None] * rows
-        mixed = torch.cat([m[:, : self.inputs], m[:, self.inputs :] * self.t], 1)
-        P = mixed @ m.T
+        m, over_x = radius[:, None] * rows, self._across(rows)
+        own = rows[:, : self.inputs] @ rows[:, : self.inputs].T
+        P = radius[:, None] * own * radius + (m[:, self.inputs :] * self.t) @ m[:, self.inputs :].T
         across = torch.zeros(u, 0, dtype=self.dtype)
         if old:
-            across = torch.linalg.solve_triangular(self.factor, self._through(m), upper=False).T
+            across = torch.linalg.solve_triangular(self.factor, self._through(m, over_x * radius), upper=False).T
             P = P + across @ across.T
         P = (P + P.T) / 2
         root = P.diagonal().clamp_min(0).sqrt()
@@ -155,6 +160,10 @@ class Ellipsoid:
         self.rows = torch.cat([padded(self.rows, self.inputs + old + u), padded(rows, self.inputs + old + u)])
         self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
         self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
+        self.gram = torch.cat([torch.cat([self.gram, over_x], 1), torch.cat([over_x.T, own], 1)])
+        self._size = float(self.rows.norm())
+        self._raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
+        self._carried = 1 + _norm_above(self.centre[:, None] * self.rows)
 
     def room_needed(self) -> float:
         """Return what rounding may have taken of the room that was left for it: more than one is too much."""
@@ -164,13 +173,13 @@ class Ellipsoid:
         most = max(1.0, float(self.t.max()) ** 0.5)
         moved = 2.1 * float((self.radius / self.t.sqrt()).max()) * self.error * most
         size = float((m * torch.cat([m.new_ones(self.inputs), self.t.sqrt()]) / self.t.sqrt()[:, None]).square().sum())
-        rounding = gamma(m.shape[1] + len(self) + 8) * (size + 3 * len(self))
+        rounding = gamma(m.shape[1] + len(self) + 16) * (size + 3 * len(self))
         return (moved + rounding) / ROOM
 
     def refactored(self, t: Tensor) -> bool:
         """Take other shares if the form stays definite, and tell whether it does."""
-        m = self.radius[:, None] * self.rows
-        R = -(m * torch.cat([m.new_ones(self.inputs), t])) @ m.T
+        after = self.rows[:, self.inputs :]
+        R = torch.addmm(self.gram, after * t, after.T) * -self.radius[:, None] * self.radius
         R.diagonal().add_((1 - ROOM) * t)
         factor, info = torch.linalg.cholesky_ex(R)
         if int(info):
@@ -180,24 +189,25 @@ class Ellipsoid:
 
     def tuned(self, rows: Tensor, error: float, rounds: int) -> Tensor:
         """Return bounds as :meth:`radii` does, the smallest over some rounds of better shares for these rows."""
-        best = self.radii(rows, error)
-        if not len(self) or not len(rows):
+        across = self._across(rows) if len(self) else None
+        best = self.radii(rows, error, across)
+        if across is None or not len(rows):
             return best
         level, kept = float(best.log().mean()), (self.t, self.factor)
-        units = int(self.unit.max()) + 1
+        units, after = int(self.unit.max()) + 1, self.rows[:, self.inputs :]
         for _ in range(rounds):
-            solved = torch.linalg.solve_triangular(self.factor, self._through(rows), upper=False)
-            back = torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
-            m = self.radius[:, None] * self.rows
-            y = (rows.T + m.T @ back) * torch.cat([m.new_ones(self.inputs), self.t])[:, None]
-            y = y / best.clamp_min(1e-300)
-            free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, y[self.inputs :].square().sum(1))
-            held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, (m @ y).square().sum(1))
+            solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
+            back = self.radius[:, None] * torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
+            scale = best.clamp_min(1e-300)
+            w = self.t[:, None] * (rows[:, self.inputs :].T + after.T @ back) / scale
+            q = self.radius[:, None] * ((across + self.gram @ back) / scale + after @ w)
+            free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, w.square().sum(1))
+            held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, q.square().sum(1))
             floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
             move = ((held + floor) / (free + floor)).clamp(0.05, 20.0).sqrt()[self.unit]
             if not self.refactored(self.t * move):
                 break
-            radii = self.radii(rows, error)
+            radii = self.radii(rows, error, across)
             best = torch.minimum(best, radii)
             if float(radii.log().mean()) >= level:
                 break

@@ -24,24 +24,22 @@ from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.linalg.pairs import Pair, product
 from normscope.lipschitz.local.feedback import Feedback
-from normscope.lipschitz.local.moving import Rows, UnboundedError
+from normscope.lipschitz.local.moving import Rows, UnboundedError, deep
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.slopes import Sectors, scalar_of
 from normscope.lipschitz.local.steps import Steps, apply, size_of
-from normscope.lipschitz.local.walk import Walk
-from normscope.operators.convolution import apply_convolution
+from normscope.lipschitz.local.walk import CHUNK, Walk
+from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr
 from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
 #: Probes, and how many times larger than the largest of them the error may be.
 PROBES, FACTOR = 24, 10.0
-#: The error of rows that is verified, relative to all of them.
-VERIFIED = 2.0**-33
+#: The error of rows that is verified, relative to all of them, in double and in single precision.
+VERIFIED = {torch.float64: 2.0**-33, torch.float32: 2.0**-15}
 #: The same for outputs, before which means are taken: these are not exact in slices.
-AT_OUTPUTS = 2.0**-27
-#: Rows that are combined at once.
-CHUNK = 256
+AT_OUTPUTS = {torch.float64: 2.0**-27, torch.float32: 2.0**-15}
 #: The error of values at the point, relative to them, from which on norms are not multiplied.
 TOO_LARGE = 1e-8
 
@@ -132,7 +130,7 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
 
 
 def _convolved(data: dict[str, Any], weight: Tensor, z: Tensor, expr: Expr) -> Tensor:
-    return apply_convolution({**data, "weight": weight})(z.flatten(0, 1)).reshape(len(z), *expr.shape)
+    return convolved_stack({**data, "weight": weight}, z.flatten(0, 1)).reshape(len(z), *expr.shape)
 
 
 def precise_values(order: list[Expr], steps: Steps, point: list[Tensor]) -> dict[int, Nominal]:
@@ -190,20 +188,26 @@ class Probed(Walk):
         steps: bounds of its linear operations.
         point: the value of every block of its input.
         radius: of the ball.
+        single: whether rows are computed in float32; what is verified is coarser then.
         **settings: as of :class:`Walk`.
     """
 
     negligible = 0.0
 
-    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
+    def __init__(
+        self, program: Program, steps: Steps, point: Any, radius: float, *, single: bool = False, **settings: Any
+    ) -> None:
         super().__init__(program, steps, point, radius, **settings)
         self.sources = None
+        self.dtype = torch.float32 if single else torch.float64
         self.flows: dict[int, Flow] = {}
         self.errors: dict[int, float] = {}
         self.checks = 0
         self._generator = torch.Generator().manual_seed(20_250)
         self._gaussian = self._drawn(1 + self.inputs)
         self._flow = Flow(Pair.of(torch.zeros(0, dtype=torch.float64)))
+        self._check: _Check | None = None
+        self._folded = _folded(self.order())
 
     @property
     def delta(self) -> float:
@@ -228,12 +232,33 @@ class Probed(Walk):
         below = [self.known[i.id] for i in expr.inputs]
         if not expr.atoms or not below:
             self.flows[expr.id] = Flow(Pair.of(torch.zeros(PROBES, *expr.shape, dtype=torch.float64)))
-            return Rows(torch.zeros(1 + self.inputs, *expr.shape, dtype=torch.float64), 0.0)
+            return Rows(torch.zeros(1 + self.inputs, *expr.shape, dtype=self.dtype), 0.0)
         read = [self.flows[i.id] for i in expr.inputs]
         self.flows[expr.id] = passed(expr, self.steps, read, sources=self.errors)
-        most = max(len(b.rows) for b in below)
-        stacks = [torch.cat([b.rows, b.rows.new_zeros(most - len(b.rows), *b.rows.shape[1:])]) for b in below]
-        return Rows(apply(expr, stacks), math.inf)  # until it is verified
+        return Rows(self._applied(expr, [b.rows for b in below]), math.inf)  # until it is verified
+
+    def _applied(self, expr: Expr, stacks: list[Tensor]) -> Tensor:
+        """Return an operation on rows: as it is fast, since what counts is verified."""
+        if expr.id in self._folded:
+            scaled = self._folded[expr.id]
+            return stacks[0] if scaled is None else _convolved(*scaled, stacks[0], expr)
+        if len(stacks) == 1:
+            return apply(expr, stacks)
+        most = max(len(s) for s in stacks)
+        own = next((i for i, s in enumerate(stacks) if len(s) == most and self._is_own(expr, i)), None)
+        if expr.op is None or expr.op.kind != "sum" or own is None:
+            return apply(expr, [deep(s, most) for s in stacks])
+        total = stacks[own]
+        for i, other in enumerate(stacks):
+            if i != own:
+                total[: len(other)] += other
+        return total
+
+    def _is_own(self, expr: Expr, place: int) -> bool:
+        """Tell whether an operand was made for this operation alone, so that it may be written over."""
+        item = expr.inputs[place]
+        fresh = item.op is not None and (item.op.kind == "convolution" or item.id in self._folded)
+        return fresh and self._last[item.id] == expr.id and sum(i is item for i in expr.inputs) == 1
 
     def _atom(self, expr: Expr) -> Rows:
         if isinstance(expr.atom, Input):
@@ -243,13 +268,13 @@ class Probed(Walk):
             return super()._atom(expr)
         below = expr.atom.inputs[0]
         self._flow = self.flows[below.id]
-        self.known[below.id] = self._verified(self.known[below.id], self._flow)
+        self.known[below.id] = self._verified(self.known[below.id], self._flow, VERIFIED[self.dtype])
         found = super()._atom(expr)
         self.flows[expr.id] = self._flow
         self.errors[expr.id] = self._flow.error
         return replace(found, error=math.inf)
 
-    def _verified(self, x: Rows, flow: Flow, part: float = VERIFIED) -> Rows:
+    def _verified(self, x: Rows, flow: Flow, part: float) -> Rows:
         """Return rows with the error that the probes confirm.
 
         Args:
@@ -261,23 +286,41 @@ class Probed(Walk):
             UnboundedError: if they do not.
         """
         flat = x.rows.flatten(1)
-        size, gaussian = size_of([flat]), self._gaussian[:, : len(flat)]
-        allowed = part * size + 1e-300
+        gaussian, squares = self._gaussian[:, : len(flat)], super()._squares(flat)
         seen = Pair(-flow.pair.high.flatten(1), -flow.pair.low.flatten(1))
         for i in range(0, len(flat), CHUNK):
-            seen = seen.plus(Pair.of(gaussian[:, i : i + CHUNK] @ flat[i : i + CHUNK]))
-        rounding = gamma(CHUNK + 8) * size * float(gaussian.norm(dim=1).max()) * 1.01 + flow.error
-        self.checks += 1
-        if not FACTOR * (float(seen.high.norm(dim=1).max()) + rounding) <= allowed:
-            raise UnboundedError("rounding is larger than the probes allow: the weights are badly scaled")
-        return replace(x, error=allowed)
+            chunk = flat[i : i + CHUNK].double()
+            seen = seen.plus(Pair.of(gaussian[:, i : i + CHUNK] @ chunk))
+        largest = gamma(CHUNK + 8) * float(gaussian.norm(dim=1).max()) * 1.01
+        self._check = _Check(seen.high, squares, sum(squares).sqrt() * (1 + 1e-9), largest, flow.error, part)
+        return replace(x, error=self._error_at(0.0, torch.arange(flat.shape[1])))
 
-    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor) -> Rows:
+    def _squares(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        return self._check.squares if self._check is not None else super()._squares(flat)
+
+    def _error_at(self, error: float, entries: Tensor) -> float:
+        """Return the error of the rows of some entries that the probes confirm.
+
+        It is a part of their own size or of that of average rows, so that it does not depend on the probes.
+        """
+        check = self._check
+        if check is None:
+            raise ValueError("the rows were not verified")
+        self.checks += 1
+        size = float(check.sizes[entries].norm())
+        average = float(check.sizes.norm()) * math.sqrt(len(entries) / max(1, len(check.sizes)))
+        allowed = check.part * max(size, average) * (1 + 1e-9) + 1e-300
+        seen = float(check.seen[:, entries].norm(dim=1).max()) if len(entries) else 0.0
+        if not FACTOR * (seen + check.rounding * size + check.error) <= allowed:
+            raise ProbeError("rounding is larger than the probes allow: the weights are badly scaled")
+        return allowed
+
+    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor, sizes: Tensor) -> Rows:
         width = sectors.tangent[1] - sectors.tangent[0]
         if int((width > 0).sum()) != len(open_):
             raise UnboundedError("a unit without tangents may change its slope")
         before, u = len(self.units), len(open_)
-        found = super()._closed(x, sectors, open_)
+        found = super()._closed(x, sectors, open_, sizes)
         shape = self._flow.pair.high.shape
         pair = Pair(self._flow.pair.high.flatten(1), self._flow.pair.low.flatten(1)).times(sectors.nominal)
         if u:
@@ -298,6 +341,60 @@ class Probed(Walk):
 
     def _system(self, outputs: list[Rows]) -> Feedback:
         exprs = [e for _, e in self.program.outputs]
+        part = AT_OUTPUTS[self.dtype]
         return super()._system(
-            [self._verified(o, self.flows[e.id], AT_OUTPUTS) for o, e in zip(outputs, exprs, strict=True)]
+            [self._verified(o, self.flows[e.id], part) for o, e in zip(outputs, exprs, strict=True)]
         )
+
+
+class ProbeError(UnboundedError):
+    """Rows are not as precise as they have to be."""
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What the probes saw of the error of rows.
+
+    Attributes:
+        seen: combinations of the errors, one row for each probe.
+        squares: of the rows of each entry, along the input and all others.
+        sizes: norms of the rows of each entry.
+        rounding: of the combinations, relative to the rows.
+        error: of the combinations as they should be.
+        part: the error to be confirmed, relative to the rows.
+    """
+
+    seen: Tensor
+    squares: tuple[Tensor, Tensor]
+    sizes: Tensor
+    rounding: float
+    error: float
+    part: float
+
+
+def _folded(order: list[Expr]) -> dict[int, tuple[dict[str, Any], Tensor] | None]:
+    """Return convolutions that are only scaled channel by channel: nothing for them, what to do instead for the scale.
+
+    The rows before the scale are not needed: one convolution with scaled weights does both.
+    """
+    readers: dict[int, int] = {}
+    for expr in order:
+        for item in expr.inputs if expr.op is not None else expr.atom.inputs:
+            readers[item.id] = readers.get(item.id, 0) + 1
+    found: dict[int, tuple[dict[str, Any], Tensor] | None] = {}
+    for expr in order:
+        if expr.op is None or expr.op.kind != "diagonal" or len(expr.inputs) != 1:
+            continue
+        inner = expr.inputs[0]
+        if inner.op is None or inner.op.kind != "convolution" or readers[inner.id] > 1 or inner.shape != expr.shape:
+            continue
+        data, scale = inner.op.data, expr.op.data["scale"].to(torch.float64)
+        dims = data["weight"].ndim - 2
+        if data["transposed"] or len(expr.shape) != dims + 2 or scale.ndim > dims + 2:
+            continue
+        scale = scale.reshape((1,) * (dims + 2 - scale.ndim) + tuple(scale.shape))
+        if any(size != 1 for axis, size in enumerate(scale.shape) if axis != 1):
+            continue
+        weight = data["weight"].to(torch.float64) * scale.reshape(-1, *(1,) * (dims + 1))
+        found[expr.id], found[inner.id] = (data, weight), None
+    return found

@@ -12,6 +12,7 @@ from torch import Tensor
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.assembly_error import absolute, forming_error
 from normscope.lipschitz.segments import SegmentNorms
+from normscope.operators.convolution import convolved_stack
 from normscope.operators.expression import Expr, between, evaluate
 from normscope.operators.linear_map import LinearMap, batched
 
@@ -137,7 +138,7 @@ def apply(expr: Expr, operands: list[Tensor]) -> Tensor:
         if op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2:
             return op.apply(z)
         if op.kind == "convolution" and len(expr.shape) == op.data["weight"].ndim:
-            return op.apply(z.flatten(0, 1)).reshape(count, *expr.shape)
+            return convolved_stack(op.data, z.flatten(0, 1)).reshape(count, *expr.shape)
         if op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
             return op.apply(z)
         return batched(op.apply, None, z).reshape(count, *expr.shape)

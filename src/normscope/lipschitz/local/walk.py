@@ -31,6 +31,8 @@ NEGLIGIBLE_AT_POINT = 1e-10
 LIMIT = 4_000
 #: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
 LARGEST_CARRIED = 2**20
+#: Rows that are looked at at once.
+CHUNK, FEW = 256, 16
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
 ROUNDS = 3
 
@@ -77,6 +79,7 @@ class Walk:
     """
 
     negligible = NEGLIGIBLE
+    dtype = torch.float64
 
     def __init__(
         self,
@@ -189,8 +192,8 @@ class Walk:
         rule = expr.atom
         if isinstance(rule, Input):
             first = 1 + sum(p.numel() for p in self.point[: rule.block])
-            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=torch.float64)
-            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=torch.float64)
+            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=self.dtype)
+            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=self.dtype)
             rows = rows.reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
         operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
@@ -200,9 +203,8 @@ class Walk:
     def _entrywise(self, at: Nominal, x: Rows, scalar: Scalar) -> Rows:
         """Pass a function of each entry: nominal slopes, and new generators where the slope may change."""
         z, flat = at.value, x.rows.flatten(1)
-        low, high = self._zonotope(flat, x.error)
+        low, high, sizes = self._zonotope(flat, x.error)
         least, most = scalar.tangents(z + low.view_as(z) - at.error, z + high.view_as(z) + at.error)
-        sizes = flat.square().sum(0).sqrt()
         floor = self.negligible * float(sizes.norm())
         open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
         if len(self.units) + len(open_) > 4 * self.limit:
@@ -210,15 +212,19 @@ class Walk:
         if len(open_) and self.radius > 0:
             wide, units = self.inputs + len(self.units), len(self.units)
             self.spend((self.rounds + 1) * units * wide * (units + 2 * len(open_)))
-            raw = flat[1:, open_].T
-            error = self.ellipsoid.after_centring(raw, x.error)
+            raw = flat[1:, open_].T.double()
+            error = self.ellipsoid.after_centring(raw, self._error_at(x.error, open_))
             bound = self.radius * self.ellipsoid.tuned(self.ellipsoid.centred(raw), error, self.rounds)
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
         if not bool(width.isfinite().all()):
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
-        return self._closed(x, sectors, open_[(width * sizes)[open_] > floor])
+        return self._closed(x, sectors, open_[(width * sizes)[open_] > floor], sizes)
+
+    def _error_at(self, error: float, entries: Tensor) -> float:
+        """Return a bound on the error of the rows of some entries, from that of all rows."""
+        return error
 
     def spend(self, work: float) -> None:
         """Count multiplications before they are made.
@@ -230,15 +236,26 @@ class Walk:
         if self.spent > self.work:
             raise UnboundedError(f"it takes over {self.work:.0e} multiplications; ask for it with radius (--radius)")
 
-    def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor]:
-        """Return the least and the largest deviation of every entry."""
-        n, r = 1 + self.inputs, self.radius
-        spread = flat[1:n].square().sum(0).sqrt() + self.units.weight[: len(flat) - n] @ flat[n:].abs()
+    def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the least and the largest deviation of every entry, and the norm of its tangents."""
+        n, r, slack = 1 + self.inputs, self.radius, len(flat) * max(1e-12, 4 * torch.finfo(flat.dtype).eps)
+        straight, rest = self._squares(flat)
+        spread = straight.sqrt()
+        for i in range(n, len(flat), CHUNK):
+            part = flat[i : i + CHUNK]
+            weight = self.units.weight[i - n : i - n + len(part)].to(flat.dtype) * (1 + slack)
+            spread += weight @ part.abs()
         pad = error * (1 + float(self.units.weight.norm()))
-        spread = r * (spread * (1 + 1e-12 * len(flat)) + 1.01 * pad + 1e-12 * flat[0].abs())
-        return r * flat[0] - spread, r * flat[0] + spread
+        spread = r * (spread * (1 + slack) + 1.01 * pad + 1e-12 * flat[0].abs())
+        middle = r * flat[0].double()
+        return middle - spread, middle + spread, (straight + rest).sqrt() * (1 + slack)
 
-    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor) -> Rows:
+    def _squares(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Return for every entry the sum of squares of its tangents along the input, and of all other rows."""
+        n = 1 + self.inputs
+        return column_squares(flat[1:n]), column_squares(flat[n:]) + flat[0].double().square()
+
+    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor, sizes: Tensor) -> Rows:
         """Return the atom's rows: nominal slopes, new generators for the open entries, noted as units."""
         flat, before, u = x.rows.flatten(1), len(self.units), len(open_)
         if before + u > self.limit:
@@ -246,33 +263,38 @@ class Walk:
         width = sectors.tangent[1] - sectors.tangent[0]
         width[open_] = 0.0  # the others are left out, and what they may do is an error of the rows
         left_out = float(width.max()) if len(width) else 0.0
-        small = float((width * flat.square().sum(0).sqrt()).norm()) * (1 + 1e-12)
-        rows = deep(flat, 1 + self.inputs + before) * sectors.nominal
+        small = float((width * sizes).norm()) * (1 + 1e-12)
+        old = 1 + self.inputs + before
+        rows = flat.new_empty(old + u, flat.shape[1])
+        torch.mul(flat, sectors.nominal.to(flat.dtype), out=rows[: len(flat)])
+        rows[len(flat) :] = 0.0
         if u:
-            self._note(flat, x.error, sectors, open_)
+            error = self._error_at(x.error, open_)
+            self._note(flat, error, sectors, open_)
             if self.radius > 0:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                self.ellipsoid.grow(flat[1:, open_].T, middle, half, torch.arange(before, before + u), x.error)
-                rows[0, open_] += (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
-        fresh = rows.new_zeros(u, rows.shape[1])
-        fresh[torch.arange(u), open_] = 1.0
+                raw = flat[1:, open_].T.double()
+                self.ellipsoid.grow(raw, middle, half, torch.arange(before, before + u), error)
+                rows[0, open_] += ((sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)).to(rows)
+        rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
-        made = 2 * UNIT_ROUNDOFF * size_of([flat]) + small + left_out * x.error
+        made = 2 * UNIT_ROUNDOFF * float(sizes.norm()) + small + left_out * x.error
         error = (steepest * x.error + made) * (1 + 1e-12)
         carried = None
         if self.sources is not None:
-            old = deep(known(x.carried).flatten(1), sum(n for n, _ in self.sources)) * sectors.nominal
-            carried = torch.cat([old, torch.eye(flat.shape[1], dtype=old.dtype)]).reshape(-1, *x.rows.shape[1:])
+            earlier = deep(known(x.carried).flatten(1), sum(n for n, _ in self.sources)) * sectors.nominal
+            carried = torch.cat([earlier, torch.eye(flat.shape[1], dtype=earlier.dtype)])
+            carried = carried.reshape(-1, *x.rows.shape[1:])
             self.sources.append((flat.shape[1], (steepest * x.fresh + made) * (1 + 1e-12)))
-        return Rows(torch.cat([rows, fresh]).reshape(-1, *x.rows.shape[1:]), error, 0.0, carried)
+        return Rows(rows.reshape(-1, *x.rows.shape[1:]), error, 0.0, carried)
 
     def _note(self, flat: Tensor, error: float, sectors: Sectors, open_: Tensor) -> None:
         """Note open entries as units."""
         units, before = self.units, len(self.units)
         low, high = (side[open_] for side in sectors.tangent)
-        units.rows.append(flat[1:, open_].T.clone())
+        units.rows.append(flat[1:, open_].T.double())
         middle, half = (low + high) / 2, (high - low) / 2
         exact = (middle + half == high) & (middle - half == low)
         units.centre.append(middle)
@@ -295,6 +317,15 @@ class Walk:
         error = math.hypot(units.error, *(o.error for o in outputs))
         unit, blocks = torch.arange(len(units)), tuple(units.blocks)
         return Feedback(out[:, :n], out[:, n:], rows[:, :n], rows[:, n:], centre, radius, unit, blocks, error)
+
+
+def column_squares(rows: Tensor) -> Tensor:
+    """Return the sum of squares of every column, a few rows at a time so that they stay in the cache."""
+    total = torch.zeros(rows.shape[1], dtype=torch.float64)
+    for i in range(0, len(rows), FEW):
+        part = rows[i : i + FEW].double()
+        total += (part * part).sum(0)
+    return total
 
 
 def evaluated(expr: Expr, inputs: list[Nominal]) -> Nominal:
