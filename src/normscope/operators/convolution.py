@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.linalg.shifted_products import convolved
 from normscope.operators.expression import Expr
 from normscope.operators.registry import Call, rule
+from normscope.operators.shifted_products import convolved, is_faster
 
 aten = torch.ops.aten
 
@@ -92,8 +94,21 @@ def apply_convolution(data: dict[str, Any]) -> Any:
 
 def convolved_stack(data: dict[str, Any], z: Tensor) -> Tensor:
     """Return the linear part of a convolution of many images that need no derivatives."""
-    if data["weight"].ndim == 4 and data["groups"] == 1 and not data["transposed"]:
+    if _is_plain(data):
         found = convolved(z, data["weight"], data["stride"], data["padding"], data["dilation"])
         if found is not None:
             return found
     return apply_convolution(data)(z)
+
+
+def stack_roundings(data: dict[str, Any], count: int, size: Sequence[int]) -> int:
+    """Return how often :func:`convolved_stack` rounds an entry of the results of so many images of a size."""
+    channels, places = data["weight"].shape[1], math.prod(data["weight"].shape[2:])
+    settings = (data["stride"], data["padding"], data["dilation"])
+    if _is_plain(data) and is_faster(count, size, data["weight"].shape[2:], *settings):
+        return channels + places
+    return data["weight"].numel() if data["transposed"] else channels * places
+
+
+def _is_plain(data: dict[str, Any]) -> bool:
+    return data["weight"].ndim == 4 and data["groups"] == 1 and not data["transposed"]

@@ -8,33 +8,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from networks import jacobian_norm, points, program_of, seeded
-from normscope.lipschitz.local import ball, probed
+from networks import jacobian_norm, points, program_of, residual_network, seeded
+from normscope.lipschitz.local import ball, lean, twofold
 from normscope.lipschitz.local.ball import on_balls
+from normscope.lipschitz.local.enclosed import Enclosed, RoundingError
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
-from normscope.lipschitz.local.probed import Probed, failure_probability, is_piecewise_linear
+from normscope.lipschitz.local.probed import PROBES, Probed, failure_probability
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.walk import Walk
 from normscope.lipschitz.segments import SegmentNorms
 
 
-class Residual(nn.Module):
-    """``relu(x + conv(leaky(bn(conv(x)))))``."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.a, self.b = nn.Conv2d(2, 2, 3, padding=1), nn.Conv2d(2, 2, 3, padding=1)
-        self.norm, self.leaky = nn.BatchNorm2d(2), nn.LeakyReLU(0.125)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Apply the block."""
-        return torch.relu(x + self.b(self.leaky(self.norm(self.a(x)))))
-
-
 def _network(seed: int) -> tuple[nn.Module, Tensor]:
-    model = nn.Sequential(Residual(), Residual(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(8, 3))
-    return seeded(model, seed), points(1, 2, 4, 4, seed=seed)
+    return residual_network(seed), points(1, 2, 4, 4, seed=seed)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -57,10 +44,16 @@ def test_values_at_the_point_are_those_of_the_network() -> None:
     assert output.error < 1e-12
 
 
-def test_deep_networks_are_probed_and_no_jacobian_exceeds_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probed, "TOO_LARGE", 0.0)
+def test_networks_too_deep_for_norms_are_probed_and_no_jacobian_exceeds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_deep(*given: object) -> float:
+        raise RoundingError("too deep")
+
+    monkeypatch.setattr(twofold, "TOO_LARGE", 0.0)
+    monkeypatch.setattr(Enclosed, "_pad", too_deep)
     model, x = _network(3)
-    found = on_balls(program_of(model, x), Steps(SegmentNorms()), [x], [0.0, 0.2])
+    steps = Steps(SegmentNorms())
+    found = on_balls(program_of(model, x), steps, [x], [0.0, 0.2])
+    assert steps.probing
     assert all(0.0 < b.delta < 1e-15 for b in found)
     assert found[0].constant == pytest.approx(jacobian_norm(model, x), rel=1e-5)
     for k in range(20):
@@ -70,23 +63,22 @@ def test_deep_networks_are_probed_and_no_jacobian_exceeds_them(monkeypatch: pyte
 
 def test_rows_that_are_wrong_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     model, x = _network(1)
-    right = probed.apply
+    right = lean.convolve
 
-    def wrong(expr: object, operands: list[Tensor]) -> Tensor:
-        result = right(expr, operands)
-        if len(result) > probed.PROBES:  # rows, not probes
-            result = result.clone()
+    def wrong(scaled: object, rows: Tensor, expr: object) -> Tensor:
+        result = right(scaled, rows, expr)
+        if len(result) > PROBES:  # rows, not probes
             result[3].view(-1)[0] += 1e-6
         return result
 
-    monkeypatch.setattr(probed, "apply", wrong)
+    monkeypatch.setattr(lean, "convolve", wrong)
     with pytest.raises(UnboundedError, match="probes"):
         Probed(program_of(model, x), Steps(SegmentNorms()), [x], 0.1).run()
 
 
 def test_curved_functions_are_not_probed() -> None:
     model, x = seeded(nn.Sequential(nn.Linear(2, 2), nn.GELU())), points(1, 2)
-    assert not is_piecewise_linear(program_of(model, x))
+    assert not twofold.is_piecewise_linear(program_of(model, x))
     assert ball.on_ball(program_of(model, x), Steps(SegmentNorms()), [x], 0.1).delta == 0.0
 
 

@@ -12,13 +12,15 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
+from normscope.lipschitz.local.enclosed import Enclosed, RoundingError
 from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
-from normscope.lipschitz.local.probed import Probed, is_deep, is_piecewise_linear
+from normscope.lipschitz.local.probed import Probed
 from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.telescope import Telescope
+from normscope.lipschitz.local.twofold import is_deep, is_piecewise_linear
 from normscope.lipschitz.local.walk import LIMIT, ROUNDS, Walk
 from normscope.operators.attention import Attention
 from normscope.operators.expression import Expr
@@ -44,8 +46,8 @@ class Ball:
         margin: least difference between the largest output at the centre and any other; nothing for one output.
         why: why there is no finite constant.
         seconds: CPU time.
-        delta: probability with which rounding may have gone unnoticed: zero where it is bounded, tiny in deep networks,
-            where it is probed.
+        delta: probability with which rounding may have gone unnoticed: zero where it is bounded, tiny in networks so
+            deep that it is probed.
     """
 
     radius: float
@@ -132,7 +134,7 @@ class _Ways:
             walk = Walk(program, steps, point, 0.0)
             self.nominal[Walk] = walk.values()
             if is_deep(program, self.nominal[Walk]):
-                self.make = Probed
+                self.make = Probed if steps.probing else Enclosed
         others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
         self.whole = bool(others)  # operations that are no functions of single entries
         self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
@@ -147,15 +149,23 @@ class _Ways:
         return min(found, key=lambda ball: ball.constant)
 
     def _by_multipliers(self, radius: float) -> Ball:
-        make, work = self.make, self.settings["work"]
-        import os
-        walk = make(*self.given, radius, nominal=self.nominal.get(make), **({'single':True} if make is Probed and os.environ.get('SINGLE') else {}), **self.settings)
+        try:
+            return self._walked(self.make, radius)
+        except RoundingError:
+            self.make, self.given[1].probing = Probed, True
+            return self._walked(Probed, radius)
+
+    def _walked(self, make: type[Walk], radius: float) -> Ball:
+        work = self.settings["work"]
+        walk = make(*self.given, radius, nominal=self.nominal.get(make), **self.settings)
         units, bound, why = 0, math.inf, ""
         try:
             system = walk.run()
             affordable = max(LEAST_TRIES, (work - walk.spent) / system.work) if system.work else self.tries
             units, bound = len(system.unit), gain(system, steps=int(min(self.tries, affordable))).value
             why = "" if math.isfinite(bound) else "no multipliers were found"
+        except RoundingError:
+            raise
         except UnboundedError as error:
             why = str(error)
         self.nominal[make] = walk.nominal

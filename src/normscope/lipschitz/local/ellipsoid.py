@@ -106,7 +106,8 @@ class Ellipsoid:
     def _through(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
         """Return ``m D a`` for rows a, as columns; their products over x may be known."""
         across = self._across(rows) if across is None else across
-        return self.radius[:, None] * torch.addmm(across, self.rows[:, self.inputs :] * self.t, rows[:, self.inputs :].T)
+        after = self.rows[:, self.inputs :] * self.t
+        return self.radius[:, None] * torch.addmm(across, after, rows[:, self.inputs :].T)
 
     def _squares(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
         """Return the quadratic form at each row."""

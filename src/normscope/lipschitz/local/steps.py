@@ -66,6 +66,7 @@ class Steps:
         self.norms = norms
         self._known: dict[int, Step] = {}
         self._segments: dict[int, Segment | None] = {}
+        self.probing = False  # once norms were multiplied in vain
 
     def of(self, expr: Expr) -> Step:
         """Return the bounds of an operation on one operand, or of a sum or concatenation (norm one in each)."""

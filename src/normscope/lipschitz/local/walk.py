@@ -61,6 +61,21 @@ class Units:
         return self.blocks[-1][1] if self.blocks else 0
 
 
+@dataclass(frozen=True)
+class Opened:
+    """Entries of one nonlinear operation whose slope may change.
+
+    Attributes:
+        entries: their numbers.
+        rows: their inputs over (x, remainders of earlier units).
+        error: bound on the Frobenius norm of the error of these rows.
+    """
+
+    entries: Tensor
+    rows: Tensor
+    error: float
+
+
 class Walk:
     """One pass over a network on the ball of a radius around a point.
 
@@ -79,7 +94,6 @@ class Walk:
     """
 
     negligible = NEGLIGIBLE
-    dtype = torch.float64
 
     def __init__(
         self,
@@ -192,8 +206,8 @@ class Walk:
         rule = expr.atom
         if isinstance(rule, Input):
             first = 1 + sum(p.numel() for p in self.point[: rule.block])
-            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=self.dtype)
-            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=self.dtype)
+            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=torch.float64)
+            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=torch.float64)
             rows = rows.reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
         operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
@@ -209,22 +223,24 @@ class Walk:
         open_ = ((most - least).flatten() * sizes > floor).nonzero().flatten()
         if len(self.units) + len(open_) > 4 * self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
+        raw, error = self._raw(x, open_)
         if len(open_) and self.radius > 0:
             wide, units = self.inputs + len(self.units), len(self.units)
-            self.spend((self.rounds + 1) * units * wide * (units + 2 * len(open_)))
-            raw = flat[1:, open_].T.double()
-            error = self.ellipsoid.after_centring(raw, self._error_at(x.error, open_))
-            bound = self.radius * self.ellipsoid.tuned(self.ellipsoid.centred(raw), error, self.rounds)
+            self.spend((self.rounds + 1) * units * (units * units + 2 * wide * len(open_)))
+            bound = self.radius * self.ellipsoid.tuned(
+                self.ellipsoid.centred(raw), self.ellipsoid.after_centring(raw, error), self.rounds
+            )
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
         if not bool(width.isfinite().all()):
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
-        return self._closed(x, sectors, open_[(width * sizes)[open_] > floor], sizes)
+        kept = (width * sizes)[open_] > floor
+        return self._closed(x, sectors, Opened(open_[kept], raw[kept], error), sizes)
 
-    def _error_at(self, error: float, entries: Tensor) -> float:
-        """Return a bound on the error of the rows of some entries, from that of all rows."""
-        return error
+    def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
+        """Return how some entries move with the input and all units, and a bound on the error of that."""
+        return x.rows.flatten(1)[1:, entries].T.contiguous(), x.error
 
     def spend(self, work: float) -> None:
         """Count multiplications before they are made.
@@ -238,25 +254,28 @@ class Walk:
 
     def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return the least and the largest deviation of every entry, and the norm of its tangents."""
-        n, r, slack = 1 + self.inputs, self.radius, len(flat) * max(1e-12, 4 * torch.finfo(flat.dtype).eps)
+        n, r, slack = 1 + self.inputs, self.radius, 1e-12 * len(flat)
         straight, rest = self._squares(flat)
         spread = straight.sqrt()
         for i in range(n, len(flat), CHUNK):
             part = flat[i : i + CHUNK]
-            weight = self.units.weight[i - n : i - n + len(part)].to(flat.dtype) * (1 + slack)
-            spread += weight @ part.abs()
-        pad = error * (1 + float(self.units.weight.norm()))
-        spread = r * (spread * (1 + slack) + 1.01 * pad + 1e-12 * flat[0].abs())
-        middle = r * flat[0].double()
+            spread += self.units.weight[i - n : i - n + len(part)] @ part.abs()
+        spread = r * (spread * (1 + slack) + 1.01 * self._pad(error) + 1e-12 * flat[0].abs())
+        middle = r * flat[0]
         return middle - spread, middle + spread, (straight + rest).sqrt() * (1 + slack)
+
+    def _pad(self, error: float) -> float:
+        """Return how far an error of rows may move an entry, in units of the radius."""
+        return error * (1 + float(self.units.weight.norm()))
 
     def _squares(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return for every entry the sum of squares of its tangents along the input, and of all other rows."""
         n = 1 + self.inputs
-        return column_squares(flat[1:n]), column_squares(flat[n:]) + flat[0].double().square()
+        return column_squares(flat[1:n]), column_squares(flat[n:]) + flat[0].square()
 
-    def _closed(self, x: Rows, sectors: Sectors, open_: Tensor, sizes: Tensor) -> Rows:
+    def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:
         """Return the atom's rows: nominal slopes, new generators for the open entries, noted as units."""
+        open_ = opened.entries
         flat, before, u = x.rows.flatten(1), len(self.units), len(open_)
         if before + u > self.limit:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
@@ -266,19 +285,17 @@ class Walk:
         small = float((width * sizes).norm()) * (1 + 1e-12)
         old = 1 + self.inputs + before
         rows = flat.new_empty(old + u, flat.shape[1])
-        torch.mul(flat, sectors.nominal.to(flat.dtype), out=rows[: len(flat)])
+        torch.mul(flat, sectors.nominal, out=rows[: len(flat)])
         rows[len(flat) :] = 0.0
         if u:
-            error = self._error_at(x.error, open_)
-            self._note(flat, error, sectors, open_)
+            self._note(opened, sectors)
             if self.radius > 0:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                raw = flat[1:, open_].T.double()
-                self.ellipsoid.grow(raw, middle, half, torch.arange(before, before + u), error)
-                rows[0, open_] += ((sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)).to(rows)
-        rows[old + torch.arange(u), open_] = 1.0
+                self.ellipsoid.grow(opened.rows, middle, half, torch.arange(before, before + u), opened.error)
+                rows[0, open_] += (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
+            rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
         made = 2 * UNIT_ROUNDOFF * float(sizes.norm()) + small + left_out * x.error
         error = (steepest * x.error + made) * (1 + 1e-12)
@@ -290,17 +307,17 @@ class Walk:
             self.sources.append((flat.shape[1], (steepest * x.fresh + made) * (1 + 1e-12)))
         return Rows(rows.reshape(-1, *x.rows.shape[1:]), error, 0.0, carried)
 
-    def _note(self, flat: Tensor, error: float, sectors: Sectors, open_: Tensor) -> None:
+    def _note(self, opened: Opened, sectors: Sectors) -> None:
         """Note open entries as units."""
-        units, before = self.units, len(self.units)
+        units, before, open_ = self.units, len(self.units), opened.entries
         low, high = (side[open_] for side in sectors.tangent)
-        units.rows.append(flat[1:, open_].T.double())
+        units.rows.append(opened.rows)
         middle, half = (low + high) / 2, (high - low) / 2
         exact = (middle + half == high) & (middle - half == low)
         units.centre.append(middle)
         units.radius.append(torch.where(exact, half, half + 2.0**-50 * (low.abs() + high.abs())))
         units.blocks.append((before, before + len(open_)))
-        units.error = math.hypot(units.error, error)
+        units.error = math.hypot(units.error, opened.error)
         width = (sectors.remainder[1] - sectors.remainder[0])[open_]
         weight = width / (2 * self.radius) * (1 + 1e-12) if self.radius > 0 else torch.zeros_like(width)
         units.weight = torch.cat([units.weight, weight])
@@ -323,7 +340,7 @@ def column_squares(rows: Tensor) -> Tensor:
     """Return the sum of squares of every column, a few rows at a time so that they stay in the cache."""
     total = torch.zeros(rows.shape[1], dtype=torch.float64)
     for i in range(0, len(rows), FEW):
-        part = rows[i : i + FEW].double()
+        part = rows[i : i + FEW]
         total += (part * part).sum(0)
     return total
 

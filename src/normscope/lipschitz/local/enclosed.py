@@ -1,0 +1,295 @@
+r"""Walks of deep networks with enclosed rounding: forward for ranges, backward for what the constant is made of.
+
+Forward, the error of all tangents is multiplied by the norms of whole segments between nonlinear operations: coarse,
+but small beside the tangents, and ranges need no more. The rows of the few entries whose slope may change, and of the
+outputs, are made once more backwards. If :math:`c` are cotangents and Z the tangents as they should be, an operation A
+that leaves an error :math:`\delta` in :math:`A^T c` changes the rows by :math:`\delta^T Z`: the errors of all
+operations are weighed by tangents, whose norms are known, instead of by products of norms.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.lipschitz.local.feedback import Feedback
+from normscope.lipschitz.local.lean import Folded, Lean, convolve
+from normscope.lipschitz.local.moving import Rows, UnboundedError
+from normscope.lipschitz.local.point import Nominal
+from normscope.lipschitz.local.slopes import Sectors
+from normscope.lipschitz.local.steps import Step, Steps, apply, size_of
+from normscope.lipschitz.local.twofold import precise_values
+from normscope.lipschitz.local.walk import Opened
+from normscope.operators.convolution import apply_convolution, stack_roundings
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Input
+from normscope.operators.program import Program
+
+#: The error of rows, relative to them, above which they are made again backwards.
+PRECISE = 2.0**-36
+#: How far the error of rows may move an entry, relative to how far the input moves it, before a walk ends.
+TOO_LARGE = 0.1
+#: Entries whose rows are made backwards at once.
+AT_ONCE = 256
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Bounds on the Frobenius norms of errors of rows along the input, and along all units.
+
+    Attributes:
+        inputs: along the input, the middle of the zonotope included.
+        units: along the remainders of all units.
+    """
+
+    inputs: float = 0.0
+    units: float = 0.0
+
+    def plus(self, other: Errors, factor: float = 1.0) -> Errors:
+        """Return the sum with a multiple."""
+        return Errors(self.inputs + factor * other.inputs, self.units + factor * other.units)
+
+    @property
+    def total(self) -> float:
+        """Return a bound on all errors together."""
+        return math.hypot(self.inputs, self.units) * (1 + 1e-12)
+
+
+@statement("normscope", "LOCAL-12", holds="piecewise linear networks; rounding included")
+class Enclosed(Lean):
+    """A walk of a piecewise linear network whose rounding is bounded.
+
+    Args:
+        program: the network.
+        steps: bounds of its linear operations.
+        point: the value of every block of its input.
+        radius: of the ball.
+        **settings: as of :class:`Walk`.
+    """
+
+    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
+        super().__init__(program, steps, point, radius, **settings)
+        self.errors: dict[int, Errors] = {}  # of the rows of each expression
+        self.fresh: dict[int, Errors] = {}  # the part made after the last atoms
+        self.sizes: dict[int, Errors] = {}  # Frobenius norms of the rows themselves
+        self.slopes: dict[int, Tensor] = {}
+        self.left_out: dict[int, float] = {}
+        self.opened: dict[int, tuple[int, Tensor]] = {}
+        self._now: Expr | None = None
+        self._made = Errors()
+
+    def values(self) -> dict[int, Nominal]:
+        """Return the value of every expression at the point, in twofold precision."""
+        return precise_values(self.order(), self.steps, self.point, given=False)
+
+    def _sized(self, rows: Tensor) -> Errors:
+        n = 1 + self.inputs
+        return Errors(size_of([rows[:n]]), size_of([rows[n:]]))
+
+    def _linear(self, expr: Expr) -> Rows:
+        found = super()._linear(expr)
+        if not expr.atoms or not expr.inputs:
+            self.errors[expr.id] = self.fresh[expr.id] = self.sizes[expr.id] = Errors()
+            return found
+        step, below = self._step(expr, len(found.rows)), [i.id for i in expr.inputs]
+        fresh, error = Errors(), Errors()
+        for i in below:
+            fresh = fresh.plus(self.fresh[i], step.norm)
+            error = error.plus(self.errors[i], step.norm)
+            own = gamma(step.roundings) * step.mass * 1.01 if step.roundings else 0.0
+            fresh, error = fresh.plus(self.sizes[i], own), error.plus(self.sizes[i], own)
+        if len(expr.atoms) == 1:
+            source = expr
+            while source.op is not None:
+                source = next(i for i in source.inputs if i.atoms)
+            through = fresh.plus(self.errors[source.id], self.steps.reach(source, expr))
+            error = Errors(min(error.inputs, through.inputs), min(error.units, through.units))
+        self.fresh[expr.id], self.errors[expr.id] = fresh, error
+        skipped = expr.id in self.folded and self.folded[expr.id] is None
+        self.sizes[expr.id] = self.sizes[below[0]] if skipped else self._sized(found.rows)
+        return replace(found, error=error.total)
+
+    def _step(self, expr: Expr, count: int = 0) -> Step:
+        """Return the bounds of an operation as rows pass it: convolutions together with their scales.
+
+        Args:
+            expr: the operation.
+            count: of rows that pass it forwards; none for either direction.
+        """
+        if expr.id not in self.folded:
+            return self.steps.of(expr)
+        scaled = self.folded[expr.id]
+        if scaled is None:
+            return Step(1.0, 0.0, 0)
+        weight = scaled[1]
+        size = weight.abs()
+        mass = math.sqrt(float(size.sum((1, 2, 3)).max()) * float(size.sum((0, 2, 3)).max())) * (1 + 1e-12)
+        if count:
+            images = count * expr.inputs[0].shape[0]
+            roundings = stack_roundings(scaled[0], images, expr.inputs[0].inputs[0].shape[2:])
+        else:
+            roundings = max(weight[0].numel(), weight[:, 0].numel())
+        # The rounding of the scaled weight itself, and of the scale, is included.
+        return Step(mass, mass, roundings + 2 + self.steps.of(expr).roundings)
+
+    def _atom(self, expr: Expr) -> Rows:
+        if isinstance(expr.atom, Input):
+            found = super()._atom(expr)
+            self.errors[expr.id] = self.fresh[expr.id] = Errors()
+            self.sizes[expr.id] = self._sized(found.rows)
+            return found
+        self._now = expr
+        found = super()._atom(expr)
+        self.errors[expr.id], self.fresh[expr.id] = self._made, Errors()
+        self.sizes[expr.id] = self._sized(found.rows)
+        return replace(found, error=self._made.total)
+
+    def _pad(self, error: float) -> float:
+        """Return how far the errors of rows may move an entry.
+
+        Raises:
+            UnboundedError: if that is not small beside the rows.
+        """
+        if self._now is None:
+            raise ValueError("no atom is passed")
+        (below,) = self._now.atom.inputs
+        made = self.errors[below.id]
+        pad = 2 * made.inputs + made.units * float(self.units.weight.norm())
+        if self.radius > 0 and pad * math.sqrt(below.numel) > TOO_LARGE * self.sizes[below.id].inputs:
+            raise RoundingError("the rounding of float64 is too large for the depth of the network")
+        return pad
+
+    def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
+        if self._now is None:
+            raise ValueError("no atom is passed")
+        raw, error = super()._raw(x, entries)
+        (below,) = self._now.atom.inputs
+        if error <= PRECISE * size_of([raw]) or not len(entries):
+            return raw, error
+        return self._backwards(below, entries)
+
+    def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:
+        if self._now is None:
+            raise ValueError("no atom is passed")
+        width = sectors.tangent[1] - sectors.tangent[0]
+        width[opened.entries] = 0.0
+        # Entries whose computed tangents vanish may change their slope too: what they do is an error.
+        left = self.left_out[self._now.id] = float(width.max()) if len(width) else 0.0
+        self.slopes[self._now.id] = sectors.nominal
+        self.opened[self._now.id] = (len(self.units), opened.entries)
+        (below,) = self._now.atom.inputs
+        steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
+        made = self.errors[below.id].plus(self.sizes[below.id], 2 * UNIT_ROUNDOFF)
+        self._made = Errors().plus(made, (max(steepest, 1.0) + left) * (1 + 1e-12))
+        return super()._closed(x, sectors, opened, sizes)
+
+    def _backwards(self, target: Expr, entries: Tensor) -> tuple[Tensor, float]:
+        """Return the rows of some entries of an expression, made backwards, and a bound on their error."""
+        parts = [self._pulled(target, chunk) for chunk in entries.split(AT_ONCE)]
+        return torch.cat([rows for rows, _ in parts]), math.hypot(*(error for _, error in parts))
+
+    def _pulled(self, target: Expr, entries: Tensor) -> tuple[Tensor, float]:
+        count, error = len(entries), 0.0
+        first = torch.zeros(count, target.numel, dtype=torch.float64)
+        first[torch.arange(count), entries] = 1.0
+        pulled = {target.id: first.reshape(count, *target.shape)}
+        rows = torch.zeros(count, self.inputs + len(self.units), dtype=torch.float64)
+        for expr in reversed(self.order()):
+            if expr.id not in pulled or not expr.atoms:
+                continue
+            given = pulled.pop(expr.id)
+            if expr.op is None and isinstance(expr.atom, Input):
+                at = sum(p.numel() for p in self.point[: expr.atom.block])
+                rows[:, at : at + expr.numel] += given.flatten(1)
+                continue
+            for item, found, made in self._pull(expr, given, rows):
+                error += made
+                if item.id in pulled:
+                    found = pulled[item.id] + found
+                    error += self._weighed(item, UNIT_ROUNDOFF * size_of([found]))
+                pulled[item.id] = found
+        return rows, error * (1 + 1e-9)
+
+    def _pull(self, expr: Expr, given: Tensor, rows: Tensor) -> list[tuple[Expr, Tensor, float]]:
+        """Return what each operand gets of cotangents, and what rounding may have done to the rows there."""
+        if expr.op is None:
+            (item,) = expr.atom.inputs
+            start, open_ = self.opened[expr.id]
+            at, flat = self.inputs + start, given.flatten(1)
+            rows[:, at : at + len(open_)] = flat[:, open_]
+            found = (flat * self.slopes[expr.id]).reshape(given.shape)
+            left = self.left_out[expr.id] * size_of([given]) * self.errors[item.id].total
+            return [(item, found, left + self._weighed(item, 2 * UNIT_ROUNDOFF * size_of([found])))]
+        if expr.op.kind == "sum":
+            return [(item, given, 0.0) for item in expr.inputs if item.atoms]
+        if len(expr.inputs) != 1:
+            if expr.op.kind != "concat":
+                raise RoundingError(f"{expr.op.kind} is not applied backwards")
+            return [(item, part, 0.0) for item, part in zip(expr.inputs, _adjoint(expr, given), strict=True)]
+        (item,), step = expr.inputs, self._step(expr)
+        scaled = self.folded.get(expr.id) if expr.id in self.folded else _own_weight(expr)
+        if expr.id in self.folded and scaled is None:
+            found = given  # its scale did both
+        elif scaled is not None:
+            inner = expr.inputs[0].inputs[0] if expr.id in self.folded else item
+            found = _convolved_back(scaled, given, expr, inner)
+        else:
+            (found,) = _adjoint(expr, given)
+        own = gamma(step.roundings) * step.mass * 1.01 if step.roundings else 0.0
+        return [(item, found, self._weighed(item, own * size_of([given])))]
+
+    def _weighed(self, item: Expr, error: float) -> float:
+        """Return what an error of cotangents does to rows: at most the norm of the tangents times as much."""
+        return error * (self.sizes[item.id].total + self.errors[item.id].total)
+
+    def _system(self, outputs: list[Rows]) -> Feedback:
+        exprs = [e for _, e in self.program.outputs]
+        made = []
+        for found, expr in zip(outputs, exprs, strict=True):
+            if found.error <= PRECISE * size_of([found.rows]):
+                made.append(found)
+                continue
+            rows, error = self._backwards(expr, torch.arange(expr.numel))
+            full = torch.cat([rows.new_zeros(len(rows), 1), rows], 1)
+            made.append(Rows(full.T.reshape(-1, *expr.shape), error))
+        return super()._system(made)
+
+
+class RoundingError(UnboundedError):
+    """Rounding in float64 is too large for this network."""
+
+
+def _adjoint(expr: Expr, given: Tensor) -> tuple[Tensor, ...]:
+    """Return the adjoint of an operation on a stack of cotangents, one stack for each operand."""
+    zeros = [torch.zeros(len(given), *item.shape, dtype=torch.float64) for item in expr.inputs]
+    return tuple(torch.func.vjp(lambda *z: apply(expr, list(z)), *zeros)[1](given))
+
+
+def _own_weight(expr: Expr) -> Folded | None:
+    """Return a convolution without a scale, if it is one that is applied backwards here."""
+    if expr.op is None or expr.op.kind != "convolution" or expr.op.data["transposed"]:
+        return None
+    data = expr.op.data
+    return (data, data["weight"].to(torch.float64)) if len(expr.shape) == data["weight"].ndim else None
+
+
+def _convolved_back(scaled: Folded, given: Tensor, expr: Expr, item: Expr) -> Tensor:
+    """Return the adjoint of a convolution: a convolution with the kernel turned round, where no step is left out."""
+    data, weight = scaled
+    kernel = weight.shape[2:]
+    plain = data["groups"] == 1 and all(v == 1 for v in (*data["stride"], *data["dilation"]))
+    if plain:
+        pads = [(k - 1 - a, k - 1 - b) for k, (a, b) in zip(kernel, data["padding"], strict=True)]
+        if all(p >= 0 for pair in pads for p in pair):
+            turned = weight.transpose(0, 1).flip(*range(2, weight.ndim)).contiguous()
+            return convolve(({**data, "padding": pads}, turned), given, item)
+    zero = torch.zeros(len(given), *item.shape, dtype=torch.float64)
+    whole = apply_convolution({**data, "weight": weight})
+    (found,) = torch.func.vjp(lambda z: whole(z.flatten(0, 1)).reshape(-1, *expr.shape), zero)[1](given)
+    return found

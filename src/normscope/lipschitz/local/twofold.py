@@ -1,0 +1,153 @@
+"""Values of a piecewise linear network in twice the precision of float64: what rounds is far below everything else."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
+from normscope.linalg.pairs import Pair, product
+from normscope.lipschitz.local.moving import UnboundedError
+from normscope.lipschitz.local.point import Nominal
+from normscope.lipschitz.local.slopes import scalar_of
+from normscope.lipschitz.local.steps import Steps, apply, size_of
+from normscope.operators.convolution import convolved_stack
+from normscope.operators.expression import Expr
+from normscope.operators.nonlinear import Input
+from normscope.operators.program import Program
+
+#: The error of values at the point, relative to them, from which on norms are not multiplied.
+TOO_LARGE = 1e-8
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Values in twofold precision.
+
+    Attributes:
+        pair: the values, one for each probe, or one.
+        error: bound on the norm of their error.
+        fresh: the part of it that was made after the atoms they are linear in.
+    """
+
+    pair: Pair
+    error: float = 0.0
+    fresh: float = 0.0
+
+
+def is_piecewise_linear(program: Program) -> bool:
+    """Tell whether all nonlinear operations are functions of single entries with straight pieces."""
+    scalars = [scalar_of(a.atom) for a in program.atoms if not isinstance(a.atom, Input)]
+    return bool(scalars) and all(s is not None and s.room == 0.0 for s in scalars)
+
+
+def is_deep(program: Program, nominal: dict[int, Nominal]) -> bool:
+    """Tell whether multiplying norms makes the error of values too large, in a piecewise linear network."""
+    if not is_piecewise_linear(program):
+        return False
+    read = [nominal[e.id] for a in program.atoms for e in a.atom.inputs if e.id in nominal]
+    return any(n.error * math.sqrt(n.value.numel()) > TOO_LARGE * float(n.value.norm()) for n in read)
+
+
+def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, float], given: bool = True) -> Flow:
+    """Return a linear operation, without its bias, on values in twofold precision.
+
+    Args:
+        expr: the operation.
+        steps: bounds of all operations.
+        below: what it reads.
+        sources: errors of the atoms so far, by id.
+        given: whether the factors of normalizers are what they are in float64; else their rounding counts.
+    """
+    op, step = expr.op, steps.of(expr)
+    if op is None:
+        raise ValueError("an atom is not an operation")
+    size = size_of(flow.pair.high for flow in below)
+    own = 2.0**-98 * step.mass * size
+    first = below[0].pair
+    if op.kind == "sum":
+        pair = first
+        for flow in below[1:]:
+            pair = pair.plus(flow.pair)
+    elif op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
+        pair = first.times(op.data["scale"].to(torch.float64).expand(expr.shape))
+        own += 0.0 if given else gamma(step.roundings) * step.mass * size
+    elif len(below) == 1 and (op.kind in ("isometry", "embedding") or op.data.get("coordinate")):
+        pair = first.mapped(lambda z: apply(expr, [z]))
+    elif op.kind == "convolution" and not op.data["transposed"]:
+        weight = op.data["weight"].to(torch.float64)
+        pair, each = product(weight, first, lambda w, z: _convolved(op.data, w, z, expr), weight[0].numel())
+        own = each * math.sqrt(pair.high.numel())
+    elif op.kind == "matrix" and op.data["axis"] == -1 and op.data["weight"].ndim == 2:
+        weight = op.data["weight"].to(torch.float64)
+        pair, each = product(weight, first, lambda w, z: torch.matmul(z, w.mT), weight.shape[1])
+        own = each * math.sqrt(pair.high.numel())
+    else:
+        pair = Pair(*(apply(expr, [getattr(f.pair, part) for f in below]) for part in ("high", "low")))
+        own = step.error(0.0, size)
+    fresh = step.norm * sum(f.fresh for f in below) + own
+    error = step.norm * sum(f.error for f in below) + own
+    if len(expr.atoms) == 1:
+        (key,) = expr.atoms
+        source = expr
+        while source.op is not None:
+            source = next(i for i in source.inputs if i.atoms)
+        error = min(error, fresh + steps.reach(source, expr) * sources.get(key, 0.0))
+    return Flow(pair, error, fresh)
+
+
+def _convolved(data: dict[str, Any], weight: Tensor, z: Tensor, expr: Expr) -> Tensor:
+    return convolved_stack({**data, "weight": weight}, z.flatten(0, 1)).reshape(len(z), *expr.shape)
+
+
+def precise_values(order: list[Expr], steps: Steps, point: list[Tensor], *, given: bool = True) -> dict[int, Nominal]:
+    """Return the value of every expression of a piecewise linear network at a point, with tiny errors.
+
+    Args:
+        order: the expressions, each after those it reads.
+        steps: bounds of the linear operations.
+        point: the value of each block of the input.
+        given: whether the factors and shifts of normalizers are what they are in float64; else their rounding counts.
+    """
+    flows: dict[int, Flow] = {}
+    sources: dict[int, float] = {}
+    known: dict[int, Nominal] = {}
+    for expr in order:
+        if expr.op is not None and not expr.inputs:
+            flow = Flow(Pair.of(torch.zeros(1, *expr.shape, dtype=torch.float64)))
+        elif expr.op is not None:
+            flow = passed(expr, steps, [flows[i.id] for i in expr.inputs], sources=sources, given=given)
+        elif isinstance(expr.atom, Input):
+            flow = Flow(Pair.of(point[expr.atom.block].reshape(1, *expr.shape)))
+        else:
+            flow = _activated(expr, flows[expr.atom.inputs[0].id])
+            sources[expr.id] = flow.error
+        if expr.op is not None and expr.op.bias is not None:
+            bias = Pair.of(expr.op.bias.to(torch.float64).expand(expr.shape).unsqueeze(0))
+            made = 0.0 if given or expr.op.kind != "diagonal" else gamma(8) * size_of([bias.high])
+            flow = replace(flow, pair=flow.pair.plus(bias), error=flow.error + made, fresh=flow.fresh + made)
+        flows[expr.id] = flow
+        value = flow.pair.high[0]
+        known[expr.id] = Nominal(value, flow.error + 2 * UNIT_ROUNDOFF * float(value.norm()))
+    return known
+
+
+def _activated(expr: Expr, z: Flow) -> Flow:
+    """Return a piecewise linear function of single entries; entries within the error of a kink may take either side."""
+    scalar = scalar_of(expr.atom)
+    if scalar is None:
+        raise UnboundedError("no function of single entries")
+    slope = scalar.derivative(z.pair.high)
+    steepest = float(slope.abs().max()) if slope.numel() else 0.0
+    start = scalar.function(z.pair.high) - slope * z.pair.high  # the piece is start + slope z; zero for ReLU
+    pair = z.pair.times(slope)
+    made = 0.0
+    if bool(start.any()):
+        pair = pair.plus(Pair.of(start))
+        made = 4 * UNIT_ROUNDOFF * float(start.norm() + pair.high.norm())
+    largest = max((abs(s) for _, low, high in scalar.marks for s in (low, high)), default=1.0)
+    return Flow(pair, max(steepest, largest) * z.error + made)
