@@ -14,6 +14,7 @@ from benchmarks.large import NETWORKS, deep
 from benchmarks.machine import Clock, use_one_thread
 from normscope import analyze, check
 from normscope.analysis.capacity import additional_peak
+from normscope.analysis.context import prepare
 from normscope.core.memory import held
 from normscope.graph.guard import state_tensors
 from normscope.zoo import build, example_input
@@ -100,8 +101,14 @@ def _timed(name: str, arguments: dict[str, Any], length: int | None, task: Calla
 
 
 def first_look(name: str, arguments: dict[str, Any], length: int | None) -> dict[str, Any]:
-    """Return the time of a first look."""
-    return _timed(name, arguments, length, lambda network, inputs: analyze(network, inputs, fast=True))
+    """Return the time to the first verdict of the command line: the doctor's quick rules, and a first look."""
+
+    def verdict(network: Any, inputs: torch.Tensor) -> None:
+        prepared = prepare(network, inputs)
+        check(network, inputs, prepared=prepared, quick=True)
+        analyze(network, inputs, fast=True, prepared=prepared)
+
+    return _timed(name, arguments, length, verdict)
 
 
 def checked(name: str, arguments: dict[str, Any], length: int | None) -> dict[str, Any]:

@@ -321,11 +321,13 @@ def front(section: Section) -> str:
             row += ["not installed", ""] if cpu is None else [seconds(cpu), f"{cpu / r['forward']:.3g}"]
         rows.append(row)
     head = ["network", "forward of 1, CPU s"]
-    for task in ("analyze --fast", "check", "torchinfo.summary"):
+    for task in ("first verdict", "check", "torchinfo.summary"):
         head += [f"{task}, CPU s", "in forwards"]
     said = (
-        "Torch and its export are loaded before the clock starts. torchinfo runs the network once and counts "
-        "parameters and multiplications; a first look certifies bounds, and a check runs every rule that needs no data."
+        "Torch and its export are loaded before the clock starts; each is given two samples. The first verdict is what "
+        "`normscope analyze` shows before it goes on: the doctor's quick rules, coverage, normalizers, certified bounds "
+        "and an attained value. A check runs every rule that needs no more than two samples. torchinfo runs the "
+        "network once and counts parameters and multiplications."
     )
     return "\n\n".join([_where(section), table(head, rows), said])
 

@@ -103,3 +103,68 @@ def test_the_first_look_of_a_large_network_is_handed_out(monkeypatch: pytest.Mon
     full = normscope.analyze(nn.Linear(3, 2), torch.ones(2, 3), first=seen.append)
     assert [look.model.get("fast") for look in seen] == [True]
     assert "fast" not in full.model
+
+
+def _exports(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Return a list that grows with every export."""
+    from normscope.graph import capture
+
+    real, calls = capture.export_graph, []
+
+    def counted(*args: Any, dynamic: bool) -> Any:
+        calls.append(dynamic)
+        return real(*args, dynamic=dynamic)
+
+    monkeypatch.setattr(capture, "export_graph", counted)
+    monkeypatch.setattr("normscope.analysis.capacity.BIG", 1)
+    return calls
+
+
+def test_the_graph_is_captured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The analysis goes on with the graph of the first look, and gives what it gives without one."""
+    model, data = _network(), _data()
+    alone = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+    calls = _exports(monkeypatch)
+    both = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+    assert calls == [True]
+    assert both.end_to_end == alone.end_to_end
+    assert both.layers == alone.layers
+    assert both.input == alone.input
+
+
+class Branching(nn.Module):
+    """Another function of large inputs, which an export does not show."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Double what is small."""
+        large = not torch.compiler.is_exporting() and float(x.abs().max()) > 100
+        return x if large else 2.0 * x
+
+
+def test_a_graph_that_fails_elsewhere_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first look says what it takes for granted; the analysis finds that it does not hold."""
+    calls = _exports(monkeypatch)
+    seen: list[Result] = []
+    model = nn.Sequential(nn.Linear(3, 3), Branching())
+    full = normscope.analyze(model, torch.ones(2, 3), first=seen.append)
+    assert len(calls) > 1
+    assert ASSUMPTION in seen[0].end_to_end["global"].assumptions  # type: ignore[union-attr]
+    assert full.coverage.understood < full.coverage.ops or full.end_to_end["global"].domain != "all inputs"  # type: ignore[union-attr]
+
+
+def test_less_is_looked_at_of_a_heavy_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No norms, no network without normalizers, one pair in float32: what is said holds, and nothing is printed."""
+    model, data = _network(), _data()
+    full = normscope.analyze(model, data, time=0.0, points=2, ascent=0)
+    for name, value in (("first_look.HEAVY", 0.0), ("first_look.NORMS", 0.0)):
+        monkeypatch.setattr(f"normscope.analysis.{name}", value)
+    monkeypatch.setattr("normscope.lipschitz.glance.HEAVY", 0.0)
+    first = normscope.analyze(model, data, fast=True)
+    upper, lower = first.end_to_end["global"], first.end_to_end["lower_everywhere"]
+    assert upper is not None
+    assert lower is not None
+    assert upper.kind is Kind.CERTIFIED
+    assert full.upper is not None
+    assert lower.log <= full.upper.log <= upper.log < math.inf
+    assert first.end_to_end["without_normalizers"] is None
+    assert not any(v is not None and v.kind is Kind.PRINTED for v in first.end_to_end.values())

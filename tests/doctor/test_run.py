@@ -14,6 +14,7 @@ from torch import nn
 from checking import initialized, noise
 from fingerprints import fingerprint
 from normscope import check
+from normscope.analysis.context import prepare
 from normscope.core.errors import InputError
 from normscope.core.finding import Severity
 from normscope.doctor import run as run_module
@@ -42,6 +43,21 @@ def test_the_json_form_fits_its_schema() -> None:
             assert set(one) == set(SCHEMA["$defs"]["finding"]["properties"])
         with pytest.raises(jsonschema.ValidationError):
             validator.validate(document | {"failed": "perhaps"})
+
+
+def test_a_quick_check_reads_no_data_and_runs_no_slow_rule() -> None:
+    """What it finds, a whole check finds too; a prepared model is not captured again."""
+    model, data = _network(), noise(4, 3, 6, 6)
+    prepared = prepare(model, data)
+    quick, whole = check(model, data, quick=True, prepared=prepared), check(model, data, prepared=prepared)
+    slow = {code for code, rule in RULES.items() if rule.slow}
+    assert slow
+    assert not slow & set(quick.ran)
+    assert slow <= set(whole.ran)
+    assert quick.skipped["NS203"] == "needs data (--data)"
+    assert [f.code for f in quick.findings] == ["NS101"]
+    assert {f.key for f in quick.findings} <= {f.key for f in whole.findings}
+    assert whole.findings == check(model, data).findings
 
 
 def test_findings_are_told_as_they_come(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from checking import initialized, noise
 from networks import Lambda, jacobian, program_of, spectral_norm
-from normscope.lipschitz.quick import FiniteNorms, QuickNorms
+from normscope.lipschitz.quick import FiniteNorms, QuickNorms, affordable, frobenius_norm, gram_cost
 from normscope.operators.expression import Expr
 
 
@@ -43,6 +43,31 @@ def test_they_are_upper_bounds(name: str) -> None:
     truth = spectral_norm(jacobian(model, x))
     bound = math.exp(QuickNorms().norm(source, target).log_upper)
     assert truth <= bound <= 30 * truth
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_lengths_of_weights_bound_too(name: str) -> None:
+    """Where no time is left for the norm of any weight, at most the root of the rank too large for each of three."""
+    model = initialized(CASES[name]).double()
+    x = noise(1, 2, 6, 6).double()
+    source, target = _ends(model, x)
+    exact, rough = (math.exp(norms.norm(source, target).log_upper) for norms in (QuickNorms(), QuickNorms(most=0.0)))
+    assert exact < rough <= 3**1.5 * exact
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1.0, 1e200])
+def test_a_length_is_not_understated(scale: float) -> None:
+    """Also where squares leave the range of float64."""
+    matrix = torch.tensor([[3.0, 0.0], [0.0, 4.0]], dtype=torch.float64) * scale
+    assert 5.0 * scale <= frobenius_norm(matrix) <= 5.0 * scale * (1 + 1e-12)
+
+
+def test_costs_that_tie_are_paid_together_or_not_at_all() -> None:
+    """Three of one size do not fit: none of them is affordable."""
+    weights = [torch.ones(2, 2), *(torch.ones(4, 4) for _ in range(3))]
+    assert [gram_cost(w) for w in weights] == [8.0, 64.0, 64.0, 64.0]
+    assert affordable(weights, 150.0) == 8.0
+    assert affordable(weights, 200.0) == math.inf
 
 
 def test_one_matrix_is_measured_exactly() -> None:

@@ -20,7 +20,6 @@ from normscope.operators.survey import (
     Moments,
     Survey,
     activation_inputs,
-    channel_rows,
     group_floor,
     range_seen,
     sized_tensors,
@@ -315,12 +314,20 @@ def test_low_precision_is_summed_in_float64() -> None:
 
 def test_a_number_is_one_channel() -> None:
     """Seen once a batch."""
-    assert channel_rows(torch.tensor(3.0), 0).tolist() == [[3.0]]
+    moments = Moments()
+    moments.update(torch.tensor(3.0), 0)
+    assert (moments.count, moments.mean.tolist()) == (1, [3.0])
 
 
-def test_channels_along_any_axis() -> None:
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1])
+def test_channels_along_any_axis(axis: int) -> None:
     """Observations are all other axes together."""
     x = points(2, 3, 4, 5)
-    assert channel_rows(x, 1).shape == (40, 3)
-    assert torch.equal(channel_rows(x, 1).mean(0), x.movedim(1, -1).reshape(-1, 3).mean(0))
-    assert torch.equal(channel_rows(x, -1), x.reshape(-1, 5))
+    rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
+    moments = Moments()
+    moments.update(x, axis)
+    assert moments.count == len(rows)
+    assert torch.allclose(moments.mean, rows.mean(0), rtol=1e-12)
+    assert torch.allclose(moments.variance, rows.var(0, unbiased=False), rtol=1e-12)
+    assert torch.equal(moments.low, rows.amin(0))
+    assert torch.equal(moments.high, rows.amax(0))

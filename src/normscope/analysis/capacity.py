@@ -11,12 +11,14 @@ from torch import Tensor, nn
 
 from normscope.analysis.around import around_data
 from normscope.analysis.context import (
+    Prepared,
     Progress,
     Work,
     candidates,
     captured_on,
     in_mode,
     look,
+    prepare,
     refuse_single_values,
     walk_coupled,
 )
@@ -61,7 +63,7 @@ def analyze(
     device: str | torch.device | None = None,
     fast: bool = False,
     first: Callable[[Result], None] | None = None,
-    captured: Captured | None = None,
+    prepared: Prepared | None = None,
     **settings: Any,
 ) -> Result:
     """Measure the capacity of a network: Lipschitz constants layer by layer and end to end, each with its guarantee.
@@ -77,7 +79,7 @@ def analyze(
         device: where the graph is run; by default where the model is.
         fast: return the first look, which takes seconds: certified bounds, only looser, and attained values.
         first: called with the first look at a large network, before it is looked at closely.
-        captured: the model as it was captured before, for the first look.
+        prepared: the model as it was prepared for a first look before.
         **settings: single fields of :class:`Options`.
 
     Returns:
@@ -99,14 +101,18 @@ def analyze(
     with untouched(model):
         look = None
         if fast or is_big(model):
-            look = first_look(model, data, input_shape, device, limit, name, options, say, captured)
+            if prepared is None:
+                say("first look: capturing the graph")
+                prepared = prepare(model, data, input_shape, device, limit)
+            look = first_look(prepared, model, data, limit, name, options, say)
         if look is not None and (fast or STOPPED in look.messages):
             return look
-        if look is not None and first is not None:
-            first(look)
         try:
+            if look is not None and first is not None:
+                first(look)
             say("capturing the graph")
-            captured = captured_on(model, data, input_shape, device, limit)
+            known = None if prepared is None else prepared.captured
+            captured = captured_on(model, data, input_shape, device, limit, known=known)
             result = _analyze(captured, model, data, name, options, say, limit)
         except KeyboardInterrupt:
             if look is None:

@@ -19,6 +19,7 @@ from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import first_samples, guess_inputs, iterate
 from normscope.graph.modes import running_statistics, with_batch_statistics, with_statistics
 from normscope.graph.sample_coupling import where_samples_meet
+from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import is_large
 from normscope.lipschitz.search import number_of_points
 from normscope.lipschitz.segments import SegmentNorms
@@ -59,6 +60,7 @@ class Work:
         seen: what the data showed.
         left_out: what of the data is not used.
         messages: what a reader must know; steps add to it.
+        composition: composes bounds.
     """
 
     captured: Captured
@@ -71,6 +73,7 @@ class Work:
     seen: Survey | None = None
     left_out: LeftOut = field(default_factory=LeftOut)
     messages: list[str] = field(default_factory=list)
+    composition: type[Composition] = Composition
 
     @property
     def stacked(self) -> int | None:
@@ -98,16 +101,17 @@ def captured_on(
     limit: int | None = None,
     *,
     first_look: bool = False,
+    known: Captured | None = None,
 ) -> Captured:
     """Capture a model on the first of the data, or on guessed inputs, and move what was captured to a device.
 
     The example is the batch given, cut to the limit: a batch of one, which capture doubles, is one again. At a first
-    look it is of two samples, and graph and model are compared there only.
+    look it is of two samples, and graph and model are compared at the first only; what was captured at one is known.
     """
     example = guess_inputs(model, shape, batch=2) if data is None else next(iter(iterate(data, model)))
     if first_look:
         example = first_samples(example, 2)
-    captured = capture(model, example, elsewhere=not first_look)
+    captured = capture(model, example, elsewhere=not first_look, known=known)
     size = example.batch if limit is None else min(limit, example.batch)
     return replace(captured, example=captured.at_batch(max(size, 1))).on(device)
 
@@ -139,6 +143,43 @@ def walk_coupled(
         return program, coupled
     except RuntimeError as error:
         raise InputError(f"the graph cannot be run on this input: {error}") from error
+
+
+def walk_one(captured: Captured, options: Options) -> tuple[Program, str]:
+    """Walk the graph at one sample, without asking where samples meet; at the whole example where only that runs."""
+    if options.mode != "batch":
+        try:
+            return walk_coupled(captured, options, coupled="")
+        except InputError:  # batch statistics in evaluation
+            pass
+    return walk_coupled(captured, options, coupled="the batch")
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A model as first look and doctor see it: captured, compared at one sample, and walked there.
+
+    Attributes:
+        captured: the model.
+        program: its program, with running statistics.
+        coupled: where samples meet, as far as that was asked.
+    """
+
+    captured: Captured
+    program: Program
+    coupled: str
+
+
+def prepare(
+    model: nn.Module,
+    data: Any = None,
+    shape: tuple[int, ...] | None = None,
+    device: str | torch.device | None = None,
+    limit: int | None = None,
+) -> Prepared:
+    """Capture a model on at most two samples and walk it; arguments are those of :func:`captured_on`."""
+    captured = captured_on(model, data, shape, device, limit, first_look=True)
+    return Prepared(captured, *walk_one(captured, Options()))
 
 
 def uses_batch_statistics(program: Program) -> bool:
@@ -179,8 +220,16 @@ def frozen(captured: Captured) -> Captured:
     return replace(captured, graph=with_statistics(captured.graph, statistics), tensors=tensors)
 
 
-def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> tuple[Survey, LeftOut]:
-    """Run over the data once, and return what it shows and what of it is not used."""
+def look(work: Work, model: nn.Module, data: Any, limit: int | None, *, exact: bool = True) -> tuple[Survey, LeftOut]:
+    """Run over the data once, and return what it shows and what of it is not used.
+
+    Args:
+        work: the analysis.
+        model: that takes the data.
+        data: as given.
+        limit: of samples.
+        exact: see that the candidates lie on the variance floor in float64, too: they will be differentiated there.
+    """
     left_out = LeftOut()
     activations = activation_inputs(work.captured, work.program)
     found = survey(
@@ -192,6 +241,8 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None) -> tuple[Su
     )
     if found.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+    if not exact:
+        return found, left_out
     # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.
     heavy = is_large(work.program)
     some = work.candidates[: number_of_points(work.program, work.options.points)] if heavy else work.candidates

@@ -159,7 +159,7 @@ def _bound(
 ) -> Bound:
     """Return the bound of a program on a domain; another program than the network's is there for comparison only."""
     thorough = program is None or not is_large(program)
-    composition = Composition(program or work.program, domain, work.norms, chains, distributed=thorough)
+    composition = work.composition(program or work.program, domain, work.norms, chains, distributed=thorough)
     return Bound(*_values(composition, domain.name, mode), composition)
 
 

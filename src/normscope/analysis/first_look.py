@@ -6,18 +6,17 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import torch
 from torch import nn
 
 from normscope.analysis.context import (
+    Prepared,
     Progress,
     Work,
     candidates,
-    captured_on,
     in_mode,
     look,
     refuse_single_values,
-    walk_coupled,
+    walk_one,
 )
 from normscope.analysis.depth_curve import depth
 from normscope.analysis.end_to_end import end_to_end
@@ -25,59 +24,76 @@ from normscope.analysis.facts import coverage, effect, input_facts, messages, mo
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
-from normscope.core.errors import STOPPED, InputError, attempt
+from normscope.core.errors import STOPPED, attempt
 from normscope.core.result import Result, Rows
 from normscope.core.value import Kind, Value
-from normscope.graph.capture import Captured
 from normscope.graph.module_tree import fold
+from normscope.lipschitz.composition import Composition
 from normscope.lipschitz.cost import forward_cost
 from normscope.lipschitz.glance import glance
-from normscope.lipschitz.quick import QuickNorms
+from normscope.lipschitz.quick import QuickNorms, Roughly, affordable
 from normscope.lipschitz.segments import Effort
-from normscope.operators.program import Program
 
 #: Samples of the data that are looked at: so many multiplications, and at most so many.
 WORK, SAMPLES = 1e10, 256
+#: Multiplications that norms of weights may take, and those of a forward pass above which less is looked at.
+NORMS, HEAVY = 5e9, 1e9
 #: What the bounds of a first look take for granted.
-ASSUMPTION = "graph and model were compared at the example only"
+ASSUMPTION = "graph and model were compared at one sample only"
 NOTE = "first look: bounds hold and are loose; " + ASSUMPTION
 
 
 def first_look(
+    prepared: Prepared,
     model: nn.Module,
     data: Any,
-    input_shape: tuple[int, ...] | None,
-    device: str | torch.device | None,
     limit: int | None,
     name: str,
     options: Options,
     say: Progress,
-    captured: Captured | None = None,
 ) -> Result:
     """Return what can be told of a network within seconds.
 
     Norms of layers are products of those of reshaped weights, nothing is searched for, and one pair of inputs shows
-    what is attained. Arguments are those of :func:`normscope.analyze`.
+    what is attained.
+
+    Args:
+        prepared: the model, captured and walked.
+        model: the model itself.
+        data: as given.
+        limit: of samples.
+        name: how the model is called in the result.
+        options: how to work.
+        say: called with a line of text at each step.
     """
-    say("first look: capturing the graph")
-    if captured is None:
-        captured = captured_on(model, data, input_shape, device, limit, first_look=True)
-    captured = in_mode(captured, options)
-    program, coupled = _walked(captured, options)
+    captured = in_mode(prepared.captured, options)
+    program, coupled = prepared.program, prepared.coupled
+    if captured is not prepared.captured:
+        program, coupled = walk_one(captured, options)
+    if coupled:
+        refuse_single_values(program)
     options = replace(options, time=0.0, stacked=False, tolerance=options.tolerance or 1e-2)
-    work = Work(captured, program, options, QuickNorms(Effort(1e-2, options.delta, options.seed)), say, coupled=coupled)
+    cost = forward_cost(program)
+    composition = Composition
+    if cost > HEAVY:
+        options, composition = replace(options, without_normalizers=False), Roughly
+    most = affordable((t for t in captured.tensors.values() if t.ndim > 1), NORMS)
+    norms = QuickNorms(Effort(1e-2, options.delta, options.seed), most)
+    work = Work(captured, program, options, norms, say, coupled=coupled, composition=composition)
     work.messages.append(NOTE)
     work = replace(work, candidates=candidates(work, model, data, 1))
     if data is not None:
         say("first look: statistics of some data")
-        most = max(2, int(min(SAMPLES, WORK / max(1.0, forward_cost(program)))))
-        seen, left_out = look(work, model, data, most if limit is None else min(limit, most))
+        samples = max(1, int(min(SAMPLES, WORK / max(1.0, cost))))
+        seen, left_out = look(work, model, data, samples if limit is None else min(limit, samples), exact=False)
         work = replace(work, seen=seen, left_out=left_out)
     say("first look: bounds")
     rows = layers(work)
     sites = normalizers(work, rows)
     whole = end_to_end(work, rows, sites, model, data, limit, search=_glance)
     constants = {key: _assuming(value) for key, value in whole.constants.items()}
+    if most < math.inf:  # what papers print is about norms, not about what bounds them
+        constants |= {k: None for k, v in constants.items() if v is not None and v.kind is Kind.PRINTED}
     told = work.messages
     return Result(
         model=model_facts(captured, model, name, options) | {"fast": True},
@@ -92,18 +108,6 @@ def first_look(
         depth=attempt("the table along depth", lambda: depth(work, rows, sites, whole), Depth(), told),
         messages=tuple(messages(work)),
     )
-
-
-def _walked(captured: Captured, options: Options) -> tuple[Program, str]:
-    """Return the program of one sample; of the whole example where only that can be run."""
-    if options.mode != "batch":
-        try:
-            return walk_coupled(captured, options, coupled="")
-        except InputError:  # batch statistics in evaluation
-            pass
-    found = walk_coupled(captured, options, coupled="the batch")
-    refuse_single_values(found[0])
-    return found
 
 
 def _glance(work: Work) -> Any:

@@ -51,6 +51,10 @@ Measured = TypeVar("Measured")
 FILE, REPORT = "result.json", "report.html"
 #: Written beside the result of a weight-normalized network.
 WEIGHT_NORM = "weight_normalization.json"
+#: Said below a first look that is not the end.
+FOLLOWS = "Tighter bounds follow; Ctrl-C keeps what is known."
+#: Said where only the doctor's quick rules ran.
+QUICK = "first look: the doctor's rules that take longer did not run; normscope check runs them all"
 #: Samples for the theory of weight normalization.
 THEORY_SAMPLES = 256
 SPLIT = "test"
@@ -145,9 +149,10 @@ def analyze(
 
         def first(look: Result) -> None:
             """Show and keep the first look: whatever happens later, it is there."""
-            from normscope.report.verdict import verdict_lines
+            from normscope.report.verdict import has_urgent, verdict_lines
 
-            stages.above(verdict_lines(look))
+            lines = verdict_lines(look)
+            stages.above(lines if has_urgent(look) else (*lines[:2], FOLLOWS))
             write(look, target)
             if page is not None:
                 _report(look, page, told)
@@ -233,25 +238,36 @@ def run(
         return analyze_checkpoint(place if place.name else place.resolve(), stages)  # "." has no name
     from normscope.analysis import analyze as capacity
     from normscope.analysis.capacity import is_big
-    from normscope.analysis.context import captured_on
+    from normscope.analysis.context import prepare
 
     def twin(model: nn.Module, data: Any, **rest: Any) -> Result:
-        captured, found = None, None
-        if fast or is_big(model):
+        found: tuple[Finding, ...] | None = None
+        prepared = None
+        big = is_big(model)
+        if fast or big:
             stages("first look: capturing the graph")
-            captured = captured_on(model, data, rest["input_shape"], request.device, request.limit, first_look=True)
-        if check:
-            step = functools.partial(findings_of, request, model, data, rest["input_shape"], stages, captured)
-            found = step() if told is None else attempt("the doctor", step, None, told)
+            prepared = prepare(model, data, rest["input_shape"], request.device, request.limit)
 
-        def complete(result: Result) -> Result:
-            return replace(result, findings=found)
+        def doctor(*, quick: bool) -> None:
+            """Ask the doctor: about a big network first what needs no time, and the rest when that is shown."""
+            nonlocal found
+            if check:
+                step = functools.partial(
+                    findings_of, request, model, data, rest["input_shape"], stages, prepared, quick=quick
+                )
+                found = step() if told is None else attempt("the doctor", step, None, told)
 
-        shown = None if first is None else lambda look: first(complete(look))
-        result = complete(capacity(model, data, fast=fast, first=shown, captured=captured, **rest))
+        def shown(look: Result) -> None:
+            if first is not None:
+                first(replace(look, findings=found))
+            doctor(quick=False)
+
+        doctor(quick=big)
+        result = capacity(model, data, fast=fast, first=shown, prepared=prepared, **rest)
         if theory is not None and not fast and STOPPED not in result.messages:
             theory.extend(weight_normalization(model, data, stages))
-        return result
+        said = (QUICK,) if fast and big and check else ()
+        return replace(result, findings=found, messages=(*result.messages, *said))
 
     return measured(request, stages, twin)
 
@@ -354,7 +370,14 @@ def write_page(
 
 
 def findings_of(
-    request: Request, model: nn.Module, data: Any, shape: tuple[int, ...] | None, stages: Stages, captured: Any = None
+    request: Request,
+    model: nn.Module,
+    data: Any,
+    shape: tuple[int, ...] | None,
+    stages: Stages,
+    prepared: Any = None,
+    *,
+    quick: bool = False,
 ) -> tuple[Finding, ...]:
     """Ask the doctor about the model of a request."""
     from normscope.doctor import check
@@ -362,7 +385,7 @@ def findings_of(
     seed = request.options["seed"]
     return check(
         model, data, name=request.model, input_shape=shape, limit=request.limit, device=request.device, seed=seed,
-        progress=stages, captured=captured,
+        progress=stages, prepared=prepared, quick=quick,
     ).findings  # fmt: skip
 
 

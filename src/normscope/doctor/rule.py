@@ -46,6 +46,7 @@ class Rule:
         explains: codes of rules that speak as well because of what this one found.
         not_for: purposes it has nothing to say about.
         over_time: the function from a run to findings, if the rule looks at runs too.
+        slow: whether it reads all weights, or bounds the whole network: left out of a quick check.
     """
 
     code: str
@@ -65,6 +66,7 @@ class Rule:
     explains: tuple[str, ...] = ()
     not_for: tuple[str, ...] = ()
     over_time: Callable[[Rule, History], Iterable[Finding]] | None = None
+    slow: bool = False
 
     def finding(
         self,

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from normscope.analysis.context import Prepared
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
@@ -21,7 +22,6 @@ from normscope.core.shown import Shown
 from normscope.doctor.catalogue import RULES
 from normscope.doctor.settings import Settings, read_baseline
 from normscope.doctor.subject import Progress, Subject, examine
-from normscope.graph.capture import Captured
 from normscope.graph.guard import untouched
 
 
@@ -101,7 +101,8 @@ def check(
     progress: Progress | None = None,
     tell: Callable[[Finding], None] | None = None,
     group: bool = True,
-    captured: Captured | None = None,
+    prepared: Prepared | None = None,
+    quick: bool = False,
 ) -> CheckResult:
     """Look for what is wrong with the normalization of a network; nothing of it is changed.
 
@@ -126,7 +127,8 @@ def check(
         tell: called with every finding as soon as a rule made it, cheap rules first; the result also orders and
             groups them, and leaves out those that another one explains.
         group: tell findings of one rule and severity as one, at the first of their places.
-        captured: the model, if it was captured before.
+        prepared: the model, if it was captured and walked before.
+        quick: only what the structure of the network tells: data is not read, and slow rules do not run.
 
     Returns:
         The result: findings, the gravest first.
@@ -146,11 +148,14 @@ def check(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+    if quick:
+        slow = tuple(code for code, rule in RULES.items() if rule.slow)
+        data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))
     teller = _Teller(tell, settings, known)
     with untouched(model):
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
-            purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, captured=captured,
+            purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, prepared=prepared,
             first=None if tell is None else lambda bare: teller.early(bare),
         )  # fmt: skip
         found, ran, skipped = run_rules(subject, settings, say, teller)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.analysis.context import Work, batches, walk_coupled
+from normscope.analysis.context import Prepared, Work, batches, walk_one
 from normscope.analysis.options import Options
 from normscope.core.errors import (
     CaptureError,
@@ -286,7 +286,7 @@ def examine(
     seed: int = 0,
     progress: Progress | None = None,
     first: Callable[[Subject], None] | None = None,
-    captured: Captured | None = None,
+    prepared: Prepared | None = None,
 ) -> Subject:
     """Look at a model once, as far as that is possible.
 
@@ -304,7 +304,7 @@ def examine(
         seed: of everything random.
         progress: called with a line of text at each step.
         first: called with what is known before the graph is captured: modules, optimizer, purpose.
-        captured: the model, if it was captured before.
+        prepared: the model, if it was captured and walked before.
 
     Returns:
         The subject; where the model cannot be captured, ``failure`` says why and only its modules are there.
@@ -336,12 +336,13 @@ def examine(
     if data is not None:
         example = _few(next(iter(iterate(data, inner))), inner)  # data that does not fit is a mistake, not a finding
     try:
-        if data is None:
-            example = guess_inputs(inner, input_shape, batch=2)
-        if captured is None:
+        if prepared is None:
+            if data is None:
+                example = guess_inputs(inner, input_shape, batch=2)
             say("capturing the graph")
-            captured = capture(inner, example, elsewhere=False)
-        _fill(subject, captured, data, limit, device, seed, say)
+            captured = capture(inner, example, elsewhere=False).on(device)
+            prepared = Prepared(captured, *walk_one(captured, Options()))
+        _fill(subject, prepared, data, limit, seed, say)
     except NonFiniteInputError:
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
@@ -400,17 +401,15 @@ def _checked_counts(limit: int | None, batch_size: int | None) -> None:
 
 def _fill(
     subject: Subject,
-    captured: Captured,
+    prepared: Prepared,
     data: Any,
     limit: int | None,
-    device: str | torch.device | None,
     seed: int,
     say: Progress,
 ) -> None:
     """Build the programs and run over the data."""
-    captured = captured.on(device)
+    captured, program = prepared.captured, prepared.program
     options = Options(seed=seed, points=1)
-    program = _walked(captured, options)
     # A check asks whether numbers are of one size or another, not for their fourth digit.
     subject.norms = SegmentNorms(Effort(1e-2, options.delta, seed, lanczos=False), say)
     subject.captured, subject.program = captured, program
@@ -449,14 +448,6 @@ def _fill(
         subject.broken_at = fault.node.owner
     if subject.seen is not None and subject.seen.samples == 0:
         raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
-
-
-def _walked(captured: Captured, options: Options) -> Program:
-    """Return the program of one sample; of the whole example where only that can be run."""
-    try:
-        return walk_coupled(captured, options, coupled="")[0]
-    except InputError:  # e.g. batch statistics in evaluation
-        return walk_coupled(captured, options, coupled="the batch")[0]
 
 
 def samples_of(program: Program) -> int:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
-import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,9 +22,13 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
+from normscope.graph.unrelated_inputs import unrelated
 
 ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
 _PREFIX = "model"
+#: Inputs unlike the example that are tried, and the most numbers in all of them if they are run as one batch.
+PROBES, AT_ONCE = 17, 2**20
+_ANY_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")
 
 
@@ -128,7 +132,9 @@ def uncompiled(model: nn.Module) -> nn.Module:
     return inner if isinstance(inner, nn.Module) and type(model).__name__ == "OptimizedModule" else model
 
 
-def capture(model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True) -> Captured:
+def capture(
+    model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True, known: Captured | None = None
+) -> Captured:
     """Capture a model in evaluation mode; nothing of it is changed, and compiled parts run as written.
 
     Every run starts from the state the model came in: what an earlier run left behind (a counter, a table made on the
@@ -137,7 +143,9 @@ def capture(model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True) ->
     Args:
         model: the model.
         inputs: example arguments, batched along axis 0.
-        elsewhere: compare graph and model on inputs unlike the example too; what is certified needs it.
+        elsewhere: compare graph and model on all of the example and on inputs unlike it, with gradients and without;
+            what is certified needs it. If not, they are compared at one sample.
+        known: the same model, captured before and compared at one sample; its graph is taken if it holds here.
 
     Raises:
         InputError: if the model does not run on these inputs.
@@ -153,16 +161,18 @@ def capture(model: nn.Module, inputs: ModelInputs, *, elsewhere: bool = True) ->
         example = [v for v in (*inputs.args, *inputs.kwargs.values()) if isinstance(v, Tensor)]
         names = _input_names(model, inputs)
         runs = RepeatedRuns(model, flat)
-        outputs = _eager(runs, example)
-        if not outputs:
+        ran = _eager(runs, example, whole=elsewhere)
+        if not ran.outputs:
             raise CaptureError(
                 "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
                 "return the logits or features themselves, not indices, strings or None"
             )
-        if any(o.layout is not torch.strided for o in outputs):
+        if any(o.layout is not torch.strided for o in ran.outputs):
             raise CaptureError("the model returns a sparse tensor: return it dense, with .to_dense()")
         runs.require_function(example)
-        graph, tensors, example = _first_that_works(runs, example, outputs, elsewhere=elsewhere)
+        if known is not None and _holds(runs, known, example, ran):
+            return replace(known, example=_doubled(example) or example)
+        graph, tensors, example = _first_that_works(runs, example, ran, elsewhere=elsewhere)
         graph = _with_stabilizers(replace(_renamed(graph), output_names=tuple(runs.flat.names)))
         tensors = {_strip(name): tensor for name, tensor in tensors.items()}
         _require_finite_buffers(graph, tensors)
@@ -175,10 +185,22 @@ def _copies(tensors: list[Tensor]) -> list[Tensor]:
     return [t.clone() for t in tensors]
 
 
-def _eager(runs: RepeatedRuns, example: list[Tensor]) -> tuple[Tensor, ...]:
-    """Run the model once, with a clear error if it does not accept the input."""
+@dataclass(frozen=True, eq=False)
+class _Ran:
+    """What the model gave, and on what."""
+
+    inputs: list[Tensor]
+    outputs: tuple[Tensor, ...]
+
+
+def _eager(runs: RepeatedRuns, example: list[Tensor], *, whole: bool) -> _Ran:
+    """Run the model once, on the example or its first sample, with a clear error if it does not accept the input."""
+    if not whole and _doubled(example) is not None:
+        one = _first(example)
+        with contextlib.suppress(Exception):  # a model may take no single sample
+            return _Ran(one, runs.run(one))
     try:
-        return runs.run(example)
+        return _Ran(example, runs.run(example))
     except CaptureError:
         raise
     except (Exception, SystemExit) as error:
@@ -189,8 +211,20 @@ def _eager(runs: RepeatedRuns, example: list[Tensor]) -> tuple[Tensor, ...]:
         ) from error
 
 
+def _holds(runs: RepeatedRuns, known: Captured, example: list[Tensor], ran: _Ran) -> bool:
+    """Tell whether a graph that was compared with its model at one sample holds for a whole example, and elsewhere."""
+    given = _doubled(example)
+    if given is None or known.graph.batch != "dynamic":
+        return False
+    try:
+        _verify(runs, known.graph, known.tensors, given, ran, dynamic=True, whole=True)
+        return _holds_elsewhere(runs, known.graph, known.tensors, given)
+    except Exception:  # whatever is wrong with it, it is captured anew
+        return False
+
+
 def _first_that_works(
-    runs: RepeatedRuns, example: list[Tensor], outputs: Sequence[Tensor], *, elsewhere: bool
+    runs: RepeatedRuns, example: list[Tensor], ran: _Ran, *, elsewhere: bool
 ) -> tuple[Graph, dict[str, Tensor], list[Tensor]]:
     """Try export with a free batch size, export as is, then the recorder; the graph must reproduce the model.
 
@@ -200,8 +234,7 @@ def _first_that_works(
     doubled = _doubled(example)
     attempts: list[tuple[str, list[Tensor]]] = [("export", example), ("dispatch", example)]
     if doubled is not None:
-        same = all(a is b for a, b in zip(doubled, example, strict=True))
-        attempts.insert(0, ("dynamic", example if same else doubled))
+        attempts.insert(0, ("dynamic", doubled))
     if runs.moved:
         attempts = [(f"{before}{how}", given) for how, given in attempts for before in ("warm ", "")]
     for how, given in attempts:
@@ -215,9 +248,9 @@ def _first_that_works(
                     graph, tensors = record_graph(runs.flat, tuple(_copies(given)))
                     graph = replace(graph, notes=(*graph.notes, _note(reason)))
                 else:
-                    graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
-            known = outputs if given is example else None
-            _verify(runs, graph, tensors, given, known, dynamic=dynamic and elsewhere)
+                    with sdpa_kernel(_ANY_ATTENTION):  # the graph is the same, and sooner there
+                        graph, tensors = export_graph(runs.flat, tuple(given), dynamic=dynamic)
+            _verify(runs, graph, tensors, given, ran, dynamic=dynamic, whole=elsewhere)
             if elsewhere and not _holds_elsewhere(runs, graph, tensors, given):
                 if not how.endswith("dispatch"):
                     raise CaptureError("the captured graph does not reproduce the model on other inputs")
@@ -243,6 +276,8 @@ def _doubled(example: list[Tensor]) -> list[Tensor] | None:
     sizes = {t.shape[0] for t in example if t.ndim}
     if len(sizes) != 1 or 0 in sizes:
         return None
+    if sizes != {1}:
+        return example
     return [torch.cat([t, t]) if t.ndim and t.shape[0] == 1 else t for t in example]
 
 
@@ -256,26 +291,28 @@ def _verify(
     graph: Graph,
     tensors: dict[str, Tensor],
     given: list[Tensor],
-    known: Sequence[Tensor] | None,
+    ran: _Ran,
     *,
     dynamic: bool,
+    whole: bool,
 ) -> None:
-    """Check that the graph gives what the model gives (``known``, if it ran before), at other batch sizes too.
+    """Check that the graph gives what the model gives: where it ran before; if on the whole, in batches of other sizes.
 
-    Also where gradients are recorded and in inference mode: a forward may read either.
+    Then also where gradients are recorded and in inference mode: a forward may read either.
     """
-    tried = [(given, MODES[0])]
-    if dynamic:
+    tried = [(ran.inputs if dynamic and not whole else given, MODES[0])]
+    if dynamic and whole:
         size = next(t.shape[0] for t in given if t.ndim)
         if any(n.target and n.shape is not None and n.shape[:1] == (size,) for n in graph):
             # A table may have been made for this batch, and one sample is added to each of its rows: two show it.
             some = [0, 1] if size != 2 else [0, 1, 0]
             tried.append(([t[some] if t.ndim else t for t in given], MODES[0]))
-    one = _first(given) if graph.batch == "dynamic" else given
-    tried += [(one, mode) for mode in MODES[1:]]
+    if whole:
+        one = _first(given) if dynamic else given
+        tried += [(one, mode) for mode in MODES[1:]]
     ours: dict[int, Sequence[Tensor]] = {}  # the graph gives the same in every mode
     for inputs, mode in tried:
-        theirs = known if known is not None and mode is MODES[0] and inputs is given else runs.run(inputs, mode=mode)
+        theirs = ran.outputs if mode is MODES[0] and inputs is ran.inputs else runs.run(inputs, mode=mode)
         if id(inputs) not in ours:
             ours[id(inputs)] = run(graph, tensors, inputs)
         if not _alike(ours[id(inputs)], theirs):
@@ -412,96 +449,3 @@ def _without_cache(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
     if hasattr(model, "config") and "use_cache" in parameters and "use_cache" not in inputs.kwargs:
         return replace(inputs, kwargs={**inputs.kwargs, "use_cache": False})
     return inputs
-
-
-#: Factors by which the example is stretched.
-STRETCHES = (-1.0, 1e-3, 8.0, 50.0, -1e3, 1e5)
-#: Constants all entries are set to, in units of the largest entry of the example.
-LEVELS = (0.0, 1.0, -3.0)
-#: What one entry is raised by, in the same units.
-SPIKES = (2.0, -30.0, 1e3)
-
-
-#: Probes below, and the most numbers in all of them if they are run as one batch.
-PROBES, AT_ONCE = 17, 2**20
-
-
-def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]]:
-    """Yield batches of inputs unlike the example: other scales, signs, orders, single spikes, constants, noise.
-
-    A batch of several samples holds a probe in each; together they take as few batches as that allows. Integers (token
-    ids, masks) are only put into another order.
-
-    Args:
-        example: one tensor per input, batched along axis 0.
-        seed: of the noise, the orders and the places of the spikes.
-
-    >>> found = list(unrelated([torch.tensor([[1.0, 2.0]])]))
-    >>> len(found), found[0][0].tolist()
-    (17, [[-1.0, -2.0]])
-    """
-    generator = torch.Generator().manual_seed(seed)
-    sizes = {t.shape[0] for t in example if t.ndim}
-    size = sizes.pop() if len(sizes) == 1 else 0
-    kinds = [(change, amount) for change, amounts in _CHANGES for amount in amounts]
-    if size < 2:
-        for change, amount in kinds:
-            yield [_changed(t, change, amount, generator) for t in example]
-        return
-    for start in range(0, len(kinds), size):
-        chosen = list(itertools.islice(itertools.cycle(kinds), start, start + size))
-        yield [
-            torch.stack([_changed(row, *kind, generator) for row, kind in zip(t, chosen, strict=True)]) if t.ndim else t
-            for t in example
-        ]
-
-
-def _stretched(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the example times a factor."""
-    return x * amount
-
-
-def _level(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return a constant."""
-    return torch.full_like(x, amount * float(x.abs().max()))
-
-
-def _spike(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the example with one entry raised."""
-    flat = x.flatten().clone()
-    place = int(torch.randint(flat.numel(), (), generator=generator))
-    flat[place] += amount * flat.abs().max()
-    return flat.reshape(x.shape)
-
-
-def _alone(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return zeros but for one entry."""
-    return _spike(x, amount, generator) - x
-
-
-def _permuted(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return the entries in another order."""
-    return x.flatten()[torch.randperm(x.numel(), generator=generator).to(x.device)].reshape(x.shape)
-
-
-def _noise(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
-    """Return noise about as large as the example."""
-    drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
-    return (drawn * amount * float(x.abs().max())).to(x.dtype)
-
-
-_CHANGES = (
-    (_stretched, STRETCHES),
-    (_level, LEVELS),
-    (_spike, SPIKES),
-    (_alone, SPIKES[1:]),
-    (_permuted, (1.0,)),
-    (_noise, (1.0, 20.0)),
-)
-
-
-def _changed(x: Tensor, change: object, amount: float, generator: torch.Generator) -> Tensor:
-    """Return one input changed; integers and truth values are only put into another order."""
-    if x.numel() == 0:
-        return x
-    return (change if x.is_floating_point() else _permuted)(x.detach(), amount, generator)  # type: ignore[operator]

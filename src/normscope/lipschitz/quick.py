@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from normscope.core.value import log_of, log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import matrix_norm
 from normscope.lipschitz.composition import Composition
-from normscope.lipschitz.segments import SegmentNorms
+from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.expression import Expr, between
 from normscope.operators.nonlinear import Range
 from normscope.operators.normalizers.spectral_norm import convolution_certificate
@@ -58,8 +59,17 @@ class QuickNorms(SegmentNorms):
     """Norms of segments as products and sums of the norms of their operations.
 
     Looser than measuring a segment as one operator, and certified: ``||A B|| <= ||A|| ||B||``,
-    ``||A + B|| <= ||A|| + ||B||``, and for a convolution ``sqrt(windows) ||reshaped kernel||``.
+    ``||A + B|| <= ||A|| + ||B||``, and for a convolution ``sqrt(windows) ||reshaped kernel||``. A matrix whose norm
+    takes too long is bounded by its Frobenius norm, ``||W|| <= ||W||_F``.
+
+    Args:
+        effort: how hard to try.
+        most: multiplications that forming ``W W^T`` of one matrix may take.
     """
+
+    def __init__(self, effort: Effort | None = None, most: float = math.inf) -> None:
+        super().__init__(effort)
+        self.most = most
 
     def norm(self, source: Expr, target: Expr) -> NormBounds:
         """Return the bound of the linear map from ``source`` to ``target``."""
@@ -116,10 +126,57 @@ class QuickNorms(SegmentNorms):
 
     def _matrix(self, matrix: Tensor) -> float:
         """Return the log of a bound on the norm of a matrix, found once for all programs that use it."""
+        if gram_cost(matrix) > self.most:
+            return log_of(frobenius_norm(matrix))
         key = "quick", matrix.data_ptr(), tuple(matrix.shape), matrix.stride(), matrix.dtype
         if key not in self._content:
             self._content[key] = matrix_norm(matrix, seed=self.effort.seed), matrix  # held, to keep its address
         return self._content[key][0].log_upper
+
+    def _of_weight(self, weight: Tensor) -> NormBounds:
+        stack = weight.reshape(-1, *weight.shape[-2:])
+        if sum(map(gram_cost, stack)) <= self.most:
+            return super()._of_weight(weight)
+        return NormBounds.certified(-math.inf, max(log_of(frobenius_norm(matrix)) for matrix in stack), "Frobenius")
+
+
+def gram_cost(weight: Tensor) -> float:
+    """Return the multiplications of the smaller of ``W W^T`` and ``W^T W``, ``W`` having a row for each output.
+
+    >>> gram_cost(torch.ones(4, 3))
+    36.0
+    """
+    rows = weight.shape[0] if weight.ndim else 1
+    return float(weight.numel()) * min(rows, weight.numel() // max(rows, 1))
+
+
+def affordable(weights: Iterable[Tensor], work: float) -> float:
+    """Return the largest cost of one matrix such that all up to it take no more than some work together.
+
+    >>> affordable([torch.ones(4, 3), torch.ones(2, 2)], 20.0), affordable([torch.ones(2, 2)], 20.0)
+    (8.0, inf)
+    """
+    spent, largest = 0.0, 0.0
+    for cost, count in sorted(Counter(map(gram_cost, weights)).items()):
+        spent += cost * count
+        if spent > work:
+            return largest
+        largest = cost
+    return math.inf
+
+
+def frobenius_norm(matrix: Tensor) -> float:
+    """Return the Frobenius norm of a matrix, rounded up.
+
+    >>> 5.0 < frobenius_norm(torch.tensor([[3.0], [4.0]])) < 5.0001
+    True
+    """
+    plain, scale = matrix.detach(), 1.0
+    if plain.dtype == torch.float64 and plain.numel():  # of wider range than its squares
+        scale = float(plain.abs().max()) or 1.0
+        plain = plain / scale
+    length = float(torch.linalg.vector_norm(plain, dtype=torch.float64))
+    return length * scale * (1.0 + (plain.numel() + 8) * 2.0**-52)
 
 
 class RoughNorms(QuickNorms):

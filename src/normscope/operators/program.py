@@ -27,6 +27,12 @@ from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
 from normscope.operators.written_out import Place, Surroundings
 
+#: Products that take most of the time. Of what depends on the input only the shape is asked for, not the last digits.
+_PRODUCTS = (
+    "linear", "conv1d", "conv2d", "conv3d", "convolution", "matmul", "mm", "bmm", "addmm", "baddbmm",
+    "scaled_dot_product_attention",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class InputBlock:
@@ -189,13 +195,14 @@ class Walk:
 
     def _executed(self, node: Node, values: Mapping[str, Any]) -> Any:
         """Execute a node in float64: what is computed from the weights is meant in exact arithmetic, not in theirs."""
-        try:
-            given = as_floating({name: values[name] for name in node.inputs()}, torch.float64)
-            value = execute(node, given, torch.float64)
-            return rounded(node, value)
-        except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
-            own = {name: self.graph[name].dtype for name in node.inputs()}
-            return execute(node, {name: as_floating(values[name], getattr(torch, own[name], None)) for name in own})
+        own = {name: self.graph[name].dtype for name in node.inputs()}
+        if name_of(node) not in _PRODUCTS or not any(name in self.exprs for name in own):
+            try:
+                given = as_floating({name: values[name] for name in own}, torch.float64)
+                return rounded(node, execute(node, given, torch.float64))
+            except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
+                pass
+        return execute(node, {name: as_floating(values[name], getattr(torch, own[name], None)) for name in own})
 
     def _constant(self, node: Node, value: Any) -> None:
         """Keep track of tokens, parameters and weight normalizers where nothing depends on a floating input."""

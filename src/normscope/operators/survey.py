@@ -51,19 +51,24 @@ class Moments:
         """Return the biased variance of each channel."""
         return self.squares / max(self.count, 1)
 
-    def update(self, rows: Tensor) -> None:
+    def update(self, x: Tensor, axis: int = -1) -> None:
         """Add observations.
 
         Args:
-            rows: shape (observations, channels).
+            x: of any shape.
+            axis: of it that holds channels; at all other places one observation of each is made.
         """
-        rows = rows.detach().to(torch.float64)
-        n = rows.shape[0]
-        if n == 0:
+        if x.ndim < 2:
+            x, axis = x.reshape(1, -1), -1
+        x = x.detach()
+        if not x.numel():
             return
-        mean = rows.mean(0)
-        squares = (rows - mean).square().sum(0)
-        low, high = rows.amin(0), rows.amax(0)
+        axis %= x.ndim
+        others, n = [i for i in range(x.ndim) if i != axis], x.numel() // x.shape[axis]
+        wide = x.to(torch.float64)
+        middle = wide.mean(others, keepdim=True)
+        mean, squares = middle.flatten(), (wide - middle).square_().sum(others)
+        low, high = x.amin(others).double(), x.amax(others).double()
         if self.count == 0:
             self.count, self.mean, self.squares, self.low, self.high = n, mean, squares, low, high
             return
@@ -73,17 +78,6 @@ class Moments:
         self.mean = self.mean + difference * (n / total)
         self.low, self.high = torch.minimum(self.low, low), torch.maximum(self.high, high)
         self.count = total
-
-
-def channel_rows(x: Tensor, axis: int) -> Tensor:
-    """Return a tensor as (observations, channels), the channels along ``axis``; a number is one channel seen once.
-
-    >>> channel_rows(torch.ones(2, 3, 4), 1).shape, channel_rows(torch.tensor(1.0), 0).shape
-    (torch.Size([8, 3]), torch.Size([1, 1]))
-    """
-    if x.ndim == 0:
-        return x.reshape(1, 1)
-    return x.movedim(axis, -1).reshape(-1, x.shape[axis])
 
 
 @dataclass(eq=False)
@@ -214,6 +208,7 @@ def _see(
     seen: Seen, x: Tensor, site: Site | None, size: int, reference: int, name: str, axis: int | None = None
 ) -> None:
     """Add one batch to what was seen at a place."""
+    x = x if x.is_floating_point() else x.double()
     if not all_finite(x):
         if site is None:
             return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
@@ -221,9 +216,10 @@ def _see(
             f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
             "mend the data, or run the model in a wider dtype (model.double())"
         )
-    seen.moments.update(channel_rows(x, _channel_axis(x, site) if axis is None else axis))
+    seen.moments.update(x, _channel_axis(x, site) if axis is None else axis)
     per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)
-    seen.largest_norm = max(seen.largest_norm, float(per_sample.double().norm(dim=1).max()))
+    norms = torch.linalg.vector_norm(per_sample, dim=1, dtype=torch.float64)
+    seen.largest_norm = max(seen.largest_norm, float(norms.max()))
     if site is not None and site.spread is not None:
         floor = group_floor(x, site.spread, size / max(reference, 1))
         seen.floor = floor if seen.floor is None else torch.minimum(seen.floor, floor)

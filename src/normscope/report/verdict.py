@@ -94,6 +94,11 @@ def verdict_lines(result: Result) -> tuple[str, ...]:
     return tuple(sentence_text(s) for s in verdict(result).sentences)
 
 
+def has_urgent(result: Result) -> bool:
+    """Tell whether the doctor found something to act on."""
+    return bool(_urgent(result))
+
+
 def is_finite(value: Value | None) -> bool:
     """Tell whether there is a bound, and it is one."""
     return value is not None and value.log < math.inf
@@ -214,7 +219,7 @@ def _strongest(normalizers: Iterable[NormalizerResult]) -> NormalizerResult | No
 def _next(result: Result) -> Sentence:
     """Return what to do next, the most useful thing first."""
     name = str(result.model.get("name") or "MODEL")
-    urgent = [f for f in result.findings or () if f.severity is not Severity.INFO]
+    urgent = _urgent(result)
     if urgent:
         return (f"Next: {_findings(urgent, name)}.",)
     unknown = [o for o in result.coverage.opaque if not o.known]
@@ -232,6 +237,11 @@ def _next(result: Result) -> Sentence:
     if result.findings is None:
         return (f"Next: ask the doctor what to fix: normscope check {name}.",)
     return (f"{start}Next: compare it with another model or checkpoint: normscope compare.",)
+
+
+def _urgent(result: Result) -> list[Finding]:
+    """Return the findings that are more than notes."""
+    return [f for f in result.findings or () if f.severity is not Severity.INFO]
 
 
 def _findings(findings: Iterable[Finding], name: str) -> str:

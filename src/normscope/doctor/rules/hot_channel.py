@@ -109,4 +109,5 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=("program",),
     look=_look,
+    slow=True,
 )

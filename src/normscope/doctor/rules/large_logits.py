@@ -77,6 +77,7 @@ RULE = Rule(
     "data = 10 * torch.randn(32, 8, 64)",
     needs=("program", "data"),
     look=_look,
+    slow=True,
     over_time=_over_time,
     threads=("PAIR-code/tiny-transformers/issues/71", "lucidrains/imagen-pytorch/issues/69"),
 )

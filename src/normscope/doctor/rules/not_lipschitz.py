@@ -80,4 +80,5 @@ RULE = Rule(
     "options = {'input_shape': (4,)}",
     needs=("program",),
     look=_look,
+    slow=True,
 )

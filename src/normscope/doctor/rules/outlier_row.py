@@ -52,6 +52,7 @@ RULE = Rule(
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))",
     needs=("program",),
     look=_look,
+    slow=True,
     threads=("yaoing/DAN/issues/14",),
     explains=("NS501", "NS502"),
 )

@@ -58,4 +58,5 @@ RULE = Rule(
     "options = {'input_shape': (5, 16)}",
     needs=("program",),
     look=_look,
+    slow=True,
 )

@@ -152,4 +152,5 @@ RULE = Rule(
     "    nn.init.orthogonal_(layer.weight, gain=0.3)",
     needs=("program",),
     look=_look,
+    slow=True,
 )

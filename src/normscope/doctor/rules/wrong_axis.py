@@ -164,6 +164,7 @@ RULE = Rule(
     "options = {'input_shape': (3, 6, 6)}",
     needs=("program",),
     look=_look,
+    slow=True,
     threads=(
         "tensorflow/addons/pull/2142",
         "xieyulai/LSTM-for-Human-Activity-Recognition-using-2D-Pose_Pytorch/issues/2",
