@@ -33,6 +33,23 @@ class Behind(nn.Module):
         return self.last(torch.tanh(torch.addmm(self.bias, x, weight)))
 
 
+class Bottleneck(nn.Module):
+    """Two blocks that write into a linear stream through BatchNorm, the second with a shortcut, as MobileNetV2 has."""
+
+    def __init__(self, *, bias: bool) -> None:
+        super().__init__()
+        self.first, self.start = nn.Linear(3, 2, bias=bias), nn.BatchNorm1d(2)
+        self.widen, self.norm = nn.Linear(2, 5), nn.BatchNorm1d(5)
+        self.narrow, self.end, self.last = nn.Linear(5, 2, bias=bias), nn.BatchNorm1d(2), nn.Linear(2, 4)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        x = self.start(self.first(x))
+        x = x + self.end(self.narrow(torch.tanh(self.norm(self.widen(x)))))
+        return self.head(torch.tanh(self.last(x)))
+
+
 FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
 Build = Callable[[], nn.Module]
 #: name -> (network, input shape, loss, mode, dimension if it is printed somewhere).
@@ -106,6 +123,16 @@ def test_dimension_is_the_number_of_zeros(name: str) -> None:
     found = symmetry(model, drawn(shape), mode=mode, loss=loss, batch=shape[0])
     assert found.dimension == nullity(found.function.exact())
     assert printed is None or found.dimension == printed
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_linear_bottlenecks_behind_fixed_statistics(bias: bool) -> None:
+    """Matrices act on a stream that BatchNorms write into and only linear layers read."""
+    torch.manual_seed(2)
+    found = symmetry(randomized(Bottleneck(bias=bias)), drawn(FLAT), mode="running", batch=400)
+    assert [group.dimension for group in found.groups if group.kind == "linear"] == [4]
+    # Its smallest true eigenvalues are near 1e-17 of the largest, and the zeros below 1e-30.
+    assert found.dimension == nullity(found.function.exact(), 1e-24)
 
 
 def test_heads_with_normalized_queries_and_keys() -> None:

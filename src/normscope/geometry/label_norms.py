@@ -72,10 +72,8 @@ def _frozen(walk: Labelling, step: Step, inputs: Tensor, mean: Tensor, var: Tens
     if isinstance(gamma, Raw) and isinstance(beta, Raw):
         outputs = labels.fresh(len(inputs))
         labels.relate(inputs, outputs)
-        labels.bend(outputs)
-        labels.frozen.append(
-            Frozen(gamma.parameter, beta.parameter, mean / (var + step["eps"]).sqrt(), inputs, outputs)
-        )
+        inverse = (var + step["eps"]).rsqrt()
+        labels.frozen.append(Frozen(gamma.parameter, beta.parameter, mean * inverse, inverse, inputs, outputs))
     else:
         outputs = inputs
         labels.stop(inputs)

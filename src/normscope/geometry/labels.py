@@ -96,6 +96,7 @@ class Frozen:
         gamma: the name of its scale.
         beta: the name of its shift.
         offset: ``mean/s``.
+        inverse: ``1/s``.
         inputs: labels before it.
         outputs: labels after it.
     """
@@ -103,6 +104,7 @@ class Frozen:
     gamma: str
     beta: str
     offset: Tensor
+    inverse: Tensor
     inputs: Tensor
     outputs: Tensor
 

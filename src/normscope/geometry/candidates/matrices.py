@@ -2,7 +2,9 @@ r"""Matrix symmetries: ``x -> A x`` on a set of channels, writers multiplied by 
 
 ``GL(d_h)`` of values and outputs and of queries and keys of each head, ``GL`` between two linear layers, rotations of a
 residual stream that only RMSNorms read (of its centred part for LayerNorm), also behind gains, where the readers are
-multiplied by ``diag(gamma) A^-1 diag(gamma)^-1``; and the complex numbers of each pair that rotary positions turn.
+multiplied by ``diag(gamma) A^-1 diag(gamma)^-1``; ``GL`` of a linear bottleneck behind BatchNorms with fixed
+statistics, ``y = g W x + t``, whose writers are multiplied by ``diag(g)^-1 A diag(g)`` while ``t = beta - g mean``
+becomes ``A t``; and the complex numbers of each pair that rotary positions turn.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torch import Tensor
 
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Group, Point
-from normscope.geometry.labels import FIXED, Entry, Labels, Product
+from normscope.geometry.labels import FIXED, Entry, Frozen, Labels, Product
 
 Algebra = Literal["full", "skew", "centred", "turn"]
 #: A parameter, where it holds the channels of a frame in its rows, and where in its columns: queries may share values.
@@ -142,6 +144,8 @@ class Mixing:
     ) -> dict[str, Tensor]:
         """Return what a matrix on a frame makes of the parameters: new values, or changes if ``minus``."""
         found: dict[str, Tensor] = {}
+        for frozen in self._frozen(frame):
+            found |= self._behind_statistics(frozen, frame, left, base, {**point, **found}, minus=minus)
         for site, rows, columns in self._sites[self.frames.index(frame)]:
             name = site.parameter
             if isinstance(site, Entry):
@@ -163,6 +167,27 @@ class Mixing:
             flat = torch.zeros(self.shapes[name].numel(), dtype=torch.float64) if minus else point[name].reshape(-1)
             found[name] = flat.index_copy(0, site.index.reshape(-1), made.reshape(-1)).reshape(self.shapes[name])
         return found
+
+    def _frozen(self, frame: Frame) -> list[Frozen]:
+        """Return the BatchNorms with fixed statistics that write into a frame."""
+        place = {label: i for i, label in enumerate(frame.labels)}
+        return [f for f in self.labels.frozen if self.places(f.outputs, place) is not None]
+
+    def _behind_statistics(
+        self, frozen: Frozen, frame: Frame, left: Tensor, base: Point, point: Point, *, minus: bool
+    ) -> dict[str, Tensor]:
+        """Return what a matrix on the outputs of a BatchNorm makes of its shift and of the weights before it."""
+        order = self.places(frozen.outputs, {label: i for i, label in enumerate(frame.labels)})
+        assert order is not None
+        gain = (base[frozen.gamma] * frozen.inverse)[order]
+        mean = (base[frozen.gamma] * frozen.offset)[order]
+        shift = point[frozen.beta]
+        moved = left @ (shift[order] - mean) + (0.0 if minus else mean)
+        found = {frozen.beta: (torch.zeros_like(shift) if minus else shift).index_copy(0, order, moved)}
+        writers = Frame(tuple(self.labels.same.find(label) for label in frozen.inputs[order].tolist()))
+        part = replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
+        inner = left * gain / gain[:, None]
+        return found | part._changes(writers, inner, -inner if minus else inner, base, point, minus=minus)
 
     @functools.cached_property
     def _sites(self) -> list[list[Site]]:
@@ -353,10 +378,13 @@ def _streams(labels: Labels, shapes: dict[str, torch.Size], bent: set[int], head
     summed = {find(label) for label in labels.summed if label >= 0}
     found: list[Group] = []
     seen: set[frozenset[int]] = set()
-    for product in labels.products:
-        start = tuple(find(label) for label in product.outputs.tolist())
+    sparse = {find(label) for p in labels.products if not p.full for label in p.outputs.tolist()}
+    written = [p.outputs for p in labels.products if p.full]
+    written += [f.outputs for f in labels.frozen if sparse.isdisjoint(find(label) for label in f.inputs.tolist())]
+    for outputs in written:
+        start = tuple(find(label) for label in outputs.tolist())
         key = frozenset(start)
-        if key in seen or not product.full or key & heads or not _usable(start, bent):
+        if key in seen or key & heads or not _usable(start, bent):
             continue
         seen.add(key)
         frames = _frames(labels, start)
