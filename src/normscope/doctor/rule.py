@@ -21,6 +21,7 @@ NEEDS = {
     "batch size": "the training batch size (--batch-size, or a DataLoader)",
     "purpose": "the purpose (--purpose private, contrastive or gan)",
     "before": "an earlier checkpoint (before=..., --before)",
+    "earlier graph": "an earlier checkpoint (before=..., --before)",
 }
 
 
@@ -94,6 +95,8 @@ class Rule:
 
     def missing(self, subject: Subject) -> list[str]:
         """Return what the rule needs and the subject does not have, in words."""
+        if "earlier graph" in self.needs and subject.before is not None and subject.earlier.problem:
+            return [f"an earlier checkpoint that fits: {subject.earlier.problem}"]
         return [NEEDS[n] for n in self.needs if not subject.has(n) and not (n == "samples" and not subject.has("data"))]
 
     def run(self, subject: Subject) -> list[Finding]:

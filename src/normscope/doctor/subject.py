@@ -23,6 +23,7 @@ from normscope.core.errors import (
 )
 from normscope.doctor.again import Again, again, in_precision
 from normscope.doctor.companions import Companions
+from normscope.doctor.earlier import Earlier, look_back
 from normscope.doctor.fault import told
 from normscope.doctor.features import channel_axis, feature_axes
 from normscope.doctor.modules import opened
@@ -87,6 +88,7 @@ class Subject:
         broken: what is not a finite number, if anything is.
         broken_at: the layer it is at.
         broken_fix: what to do about it, if that is known.
+        example: the inputs it was captured on.
         batch: a few samples of the data, for :func:`~normscope.doctor.probe.batch_statistics`.
         probe: what the data shows at single nodes.
         singular: where derivatives are not finite on the data.
@@ -112,6 +114,7 @@ class Subject:
     broken: str = ""
     broken_at: str = ""
     broken_fix: str = ""
+    example: ModelInputs | None = None
     batch: list[Tensor] | None = None
     probe: Probe = field(default_factory=Probe)
     singular: Singularities | None = None
@@ -128,7 +131,12 @@ class Subject:
             "purpose": self.purpose or None,
             "before": self.before,
         }
-        return found[need] is not None
+        return not self.earlier.problem if need == "earlier graph" else found[need] is not None
+
+    @functools.cached_property
+    def earlier(self) -> Earlier:
+        """Return the model as it was at the earlier time, run on the same inputs."""
+        return look_back(self.before, self.captured, self.example, self.batch)
 
     @functools.cached_property
     def structure(self) -> Structure:
@@ -334,11 +342,12 @@ def examine(
         return subject
     data = repeatable(data)
     if data is not None:
-        example = _few(next(iter(iterate(data, inner))), inner)  # data that does not fit is a mistake, not a finding
+        # Data that does not fit is a mistake, not a finding.
+        subject.example = example = _few(next(iter(iterate(data, inner))), inner)
     try:
         if prepared is None:
             if data is None:
-                example = guess_inputs(inner, input_shape, batch=2)
+                subject.example = example = guess_inputs(inner, input_shape, batch=2)
             say("capturing the graph")
             captured = capture(inner, example, elsewhere=False).on(device)
             prepared = Prepared(captured, *walk_one(captured, Options()))

@@ -88,11 +88,15 @@ class Seen:
         moments: per-channel moments.
         floor: least spread of each group (a normalizer of its own input) or channel, shaped like its groups.
         largest_norm: largest l2 norm of one sample.
+        groups: number of groups that were seen, before a normalizer of its own input.
+        below_eps: how many of them have a spread that is not zero and at most the root of its eps.
     """
 
     moments: Moments = field(default_factory=Moments)
     floor: Tensor | None = None
     largest_norm: float = 0.0
+    groups: int = 0
+    below_eps: int = 0
 
 
 @dataclass(eq=False)
@@ -221,8 +225,12 @@ def _see(
     norms = torch.linalg.vector_norm(per_sample, dim=1, dtype=torch.float64)
     seen.largest_norm = max(seen.largest_norm, float(norms.max()))
     if site is not None and site.spread is not None:
-        floor = group_floor(x, site.spread, size / max(reference, 1))
+        spreads = group_spreads(x, site.spread, size / max(reference, 1))
+        floor = least_of_groups(spreads, site.spread)
         seen.floor = floor if seen.floor is None else torch.minimum(seen.floor, floor)
+        squares = spreads.square() * site.spread.factor
+        seen.groups += squares.numel()
+        seen.below_eps += int(((squares <= site.eps) & (squares > 0)).sum())
 
 
 def _channel_axis(x: Tensor, site: Site | None) -> int:
@@ -238,12 +246,21 @@ def group_floor(x: Tensor, spread: Spread, scale: float) -> Tensor:
 
     Groups of different samples or tokens share one floor; channels and channel groups keep their own.
     """
+    return least_of_groups(group_spreads(x, spread, scale), spread)
+
+
+def group_spreads(x: Tensor, spread: Spread, scale: float) -> Tensor:
+    """Return the spread of each group of a batch, ``scale`` times as many samples as the groups are given for."""
     view = list(spread.view)
     if x.ndim == len(view) and sum(a != b for a, b in zip(x.shape, view, strict=True)) <= 1:
         view = list(x.shape)  # the view is the tensor itself, wherever its batch axis stands
     else:
         view[0] = x.shape[0] if 0 in spread.axes else max(1, round(view[0] * scale))
-    values = replace(spread, view=tuple(view)).of(x.detach().to(torch.float64))
+    return replace(spread, view=tuple(view)).of(x.detach().to(torch.float64))
+
+
+def least_of_groups(values: Tensor, spread: Spread) -> Tensor:
+    """Return the least of spreads over samples and tokens, one for each channel or channel group."""
     dims = [i for i in range(values.ndim) if i != spread.channel_axis]
     return values.amin(dims, keepdim=True)
 

@@ -42,3 +42,25 @@ def test_groups_of_the_data() -> None:
     (one,) = found("NS301", model, x)
     assert (one.certainty, one.severity) == (Certainty.MEASURED, Severity.INFO)
     assert one.evidence["least_variance"] == pytest.approx(float(x[3].double().var(correction=0)), rel=1e-3)
+
+
+def test_eps_that_is_too_large_is_no_dead_channel() -> None:
+    """Most groups below eps: the advice is the other way round; by running variances and by data."""
+    model = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 2)).eval()
+    (one,) = found("NS301", model, 1e-4 * noise(32, 6))
+    assert one.severity is Severity.WARNING
+    assert one.fix.startswith("lower eps")
+    behind = nn.Sequential(nn.Linear(6, 6, bias=False), *model)  # weights of the start may be small
+    assert [f.severity for f in found("NS301", behind, 1e-4 * noise(32, 6))] == [Severity.INFO]
+    x = noise(32, 6)
+    x[:5] *= 1e-4
+    (one,) = found("NS301", model, x)
+    assert one.severity is Severity.INFO
+    assert "dead channel" in one.fix
+    bn = initialized(nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4, eps=1e-3), nn.ReLU()))
+    bn[1].running_var.copy_(torch.tensor([5e-4, 6e-4, 7e-4, 2e-3]))
+    (one,) = found("NS301", bn, input_shape=(3, 6, 6))
+    assert one.fix.startswith("lower eps")
+    bn[1].running_var.copy_(torch.tensor([5e-4, 1.0, 0.7, 2.0]))
+    (one,) = found("NS301", bn, input_shape=(3, 6, 6))
+    assert "dead channel" in one.fix

@@ -97,3 +97,41 @@ def test_weights_divided_along_the_kernel() -> None:
     """The kernel's width or both its sides; whole filters are what is meant."""
     for axes, told in (((-1,), 1), ((2, 3), 1), ((1, 2, 3), 0)):
         assert len(found("NS211", nn.Sequential(_Forced(axes), nn.ReLU()), noise(2, 3, 6, 6))) == told
+
+
+def _divided(x: torch.Tensor, dim: int | tuple[int, ...]) -> torch.Tensor:
+    return x / (x.square().sum(dim, keepdim=True) + 1e-9).sqrt()
+
+
+def test_one_side_of_an_image() -> None:
+    """Vectors along the width or the height alone; along the channels, or over the whole plane, they are meant."""
+    conv = nn.Conv2d(3, 5, 1, bias=False)
+    for dim, told in ((-1, 1), (2, 1), (1, 0), ((2, 3), 0), ((1, 2, 3), 0)):
+        model = Lambda(
+            lambda s, x, d=dim: s.conv(x) / (s.conv(x).square().sum(d, keepdim=True) + 1e-9).sqrt(), conv=conv
+        )
+        assert len(found("NS211", model, noise(4, 3, 6, 7))) == told
+
+
+def test_lengths_along_another_axis_than_norms() -> None:
+    """One length per output beside one norm per input; both along one axis are weight normalization."""
+    for dims, told in (((0, 2, 3), 1), ((1, 2, 3), 0)):
+        model = Lambda(
+            lambda s, x, d=dims: nn.functional.conv2d(
+                x, s.v / s.v.square().sum(d, keepdim=True).sqrt() * s.g[:, None, None, None]
+            ),
+            v=nn.Parameter(noise(5, 3, 2, 2)), g=nn.Parameter(torch.ones(5)),
+        )  # fmt: skip
+        assert len(found("NS211", model, noise(4, 3, 6, 6))) == told
+
+
+def test_channels_cut_into_parts() -> None:
+    """A view that gives halves of a plane channels of their own; not the view of every place, nor none."""
+    conv = nn.Conv2d(3, 4, 1, bias=False)
+    for channels, told in ((8, 1), (4, 0)):
+        model = Lambda(
+            lambda s, x, c=channels: s.norm(s.conv(x).reshape(len(x), c, -1)), conv=conv, norm=nn.BatchNorm1d(channels)
+        )
+        assert len(found("NS211", model, noise(4, 3, 6, 6))) == told
+    flat = nn.Sequential(conv, nn.Flatten(), nn.BatchNorm1d(4 * 36))
+    assert found("NS211", flat, noise(4, 3, 6, 6)) == []

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import listed_channels
+from normscope.doctor.neighbours import producers
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
@@ -32,6 +33,9 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             where = words.format(count=count, of=variance.numel())
             named = f" ({listed_channels(low.nonzero().flatten().tolist())})" if variance.numel() > 1 else ""
             share = site.eps / (max(least, 0.0) + site.eps)
+            if _most_live(subject, site, variance):
+                yield _too_large(rule, subject, site, variance, certainty)
+                continue
             yield rule.finding(
                 place_of(site),
                 f"{where} at most {NEAR:g} eps{named}: least {least:.3g}, eps {site.eps:g} is {share:.0%} of what it "
@@ -41,6 +45,37 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 certainty=certainty,
                 severity=Severity.WARNING if certainty is Certainty.PROVED and steep >= STEEP else Severity.INFO,
             )
+
+
+def _most_live(subject: Subject, site: Site, variance: Tensor) -> bool:
+    """Tell whether most channels or groups lie below eps: not they are too small, eps is too large for them."""
+    if site.running is not None:
+        middle = float(variance.median())
+        return 0 < middle <= NEAR * site.eps
+    seen = subject.seen_before(site)
+    return seen is not None and seen.below_eps > seen.groups / 2
+
+
+def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certainty: Certainty) -> Finding:
+    """Return the finding of a normalizer whose eps is too large for what it normalizes."""
+    seen = subject.seen_before(site)
+    if site.running is not None or seen is None:
+        what = f"half of the {variance.numel()} running variances are at most {float(variance.median()):.3g}"
+    else:
+        what = f"{seen.below_eps} of {seen.groups} groups have a variance below eps, least {float(variance.min()):.3g}"
+    steep = float(_gain(site, variance).max())
+    # Before a layer that makes features, small variances come of the data; behind one, they may be those of the start.
+    made = subject.captured is not None and bool(producers(subject.captured.graph, site.node))
+    loud = steep >= STEEP if certainty is Certainty.PROVED else not made
+    return rule.finding(
+        place_of(site),
+        f"{what}, and eps is {site.eps:g}: it is most of what they are divided by, so that they do not come out with "
+        "variance one",
+        {"least_variance": float(variance.min()), "eps": site.eps, "gain": steep, "of": variance.numel()},
+        certainty=certainty,
+        severity=Severity.WARNING if loud else Severity.INFO,
+        fix="lower eps to a hundredth of the variance or less, or scale the data up: the channels are alive, and small",
+    )
 
 
 def _gain(site: Site, variance: Tensor) -> Tensor:
@@ -75,13 +110,19 @@ RULE = Rule(
     statement="normscope F1",
     why="The constant of a channel is |gamma|/sqrt(variance + eps). Where the variance falls to eps, the channel is "
     "nearly constant on the data, is amplified up to 1/sqrt(eps) times (316 for 1e-5), and is no longer normalized: "
-    "a small shift of the data moves it by many standard deviations.",
+    "a small shift of the data moves it by many standard deviations. Where most channels, or most samples, lie below "
+    "eps, nothing is wrong with them: eps is too large, and the layer hardly normalizes.",
     effect="the channel is amplified up to 1/sqrt(eps) times: a small shift of the data moves it by a lot",
-    fix="remove the dead channel (its unit carries no signal), restart it, or raise eps above the noise",
+    fix="remove the dead channel (its unit carries no signal while the others do), restart it, or raise eps above the "
+    "noise",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
     "model[1].running_var[3] = 1e-8",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
     needs=("program",),
     look=_look,
-    threads=("Tomiinek/Multilingual_Text_to_Speech/issues/81",),
+    threads=(
+        "Tomiinek/Multilingual_Text_to_Speech/issues/81",
+        "qqwweee/keras-yolo3/issues/451",
+        "unit8co/darts/issues/2739",
+    ),
 )

@@ -9,15 +9,16 @@ from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
+from normscope.graph.ir import Graph
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
 _AXES = ("batch", "first", "second", "third", "fourth")
 
 
-def _axis(axis: int, shape: tuple[int, ...]) -> str:
-    """Return an axis in words."""
-    name = "last" if axis == len(shape) - 1 else _AXES[axis] if axis < len(_AXES) else str(axis)
+def _axis(axis: int, shape: tuple[int, ...], samples: int = 1) -> str:
+    """Return an axis in words; the first one holds samples, unless there are none."""
+    name = "last" if axis == len(shape) - 1 else _AXES[axis + 1 - samples] if axis + 1 < len(_AXES) else str(axis)
     return f"the {name} axis ({shape[axis]} entries)"
 
 
@@ -26,8 +27,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     if subject.captured is None:
         return
     yield from _along_kernels(rule, subject)
+    yield from _lengths_elsewhere(rule, subject)
     for site in subject.sites():
         features = subject.features.get(site.source)
+        yield from _one_side_of_the_plane(rule, site, features)
+        yield from _cut_features(rule, subject, site)
         if site.kind == "group_norm":
             yield from _cut_heads(rule, subject, site)
         if site.kind == "l2_norm" and features == frozenset({2}):
@@ -98,6 +102,80 @@ def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
             {"features": "2"},
             fix="F.normalize(x, dim=-1): without dim it normalizes over axis 1",
         )
+
+
+def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | None) -> Iterator[Finding]:
+    """Yield a written-out norm of images over some of their sides, neither over the features nor the whole plane."""
+    spread, rank = site.spread, len(site.shape)
+    if spread is None or not site.written_out or features != frozenset({1}) or rank < 4 or len(spread.view) != rank:
+        return
+    sides = {a for a in range(2, rank) if site.shape[a] > 1}
+    reduced = {a for a in spread.axes if spread.view[a] > 1}
+    if reduced and reduced < sides:
+        yield rule.finding(
+            place_of(site),
+            f"{site.kind} runs along {_axis(max(reduced), site.shape)}, one side of the image, and the features lie on "
+            f"{_axis(1, site.shape)}: rows of pixels are normalized, not features",
+            {"features": "1"},
+            fix="normalize over axis 1, where the features are (dim=1), or over the whole plane",
+        )
+
+
+def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
+    """Yield a BatchNorm after a view that gives parts of a feature's plane channels of their own."""
+    captured = subject.captured
+    if captured is None or site.kind != "batch_norm" or len(site.shape) < 3:
+        return
+    node = captured.graph[site.source]
+    while name_of(node) in ("view", "reshape", "_unsafe_view", "unflatten", "flatten", "contiguous"):
+        node = captured.graph[node.inputs()[0]]
+    shape, channels = node.shape or (), site.shape[1]
+    if (
+        node.name == site.source
+        or subject.features.get(node.name) != frozenset({1})
+        or len(shape) < 3
+        or channels <= shape[1]
+    ):
+        return
+    yield rule.finding(
+        place_of(site),
+        f"it has {channels} channels for an input of {shape[1]} features: a view cuts the places of each feature into "
+        "parts, which are normalized apart" + (", and mixes features" if channels % shape[1] else ""),
+        {"channels": channels, "features": shape[1]},
+        fix=f"build the normalizer for {shape[1]} channels, and give it the tensor as it is",
+    )
+
+
+def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield weights divided by norms along one axis and multiplied by lengths along another."""
+    captured = subject.captured
+    for site in subject.weight_sites():
+        node = None if captured is None else captured.graph[site.node]
+        if captured is None or node is None or site.kind != "weight_norm" or name_of(node) not in ("div", "mul"):
+            continue
+        graph, rank = captured.graph, len(site.shape)
+        norms = _axes_of(graph, node.inputs()[-1], rank)
+        for user in (graph[n] for n in graph.users()[node.name] if name_of(graph[n]) == "mul"):
+            others = [n for n in user.inputs() if n != node.name]
+            lengths = _axes_of(graph, others[0], rank) if others else set()
+            if norms and lengths and not norms & lengths:
+                yield rule.finding(
+                    place_of(site),
+                    f"weights of shape {site.shape} have one norm for each place of {_axis(min(norms), site.shape, 0)} "
+                    f"and one length for each place of {_axis(min(lengths), site.shape, 0)}: the lengths are not those "
+                    "of what was normalized",
+                    {"norms": min(norms), "lengths": min(lengths)},
+                    fix="take the norm over all axes but that of the lengths (the outputs)",
+                )
+
+
+def _axes_of(graph: Graph, name: str, rank: int) -> set[int]:
+    """Return the axes of a weight along which a factor of it differs, before it is expanded."""
+    node = graph[name]
+    while name_of(node) in ("expand", "expand_as") and node.inputs():
+        node = graph[node.inputs()[0]]
+    shape = node.shape or ()
+    return {rank - len(shape) + i for i, n in enumerate(shape) if n > 1}
 
 
 def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -172,6 +250,9 @@ RULE = Rule(
         "fkodom/yet-another-retnet/pull/11",
         "gabeur/mmt/issues/1",
         "lucidrains/denoising-diffusion-pytorch/issues/293",
+        "lucidrains/lightweight-gan/issues/17",
+        "openai/iaf/issues/7",
+        "vacancy/Synchronized-BatchNorm-PyTorch/issues/31",
     ),
     explains=("NS101",),
 )

@@ -1,0 +1,109 @@
+"""The same model at an earlier time: its normalizers, the weights its layers apply, and how far its outputs were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from normscope.core.errors import NormscopeError
+from normscope.doctor.neighbours import LAYERS
+from normscope.graph.capture import Captured, capture
+from normscope.graph.guard import untouched
+from normscope.graph.inputs import ModelInputs
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.program import build_program
+from normscope.operators.site import Site
+
+#: Relative distance of outputs from which on a network computes something else.
+SAME = 1e-2
+
+
+@dataclass(frozen=True, eq=False)
+class Earlier:
+    """What is known of the earlier model.
+
+    Attributes:
+        problem: why nothing is, if so.
+        sites: its normalizers.
+        weights: the weight each of its layers applies, normalizations of weights included, by module path.
+        now: the same of the model as it is.
+        distance: of the outputs then from those now, relative to their size.
+    """
+
+    problem: str = ""
+    sites: tuple[Site, ...] = ()
+    weights: Mapping[str, Tensor] = field(default_factory=dict)
+    now: Mapping[str, Tensor] = field(default_factory=dict)
+    distance: float = 0.0
+
+    @property
+    def differs(self) -> bool:
+        """Tell whether the network computes something else than it did."""
+        return self.distance > SAME
+
+
+def look_back(
+    before: nn.Module | None, captured: Captured | None, example: ModelInputs | None, batch: list[Tensor] | None
+) -> Earlier:
+    """Run an earlier model on the inputs of the present one.
+
+    Args:
+        before: the earlier model.
+        captured: the present one.
+        example: the inputs that was captured on.
+        batch: samples to compare outputs on; by default the example.
+
+    >>> look_back(None, None, None, None).problem
+    'none was given'
+    """
+    if before is None:
+        return Earlier("none was given")
+    if captured is None or example is None:
+        return Earlier("the model itself has no graph")
+    try:
+        with untouched(before):
+            old = capture(before, example, elsewhere=False)
+            program = build_program(old.graph, old.tensors, old.at_batch(1))
+            inputs = captured.example if batch is None else batch
+            then, weights = _run(old, inputs)
+            now, present = _run(captured, inputs)
+    except (NormscopeError, RuntimeError, TypeError, ValueError) as error:
+        return Earlier(f"it does not run: {' '.join(str(error).split())[:160]}")
+    if [t.shape for t in then] != [t.shape for t in now]:
+        return Earlier("it does not fit: its outputs have other shapes")
+    if weights and not any(_alike(weights, present, path) for path in weights):
+        return Earlier(f"it does not fit: none of its {len(weights)} layers is in this model")
+    size = sum(float(t.double().square().sum()) for t in then) ** 0.5
+    apart = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(then, now, strict=True)) ** 0.5
+    return Earlier("", tuple(program.sites), weights, present, apart / size if size else apart)
+
+
+def _alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor], path: str) -> bool:
+    return path in new and old[path].shape == new[path].shape
+
+
+def _run(captured: Captured, inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    """Return the outputs, and the weight that each layer applies, by module path."""
+    weights: dict[str, Tensor] = {}
+    moving = {n.name for n in captured.graph if n.op == "input"}
+
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        if any(name in moving for name in node.inputs()):
+            moving.add(node.name)
+        if name_of(node) not in LAYERS or node.owner in weights:
+            return
+        for other in node.args:
+            weight = values.get(other.name) if isinstance(other, Ref) and other.name not in moving else None
+            if isinstance(weight, Tensor) and weight.ndim > 1:
+                weights[node.owner] = weight.detach()
+                return
+
+    with torch.no_grad():
+        outputs = run(captured.graph, captured.tensors, inputs, visit)
+    return [t for t in outputs if isinstance(t, Tensor) and t.is_floating_point()], weights

@@ -1,0 +1,196 @@
+"""NS608: a module that is called a normalizer and whose output is not normalized."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.neighbours import LAYERS, moving, reach, reads
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject
+from normscope.graph.interpreter import run
+from normscope.graph.ir import Graph, Node
+from normscope.graph.recognise import name_of
+
+_CALLED = re.compile(r"norm|standardi|whiten|z_?score", re.IGNORECASE)
+_PATH = re.compile(r"norm|standardi|whiten|z_?score|^(bn|ln|gn)\d*$", re.IGNORECASE)
+_INVERSE = re.compile(r"(?:^|_)(?:de|un|inv|inverse)_?(?:norm|standardi|whiten)|(?:De|Un|Inv|Inverse)_?(?:[Nn]orm|S|W)")
+_REDUCTIONS = ("mean", "var", "std", "var_mean", "std_mean", "sum", "linalg_vector_norm", "norm", "amax", "amin")
+_STATISTICS = re.compile(r"mean|std|var|sigma|deviation", re.IGNORECASE)
+_SAME = ("to", "_to_copy", "contiguous", "clone", "view", "reshape", "permute", "transpose", "flatten", "type_as")
+#: Root mean squares of a normalized tensor lie within this factor of one; norms that are equal vary by this share of
+#: what the entries do; and means of this share of the size are zero.
+FAR, EQUAL, ZERO = 3.0, 1e-2, 0.05
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A module that is called a normalizer.
+
+    Attributes:
+        path: its path.
+        kind: its class.
+        node: the graph node that gives its result, its own scale and shift undone.
+        divides: whether it divides anything.
+    """
+
+    path: str
+    kind: str
+    node: str
+    divides: bool
+
+
+def candidates(subject: Subject) -> Iterator[Candidate]:
+    """Yield the modules that are called normalizers, reduce or hold statistics, and are not known to normalize."""
+    captured = subject.captured
+    if captured is None:
+        return
+    graph = captured.graph
+    depends, users = moving(graph), graph.users()
+    known = {s.owner for s in subject.sites() if s.kind != "switch_norm"}
+    owned: dict[str, list[Node]] = {}
+    for node in graph:
+        if node.owner:
+            owned.setdefault(node.owner, []).append(node)
+    for path, nodes in owned.items():
+        kind, last = nodes[0].owner_type, path.rpartition(".")[2]
+        if not (_CALLED.search(kind) or _PATH.search(last)) or _INVERSE.search(kind) or _INVERSE.search(last):
+            continue
+        if path in known or any(name_of(n) in LAYERS or "softmax" in n.op for n in nodes):
+            continue
+        names = {n.name for n in nodes}
+        if not _has_statistics(graph, nodes, depends):
+            continue
+        ends = [n for n in nodes if n.name in depends and any(u not in names for u in users[n.name])]
+        starts = {s for n in nodes for s in n.inputs() if s in depends and s not in names}
+        if len(ends) == 1 and len(starts) == 1:
+            yield Candidate(path, kind, _without_affine(graph, ends[0], depends).name, _divides(nodes))
+
+
+def _divides(nodes: list[Node]) -> bool:
+    return any(name_of(n) in ("div", "rsqrt", "reciprocal", "sqrt", "pow") for n in nodes)
+
+
+def _has_statistics(graph: Graph, nodes: list[Node], depends: set[str]) -> bool:
+    """Tell whether some nodes reduce what depends on the input, or read a buffer that is called a statistic."""
+    for node in nodes:
+        if name_of(node) in _REDUCTIONS and any(n in depends for n in node.inputs()):
+            return True
+        if any(graph[n].op == "buffer" and _STATISTICS.search(graph[n].target) for n in node.inputs()):
+            return True
+    return False
+
+
+def _without_affine(graph: Graph, node: Node, depends: set[str]) -> Node:
+    """Return the node before scales and shifts that are made of parameters."""
+    back = reads(graph)
+    while True:
+        sources = [n for n in node.inputs() if n in depends]
+        others = [n for n in node.inputs() if n not in depends]
+        learned = bool(others) and any(graph[n].op == "parameter" for n in reach(others, back))
+        plain = name_of(node) in _SAME or (name_of(node) in ("add", "sub", "mul", "div") and learned)
+        if len(sources) != 1 or not plain or graph[sources[0]].owner != node.owner:
+            return node
+        node = graph[sources[0]]
+
+
+def is_normalized(z: Tensor, *, divides: bool) -> bool:
+    """Tell whether a tensor is normalized along some of its axes, samples along the first.
+
+    Whatever the axes, what has mean zero and variance one in every group, or mean square one, has mean square one as a
+    whole. Else its norms along some axes are all equal, it fills the range from -1 to 1, or, where nothing is divided,
+    its means are zero.
+
+    >>> is_normalized(torch.randn(64, 8), divides=True), is_normalized(9 * torch.randn(64, 8), divides=True)
+    (True, False)
+    """
+    z = z.detach().double()
+    size = float(z.square().mean().sqrt())
+    if 1 / FAR <= size <= FAR or size == 0:
+        return True
+    if 0.99 <= float(z.abs().max()) <= 1.01:
+        return True
+    varied = min(1.0, float(z.var(0, correction=0).mean().sqrt()) / size)
+    axes = [a for a in range(z.ndim) if z.shape[a] > 1]
+    for count in range(1, len(axes) + 1):
+        for group in itertools.combinations(axes, count):
+            norms = z.square().sum(group).sqrt()
+            if norms.numel() > 1 and float(norms.std()) <= EQUAL * varied * float(norms.mean()):
+                return True
+            if not divides and float(z.mean(group).abs().max()) <= ZERO * size:
+                return True
+    return False
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the modules whose output on the data is not normalized."""
+    found = {c.node: c for c in candidates(subject)}
+    if not found or subject.captured is None or subject.batch is None:
+        return
+    values: dict[str, Tensor] = {}
+
+    def visit(node: Node, value: Any, before: Mapping[str, Any]) -> None:
+        if node.name in found and isinstance(value, Tensor) and value.is_floating_point():
+            values[node.name] = value
+
+    with torch.no_grad():
+        run(subject.captured.graph, subject.captured.tensors, subject.batch, visit)
+    for name, value in values.items():
+        one = found[name]
+        if not bool(torch.isfinite(value).all()) or value.ndim < 2 or is_normalized(value, divides=one.divides):
+            continue
+        size, mean = float(value.double().square().mean().sqrt()), float(value.double().mean())
+        yield rule.finding(
+            one.path,
+            f"this {one.kind} does not normalize: what it gives on the data, its scale and shift aside, has a root "
+            f"mean square of {size:.3g} (mean {mean:.3g}), and its norms are equal along none of its axes",
+            {"root_mean_square": size, "mean": mean, "samples": subject.batched},
+        )
+
+
+RULE = Rule(
+    code="NS608",
+    name="not-normalized",
+    title="normalizer that does not normalize",
+    severity=Severity.WARNING,
+    certainty=Certainty.MEASURED,
+    statement="mean of z^2 over groups of mean square one is one",
+    why="A normalizer written by hand is a formula with axes, brackets and a root. A bracket in the wrong place, a "
+    "variance of variances, or a variance that cancels in float32 gives numbers of any size, and no error. Whatever "
+    "the axes, what is normalized has a root mean square near one before scale and shift, or norms that are all equal.",
+    effect="the layers after it see features of other scales than they were built for; training is slow or diverges",
+    fix="compare the module with torch's own on the same input (F.layer_norm, F.batch_norm, F.instance_norm)",
+    example="class FeatureNorm(nn.Module):\n"
+    "    def __init__(self, mean, std):\n"
+    "        super().__init__()\n"
+    "        self.register_buffer('mean', mean)\n"
+    "        self.register_buffer('std', std)\n\n"
+    "    def forward(self, x):\n"
+    "        return x - self.mean / self.std  # a bracket is missing\n\n\n"
+    "data = 50 + 9 * torch.randn(64, 8)\n"
+    "model = nn.Sequential(FeatureNorm(data.mean(0), data.std(0)), nn.Linear(8, 2))",
+    good="class FeatureNorm(nn.Module):\n"
+    "    def __init__(self, mean, std):\n"
+    "        super().__init__()\n"
+    "        self.register_buffer('mean', mean)\n"
+    "        self.register_buffer('std', std)\n\n"
+    "    def forward(self, x):\n"
+    "        return (x - self.mean) / self.std\n\n\n"
+    "data = 50 + 9 * torch.randn(64, 8)\n"
+    "model = nn.Sequential(FeatureNorm(data.mean(0), data.std(0)), nn.Linear(8, 2))",
+    needs=("program", "data"),
+    look=_look,
+    threads=(
+        "znxlwm/UGATIT-pytorch/issues/30",
+        "andrewliao11/gail-tf/issues/8",
+        "k2-fsa/sherpa-onnx/pull/3857",
+    ),
+    explains=("NS504",),
+)

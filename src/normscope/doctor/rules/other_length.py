@@ -1,0 +1,87 @@
+"""NS607: a weight of the same direction and another length than at an earlier checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.subject import Subject, layer_of
+from normscope.operators.normalizer import acts_on_weights
+
+#: Cosine of rows that have the same direction, and factor of a length that is another.
+ALONG, OTHER = 1 - 1e-6, 1.05
+
+
+def factors(old: Tensor, new: Tensor) -> Tensor | None:
+    """Return the factor of each row's length if no row was turned, else nothing; rows of zeros are left out.
+
+    >>> import torch
+    >>> factors(torch.eye(2), torch.diag(torch.tensor([2.0, -3.0]))).tolist()
+    [2.0, 3.0]
+    """
+    a, b = (t.detach().double().flatten(1).cpu() for t in (old, new))
+    lengths = a.norm(dim=1), b.norm(dim=1)
+    kept = (lengths[0] > 0) & (lengths[1] > 0)
+    if not bool(kept.any()):
+        return None
+    cosine = (a * b).sum(1)[kept].abs() / (lengths[0] * lengths[1])[kept]
+    return lengths[1][kept] / lengths[0][kept] if bool((cosine >= ALONG).all()) else None
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield layers whose weight is as long as another factor makes it."""
+    earlier = subject.earlier
+    if not earlier.differs:
+        return
+    normalized = {layer_of(s): s.kind for s in earlier.sites if acts_on_weights(s)}
+    still = {layer_of(s) for s in subject.weight_sites()}
+    for path, old in earlier.weights.items():
+        new = earlier.now.get(path)
+        if new is None or new.shape != old.shape:
+            continue
+        found = factors(old, new)
+        if found is None:  # transposed convolutions hold their outputs along the second axis
+            found = factors(old.transpose(0, 1), new.transpose(0, 1))
+        if found is None or float(found.log().abs().max()) <= math.log(OTHER):
+            continue
+        low, high = float(found.min()), float(found.max())
+        much = f"{high:.3g} times" if high <= OTHER * low else f"{low:.3g} to {high:.3g} times"
+        gone = normalized.get(path, "") if path not in still else ""
+        why = f": its {gone} was removed, and the weight without it was left" if gone else ""
+        yield rule.finding(
+            path,
+            f"its weight has the direction it had at the earlier checkpoint and {much} the length{why}; the outputs "
+            f"are off by {earlier.distance:.0%} of their size",
+            {"least_factor": low, "largest_factor": high, "distance": earlier.distance},
+        )
+
+
+RULE = Rule(
+    code="NS607",
+    name="other-length",
+    title="weight of another length than before",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="Training turns a weight; only a factor changes its length and nothing else. Spectral or weight normalization "
+    "that is removed must leave the normalized weight: the raw one has another length. A lost g, a normalizer folded "
+    "twice or folded without being removed look the same. Nothing is said where the outputs are what they were.",
+    effect="the network computes something else than the one that was trained",
+    fix="write the weight the layer computed with: remove_parametrizations(layer, 'weight', leave_parametrized=True), "
+    "or fold once",
+    example="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+    "options = {'before': copy.deepcopy(model)}\n"
+    "model[0].weight.data *= torch.linspace(1, 5, 8)[:, None]  # lengths of weight normalization, applied twice",
+    good="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
+    "options = {'before': copy.deepcopy(model)}\n"
+    "model[0].weight.data += 0.1 * torch.randn(8, 8)  # training",
+    needs=("earlier graph",),
+    look=_look,
+    threads=("pytorch/pytorch/issues/8208",),
+)

@@ -1,0 +1,89 @@
+"""NS606: a normalizer that was set back since an earlier checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.new_statistics import are_new
+from normscope.doctor.subject import Subject, place_of
+from normscope.operators.normalizer import acts_on_weights
+from normscope.operators.site import Site
+
+#: Factor of eps that is another eps.
+OTHER = 1.5
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield normalizers whose scale, shift or statistics are those of a new one again, or whose eps is another."""
+    if not subject.earlier.differs:
+        return  # what was folded into a layer beside it is not lost
+    old = _by_place([s for s in subject.earlier.sites if not acts_on_weights(s)])
+    for place, sites in _by_place(subject.sites()).items():
+        for was, site in zip(old.get(place, ()), sites, strict=False):
+            lost = list(_lost(was, site)) if was.kind == site.kind else []
+            if lost:
+                yield rule.finding(
+                    place,
+                    f"since the earlier checkpoint {', and '.join(lost)}; the outputs are off by "
+                    f"{subject.earlier.distance:.0%} of their size",
+                    {"lost": len(lost), "distance": subject.earlier.distance},
+                )
+
+
+def _by_place(sites: list[Site]) -> dict[str, list[Site]]:
+    """Return normalizers by their places, in the order of their calls."""
+    found: dict[str, list[Site]] = {}
+    for site in sites:
+        found.setdefault(place_of(site), []).append(site)
+    return found
+
+
+def _lost(was: Site, site: Site) -> Iterator[str]:
+    """Yield what a normalizer lost, in words."""
+    if not _is(was.gamma, 1.0) and _is(site.gamma, 1.0):
+        yield "its scale was set back to one"
+    if not _is(was.beta, 0.0) and _is(site.beta, 0.0):
+        yield "its shift was set back to zero"
+    if was.running is not None and site.running is not None and not are_new(*was.running) and are_new(*site.running):
+        yield "its running statistics were set back to mean 0 and variance 1"
+    if max(was.eps, site.eps) > OTHER * min(was.eps, site.eps):
+        yield f"its eps went from {was.eps:g} to {site.eps:g}"
+
+
+def _is(value: Tensor | None, first: float) -> bool:
+    """Tell whether a scale or shift is that of a new layer, or is not there."""
+    return value is None or bool((value.detach() == torch.tensor(first, dtype=value.dtype)).all())
+
+
+RULE = Rule(
+    code="NS606",
+    name="reset-since",
+    title="normalizer set back since the earlier checkpoint",
+    severity=Severity.WARNING,
+    certainty=Certainty.PROVED,
+    statement="",
+    why="A converter whose list of names misses one, strict=False, or a layer that is built anew leaves a scale of "
+    "one, a shift of zero or new statistics where there were others, and another framework's eps. Every shape fits, so "
+    "nothing complains. Beside an earlier checkpoint it is plain. Nothing is said where the outputs are what they "
+    "were: then the values were folded into another layer.",
+    effect="the network computes something else than the one that was trained",
+    fix="copy every parameter, buffer and eps of the normalizer from the earlier checkpoint, and compare outputs",
+    example="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))\n"
+    "nn.init.normal_(model[1].bias)\n"
+    "options = {'before': copy.deepcopy(model)}\n"
+    "nn.init.zeros_(model[1].bias)  # its key was missing",
+    good="import copy\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))\n"
+    "nn.init.normal_(model[1].bias)\n"
+    "options = {'before': copy.deepcopy(model)}",
+    needs=("earlier graph",),
+    look=_look,
+    threads=("baidu-baige/LoongForge/pull/109", "qqwweee/keras-yolo3/issues/451"),
+    explains=("NS203", "NS205", "NS216", "NS301"),
+)

@@ -1,0 +1,79 @@
+"""NS605: a branch scale at its tiny first value in a network that was trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.modules import is_normalizer
+from normscope.doctor.rule import Rule
+from normscope.doctor.rules.new_statistics import is_trained
+from normscope.doctor.rules.weight_decay import gates
+from normscope.doctor.subject import Subject
+
+#: Branch scales start at a number of this size or less, if they start closed.
+TINY = 1e-3
+
+
+def _start(gate: Tensor) -> float | None:
+    """Return the number that all entries of a scale are, if it is tiny; one that took a step is not."""
+    flat = gate.detach().flatten()
+    first = float(flat[0])
+    return first if abs(first) <= TINY and bool((flat == flat[0]).all()) else None
+
+
+def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield the branches whose scales are all one tiny number, although shifts of normalizers were trained."""
+    if not any(is_normalizer(m) and is_trained(m) for m in subject.model.modules()):
+        return
+    found = {name: subject.parameters[name] for name in gates(subject) if name in subject.parameters}
+    for name, gate in found.items():
+        start = _start(gate)
+        if start is None or (start == 0 and subject.purpose != "inference") or not isinstance(gate, nn.Parameter):
+            continue  # a branch that starts at zero may have been added to a trained network just now
+        yield rule.finding(
+            name.rpartition(".")[0],
+            f"{name} is {start:g} in every entry, where a scale of a branch starts, and the normalizers of this "
+            "network were trained: was it lost in loading? The branch adds next to nothing",
+            {"scale": start, "entries": gate.numel()},
+        )
+
+
+RULE = Rule(
+    code="NS605",
+    name="untouched-gate",
+    title="branch scale at its first value in a trained network",
+    severity=Severity.WARNING,
+    certainty=Certainty.LIKELY,
+    statement="",
+    why="A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with the first step. Found "
+    "there beside normalizers whose shifts were trained, it was not loaded: old names (gamma, beta) that a loader "
+    "renames, a key that strict=False passes over. Every branch is then multiplied by almost zero.",
+    effect="whole blocks do nothing, and the model answers with garbage, without an error",
+    fix="load the scale from the checkpoint: see which keys load_state_dict reports as missing or unexpected",
+    example="class Block(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)\n"
+    "        self.gamma = nn.Parameter(1e-6 * torch.ones(8))\n\n"
+    "    def forward(self, x):\n"
+    "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
+    "model = nn.Sequential(Block(), Block())\n"
+    "for block in model:\n"
+    "    nn.init.normal_(block.norm.bias)  # trained weights were loaded, the scales were not\n"
+    "options = {'input_shape': (8,)}",
+    good="class Block(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.norm, self.fc = nn.LayerNorm(8), nn.Linear(8, 8)\n"
+    "        self.gamma = nn.Parameter(1e-6 * torch.ones(8))\n\n"
+    "    def forward(self, x):\n"
+    "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
+    "model = nn.Sequential(Block(), Block())  # as it starts\n"
+    "options = {'input_shape': (8,)}",
+    needs=("program",),
+    look=_look,
+    threads=("2noise/ChatTTS/issues/732",),
+)
