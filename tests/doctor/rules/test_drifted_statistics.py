@@ -173,3 +173,12 @@ def test_statistics_of_channels_whose_scale_is_zero_have_no_effect() -> None:
     with torch.no_grad():
         model[1].weight[:2] = 0.0
     assert found("NS203", model, x) == []
+
+
+def test_one_channel_that_the_data_leaves_constant() -> None:
+    """Is a dead unit, or a feature without spread, and its statistics are as good as any."""
+    x = noise(256, 6)
+    x[:, 3] = 0.0
+    mean, variance = x.mean(0), x.var(0)
+    variance[3] = 1.0
+    assert found("NS203", nn.Sequential(_Own(mean, variance, deviation=True), nn.Linear(6, 2)), x) == []

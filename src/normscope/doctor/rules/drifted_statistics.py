@@ -100,7 +100,8 @@ def drift(
         for sharp in (aside & used, (log > limit) & used, (log < -limit) & used):
             far = far | sharp if int(sharp.sum()) > MOST * int(used.sum()) else far
     if int(far.sum()) < MANY * int(used.sum()):
-        far = ((shift > math.sqrt(ALONE) + more) | (log.abs() > math.log(ALONE) + wider)) & used
+        spread = seen.variance.cpu() > 0  # a single channel that the data leaves constant is no matter of statistics
+        far = ((shift > math.sqrt(ALONE) + more) | ((log.abs() > math.log(ALONE) + wider) & spread)) & used
     which = tuple(far.nonzero().flatten().tolist())
     largest = float(log[far].abs().max().exp()) if which else 1.0
     return Drift(which, far.numel(), float(shift[far].max()) if which else 0.0, largest, bool(log.median() >= 0))
