@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import normscope
 from normscope.analysis.bounds import rows as table_rows
@@ -78,6 +80,72 @@ def test_other_models_are_refused(trained: Any) -> None:
         bounds(nn.Linear(2, 2), train=(x, y), test=test, box=(1.0, 0.0))
     with pytest.raises(InputError, match="empty"):
         bounds(nn.Linear(2, 2), train=[], test=test)
+
+
+def test_data_that_is_none(trained: Any) -> None:
+    """Each fault is said in one sentence, before anything is computed or written."""
+    model, (x, y), (u, v) = trained
+    holes, labels = x.clone(), y.clone()
+    holes[5, 0] = math.nan
+    labels[3] = -1
+    for words, given in (
+        ("labels from 0 to 1 in train, got -1", {"train": (x, labels)}),
+        ("labels from 0 to 1 in test, got 2", {"test": (u, v + 1)}),
+        ("test data is empty", {"test": (u[:0], v[:0])}),
+        ("train data is empty", {"train": (x[:0], y[:0])}),
+        ("finite inputs in train", {"train": (holes, y)}),
+        ("finite inputs in test", {"test": (u / 0, v)}),
+        ("in test, got", {"test": (torch.cat([u, u], 1), v)}),
+        ("as many labels as inputs", {"train": [(x, y[:-1])]}),
+        ("more than once", {"train": iter([(x, y)])}),
+        ("more than once", {"train": None}),
+        ("need labels", {"train": [{"x": x, "y": y}]}),
+        ("a box", {"box": (0.0,)}),
+        ("a box", {"box": (torch.zeros(3), 1.0)}),
+        ("finite ends", {"box": (0.0, math.inf)}),
+        ("a loss among", {"loss": "mse"}),
+    ):
+        with pytest.raises(InputError, match=words):
+            bounds(model, **{"train": (x, y), "test": (u, v), **given})
+
+
+def test_test_data_that_is_training_data(trained: Any) -> None:
+    """What needs fresh samples is refused if most are not; a few are only told."""
+    model, (x, y), (u, v) = trained
+    names = ["held-out", "Theorem 20, held-out distances"]
+    found = bounds(model, train=(x, y), test=(x[:300], y[:300]), box=(0.0, 1.0), only=names)
+    assert [r.status for r in found.rows] == ["refused", "refused"]
+    assert "300 of 300 test samples are training samples" in found.rows[0].reason
+    mixed = bounds(model, train=(x, y), test=(torch.cat([u, x[:7]]), torch.cat([v, y[:7]])), only=names[:1])
+    assert mixed.rows[0].status == "certificate"
+    assert mixed.messages == ("7 of 307 test samples are training samples too",)
+    assert not bounds(model, train=(x, y), test=(u, v), only=names[:1]).messages
+
+
+def test_networks_of_little_use(trained: Any) -> None:
+    """Scores that do not depend on the input, or are not numbers; few samples."""
+    _, (x, y), test = trained
+    net = nn.Linear(2, 2)
+    for p in net.parameters():
+        nn.init.zeros_(p)
+    found = bounds(net, train=(x, y), test=test, box=(0.0, 1.0))
+    assert found.truth["train_error"] == 1.0  # ties are wrong
+    assert "is zero" in found.rows["Bartlett et al."].reason
+    few = bounds(nn.Linear(2, 2), train=(x[:7], y[:7]), test=test, box=(0.0, 1.0))
+    assert "at least 8" in few.rows["PAC-Bayes"].reason
+    huge = nn.Linear(2, 2)
+    nn.init.constant_(huge.weight, 3e38)
+    with pytest.raises(InputError, match="not finite"):
+        bounds(huge, train=(x * 100, y), test=test)
+
+
+def test_shuffled_loaders(trained: Any) -> None:
+    """Rows that read the data again count both networks in one pass: enough bits, no disagreement."""
+    model, train, test = trained
+    loaders = [DataLoader(TensorDataset(*pair), 100, shuffle=True) for pair in (train, test)]
+    found = bounds(model, train=loaders[0], test=loaders[1], only=["compression"])
+    plain = bounds(model, train=train, test=test, only=["compression"])
+    assert found.rows[0].details == plain.rows[0].details
 
 
 def test_without_a_box(trained: Any) -> None:

@@ -149,6 +149,8 @@ def _layer(
         squares = squares + bias.square()
         square += float(bias.square().sum())
     rows = squares.sqrt()
+    if not square + more > 0:
+        raise RefusedError(f"a layer is zero ({owner or 'the last one'}): the scores do not depend on the input")
     slack = 1e-9  # far above the rounding of these sums
     return ChainLayer(
         0.5 * math.log(square + (more > 0)) + slack,

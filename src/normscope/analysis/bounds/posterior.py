@@ -70,6 +70,7 @@ def trained_posterior(
     program: Program,
     seed: int,
     say: Callable[[str], None],
+    start: nn.Module | None = None,
 ) -> TrainedPosterior:
     """Train a prior on a random half of the training data, and from there a posterior for the bound on the other half.
 
@@ -84,12 +85,15 @@ def trained_posterior(
         program: the walk of its graph, which tells how much work it is.
         seed: of the halves, the start, the order and the noise.
         say: progress.
+        start: a network of the same architecture that has not seen the data, to begin with.
 
     Raises:
         RefusedError: if a parameter cannot be drawn anew, or the data does not fit in memory.
     """
     x, y = _collected(data[0], "train")
     u = _collected(data[1], "test")[0]
+    wide = torch.promote_types(captured.example[0].dtype, torch.float32)  # half precision does not train
+    x, u = x.to(wide), u.to(wide)
     source = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(x), generator=source)
     first, second = order[: len(x) // 2], order[len(x) // 2 :]
@@ -99,7 +103,8 @@ def trained_posterior(
     each = 3 * (cost * BATCH + overhead(program)) / RATE
     steps = max(1, min(int((1 - SHARE) * seconds / (2 * each)), max(FEW, PASSES * len(first) // BATCH)))
     say(f"training a prior: {steps} steps")
-    prior = _trained(fresh(model, seed), x[first], y[first], steps, source)
+    begin = fresh(model, seed) if start is None else copy.deepcopy(start).requires_grad_(True)
+    prior = _trained(begin.to(wide), x[first], y[first], steps, source)
     say(f"training a posterior: {steps} steps")
     noisy = _Noisy(capture(prior.eval(), ModelInputs((x[:8],))), [n for n, _ in model.named_parameters()])
     level = noisy.choose_level(x[first], y[first], source)
@@ -143,7 +148,8 @@ def fresh(model: nn.Module, seed: int) -> nn.Module:
     for name, p in net.named_parameters():
         if not bool(p.isfinite().all()):
             raise RefusedError(
-                f"parameter {name} is not drawn anew by reset_parameters, so a prior would have seen the data"
+                f"parameter {name} is not drawn anew by reset_parameters, so a prior would have seen the data; "
+                "give the network before training (start=)"
             )
     return net
 

@@ -39,7 +39,7 @@ from normscope.generalization import (
 def held_out(s: Setting) -> BoundRow:
     """The exact limit from test samples that were never used."""
     if s.tuned:
-        raise RefusedError("the test data was used for tuning, so it is no longer independent of the network")
+        raise RefusedError(s.tuned)
     value = clopper_pearson(s.test.errors, s.test.samples, s.delta)
     return row_of("held-out", value, s, errors=s.test.errors, samples=s.test.samples)
 
@@ -137,7 +137,7 @@ def pac_bayes_trained(s: Setting) -> list[BoundRow]:
     rows = [row_of(n, replace(v, delta=s.delta), s, of=other, details=facts) for n, v in forms]
     last = f"{name}, and disagreement"
     if s.tuned:
-        return [*rows, BoundRow.refused(last, "the test inputs were used for tuning")]
+        return [*rows, BoundRow.refused(last, s.tuned)]
     risk = pac_bayes_kl(averaged_loss(p.loss, p.draws, third), p.divergence, p.samples, third)
     apart = Value.of(averaged_loss(p.apart, p.draws, third), Kind.PROBABILISTIC, delta=third)
     whole = replace(risk + apart, statement="normscope Proposition GEN-22", delta=s.delta)
@@ -193,7 +193,7 @@ def compression(s: Setting) -> list[BoundRow]:
     facts = {"bits": bits, "bits a number": width, "training errors": errors, "disagreements": apart}
     rows = [row_of(names[0], replace(value, delta=s.delta / 2), s, of="the compressed network", details=facts)]
     if s.tuned:
-        return [*rows, BoundRow.refused(names[1], "the test inputs were used for tuning")]
+        return [*rows, BoundRow.refused(names[1], s.tuned)]
     return [*rows, row_of(names[1], replace(whole, delta=s.delta), s, details=facts)]
 
 

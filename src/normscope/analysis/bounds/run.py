@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from normscope.analysis.bounds.cells import LocalConstants, cells_in, cells_of, local_constants
 from normscope.analysis.bounds.chain import RefusedError
+from normscope.analysis.bounds.losses import LOSSES
 from normscope.analysis.bounds.measured import Network, gradient_norms, layer_margins
 from normscope.analysis.bounds.noise import posterior as fitted
 from normscope.analysis.bounds.posterior import TrainedPosterior, trained_posterior
@@ -27,7 +28,9 @@ from normscope.analysis.bounds.scores import (
     fingerprint,
     fingerprint_of_cells,
     fingerprint_of_data,
+    fingerprint_of_start,
     labelled,
+    repeated,
     sample_count,
     scored,
     stored,
@@ -61,6 +64,7 @@ def bounds(
     tuned_on_test: bool = False,
     mode: str = "running",
     posterior: float = 0.0,
+    start: nn.Module | None = None,
     only: Sequence[str] | None = None,
     folder: str | Path | None = None,
     name: str = "",
@@ -83,6 +87,8 @@ def bounds(
         mode: of BatchNorm; only ``running`` makes the network a function of one input.
         posterior: seconds of one core to train a randomized network of the same architecture for its PAC-Bayes bound, a
             prior from half of the data; none by default.
+        start: with ``posterior``, a network of the same architecture that has not seen the data, if the layers of the
+            model cannot draw their parameters anew.
         only: names of rows, if not all are wanted.
         folder: keeps what is finished there, so that the same call goes on where it stopped.
         name: of the model.
@@ -105,6 +111,8 @@ def bounds(
     """
     say = progress or (lambda text: None)
     check_fraction(delta, "delta, a probability,")
+    if loss not in LOSSES:
+        raise InputError(f"Expected a loss among {', '.join(LOSSES)}, got {loss!r}.")
     if not (math.isfinite(posterior) and posterior >= 0):
         raise InputError(f"Expected seconds to train a posterior, zero or more, got {posterior}.")
     say("capturing the graph")
@@ -126,14 +134,25 @@ def bounds(
             )
             for what, data in (("train", train), ("test", test))
         }
-        anew = functools.partial(_trained, model, captured, (train, test), posterior, seed, say)
-        setting = _setting(
-            captured, made, say, delta, loss, clip, region, cells, anew, (train, test), tuned_on_test, seed
-        )
-        settings = (key, *names.values(), delta, loss, clip, tuned_on_test, posterior)
+        stale = _stale(made["train"], made["test"], tuned_on_test)
+        anew = functools.partial(_trained, model, start, captured, (train, test), posterior, seed, say)
+        setting = _setting(captured, made, say, delta, loss, clip, region, cells, anew, (train, test), stale, seed)
+        settings = (key, *names.values(), delta, loss, clip, tuned_on_test, posterior, fingerprint_of_start(start))
         rows, messages = _table(setting, only, place, settings, say)
         margins = _margins(setting) if only is None else {}
+    same = repeated(made["train"], made["test"])
+    messages += [f"{same} of {made['test'].samples} test samples are training samples too"] if same else []
     return BoundsResult(name or type(model).__name__, _truth(setting), Rows(rows), margins, tuple(messages))
+
+
+def _stale(train: Scores, test: Scores, tuned: bool) -> str:
+    """Return why test data is not fresh: it was declared to be used, or it is training data."""
+    if tuned:
+        return "the test data was used for tuning, so it is no longer independent of the network"
+    same = repeated(train, test)
+    if 2 * same > test.samples:
+        return f"{same} of {test.samples} test samples are training samples: the network was chosen with them"
+    return ""
 
 
 def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured:
@@ -176,9 +195,12 @@ def _box(given: tuple[Any, Any] | None, train: Any, shape: tuple[int, ...]) -> t
     """Return the box of inputs: as given, or that of pixels after normalization, with room for rounding."""
     scale = getattr(train, "normalization", None)
     if given is not None:
-        low, high = (torch.as_tensor(v, dtype=torch.float64).expand(shape).flatten() for v in given)
-        if not bool((low < high).all()):
-            raise InputError("Expected a box with low < high in every entry.")
+        try:
+            low, high = (torch.as_tensor(v, dtype=torch.float64).expand(shape).flatten() for v in given)
+        except (TypeError, ValueError, RuntimeError):
+            raise InputError(f"Expected a box (low, high), numbers or tensors of shape {shape}, got {given}.") from None
+        if not bool((low < high).all() and low.isfinite().all() and high.isfinite().all()):
+            raise InputError("Expected a box with low < high in every entry, and finite ends.")
     elif scale is None or getattr(scale, "name", "raw") == "raw":
         return None
     else:
@@ -206,7 +228,7 @@ def _setting(
     cells: Partition | None,
     anew: Callable[[Network], TrainedPosterior],
     data: tuple[Any, Any],
-    tuned: bool,
+    tuned: str,
     seed: int,
 ) -> Setting:
     """Put together what the rows share; what is expensive is made when it is first asked for."""
@@ -232,6 +254,7 @@ def _setting(
 
 def _trained(
     model: nn.Module,
+    start: nn.Module | None,
     captured: Captured,
     data: tuple[Any, Any],
     seconds: float,
@@ -242,7 +265,7 @@ def _trained(
     """Train a posterior, if that was asked for."""
     if not seconds:
         raise RefusedError("not asked for: give seconds to train a randomized network, posterior= or --posterior")
-    return trained_posterior(model, captured, data, seconds, network.work.program, seed, say)
+    return trained_posterior(model, captured, data, seconds, network.work.program, seed, say, start)
 
 
 def _table(
@@ -311,7 +334,7 @@ def _margins(setting: Setting) -> dict[str, Any]:
 
     raw = quantiles(margins)
     out: dict[str, Any] = {"raw": raw}
-    constant = setting.network.constant.value * 2**0.5
+    constant = max(setting.network.constant.value * 2**0.5, 1e-300)
     out["certified distance"] = {k: max(v, 0.0) / constant for k, v in raw.items()}
     try:
         scale = spectral_complexity(setting.network.chain)

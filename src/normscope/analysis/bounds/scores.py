@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from normscope.core.errors import InputError
@@ -34,6 +34,7 @@ class Scores:
         largest: the largest entry of an input, without sign.
         some: random inputs, for measurements at single points.
         chosen: their places among the samples.
+        codes: a number for each sample, the same for the same input and label.
         refusal: why the partition may not be used, if it was built from these inputs.
     """
 
@@ -44,6 +45,7 @@ class Scores:
     largest: float
     some: Tensor
     chosen: Tensor
+    codes: Tensor
     refusal: str = ""
 
     @property
@@ -59,7 +61,7 @@ class Scores:
     @property
     def errors(self) -> int:
         """Return how many samples are wrong; a tie is wrong."""
-        return int((self.margins <= 0).sum())
+        return int((~(self.margins > 0)).sum())
 
     @property
     def classes(self) -> int:
@@ -78,6 +80,11 @@ def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
         if len(x) != len(y):
             raise InputError(f"Expected as many labels as inputs in {what}, got {len(y)} and {len(x)}.")
         data = list(zip(x.split(_BATCH), y.split(_BATCH), strict=True))
+    if not isinstance(data, Iterable) or isinstance(data, Iterator):
+        raise InputError(
+            f"Expected {what} data that can be read more than once, a pair of tensors or a loader of (inputs, labels), "
+            f"got {type(data).__name__}."
+        )
     for batch in data:
         if not (isinstance(batch, tuple | list) and len(batch) == 2 and isinstance(batch[1], Tensor)):
             raise InputError(f"Expected (inputs, labels) in {what}: bounds on the error need labels.")
@@ -87,7 +94,10 @@ def labelled(data: Any, what: str) -> Iterator[tuple[Tensor, Tensor]]:
                 f"Expected one integer class per sample in {what}, got labels of shape {tuple(labels.shape)} and type "
                 f"{str(labels.dtype).removeprefix('torch.')}. Bounds are for classification."
             )
-        yield inputs, labels.long()
+        if len(inputs) != len(labels):
+            raise InputError(f"Expected as many labels as inputs in {what}, got {len(labels)} and {len(inputs)}.")
+        if len(labels):
+            yield inputs, labels.long()
 
 
 def sample_count(data: Any) -> int | None:
@@ -117,18 +127,21 @@ def scored(
     Raises:
         InputError: if the data or the outputs are not those of a classifier.
     """
-    outputs, truth, cells = [], [], []
+    outputs, truth, cells, codes = [], [], [], []
     square, largest, seen, refusal = 0.0, 0.0, 0, ""
     kept = _Kept(seed)
     for inputs, labels in labelled(data, what):
-        if not inputs.is_floating_point():
-            raise InputError(f"Expected floating-point inputs in {what}, got {inputs.dtype}.")
+        _check_inputs(inputs, captured, what)
         scores = class_scores(captured, captured.tensors, inputs)
+        if not bool(scores.isfinite().all()):
+            raise InputError(f"The scores of some {what} samples are not finite: no bound speaks of such a network.")
         if int(labels.min()) < 0 or int(labels.max()) >= scores.shape[1]:
-            raise InputError(f"Expected labels from 0 to {scores.shape[1] - 1} in {what}, got {int(labels.max())}.")
+            wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
+            raise InputError(f"Expected labels from 0 to {scores.shape[1] - 1} in {what}, got {wrong}.")
         outputs.append(scores)
         truth.append(labels)
         flat = inputs.flatten(1)
+        codes.append(_codes(flat, labels))
         if partition is not None and not refusal:
             try:
                 partition.require_independent(flat)
@@ -143,7 +156,32 @@ def scored(
     if not outputs:
         raise InputError(f"The {what} data is empty.")
     index = torch.cat(cells) if cells and not refusal else torch.zeros(seen, dtype=torch.long)
-    return Scores(torch.cat(outputs), torch.cat(truth), index, square, largest, kept.inputs, kept.places, refusal)
+    some = (kept.inputs, kept.places, torch.cat(codes))
+    return Scores(torch.cat(outputs), torch.cat(truth), index, square, largest, *some, refusal)
+
+
+def _check_inputs(inputs: Tensor, captured: Captured, what: str) -> None:
+    """Raise unless a batch is one of finite inputs of the shape that the network was captured on."""
+    if not inputs.is_floating_point():
+        raise InputError(f"Expected floating-point inputs in {what}, got {inputs.dtype}.")
+    shape = tuple(captured.example[0].shape[1:])
+    if tuple(inputs.shape[1:]) != shape:
+        raise InputError(f"Expected inputs of shape {shape} in {what}, got {tuple(inputs.shape[1:])}.")
+    if not bool(inputs.isfinite().all()):
+        raise InputError(f"Expected finite inputs in {what}; some are NaN or infinite.")
+
+
+def _codes(flat: Tensor, labels: Tensor) -> Tensor:
+    """Return a number for each sample that two samples share if they are the same, and by chance with 2^-32 or so."""
+    source = torch.Generator().manual_seed(1)
+    factors = torch.randint(-(2**62), 2**62, (flat.shape[1] + 1,), generator=source)
+    bits = flat.detach().cpu().float().contiguous().view(torch.int32).long()
+    return (torch.cat([bits, labels.cpu()[:, None]], 1) * (2 * factors + 1)).sum(1)
+
+
+def repeated(train: Scores, test: Scores) -> int:
+    """Return how many test samples, input and label, are training samples too."""
+    return int(torch.isin(test.codes, train.codes).sum())
 
 
 def class_scores(captured: Captured, tensors: Mapping[str, Tensor], inputs: Tensor) -> Tensor:
@@ -184,7 +222,7 @@ def stored(folder: Path | None, key: str, make: Callable[[], Scores]) -> Scores:
     """Return scores kept in a folder under a key, or make and keep them: a table can go on where it stopped."""
     if folder is None:
         return make()
-    file = folder / f"{key}.pt"
+    file = folder / f"{key}-{len(fields(Scores))}.pt"
     if file.exists():
         return Scores(**torch.load(file, weights_only=True))
     found = make()
@@ -220,6 +258,16 @@ def fingerprint_of_cells(partition: Partition | None) -> str:
         return ""
     centres = b"" if partition.centres is None else _bytes(partition.centres)
     return hashlib.sha256(partition.name.encode() + _bytes(partition.diameters) + centres).hexdigest()[:16]
+
+
+def fingerprint_of_start(start: nn.Module | None) -> str:
+    """Return a name for a network by its numbers."""
+    if start is None:
+        return ""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(start.state_dict().items()):
+        digest.update(name.encode() + _bytes(tensor))
+    return digest.hexdigest()[:16]
 
 
 def _bytes(tensor: Tensor) -> bytes:

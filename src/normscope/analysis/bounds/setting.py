@@ -38,7 +38,7 @@ class Setting:
         posterior: the network with noise.
         trained: a posterior that was trained for its bound; raises why there is none.
         data: training and test data themselves, for networks that are made from this one.
-        tuned: whether the test data was used for tuning.
+        tuned: why the test data is not fresh, if it is not.
     """
 
     network: Network
@@ -53,7 +53,7 @@ class Setting:
     posterior: Callable[[], Posterior]
     trained: Callable[[], TrainedPosterior]
     data: tuple[Any, Any]
-    tuned: bool
+    tuned: str = ""
 
     @property
     def gammas(self) -> list[float]:
