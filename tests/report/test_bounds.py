@@ -34,7 +34,7 @@ def test_text() -> None:
         "training error 0.01",
         "test error 0.08",
         "0.09",
-        "10^39.1",
+        "e+39",
         "vacuous",
         "informative",
         "chain: a <skip>",

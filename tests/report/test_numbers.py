@@ -10,33 +10,9 @@ from normscope.core.value import Kind, Value
 from normscope.report.numbers import (
     factor_text,
     kind_text,
-    number_text,
     span_text,
     value_text,
 )
-
-
-@pytest.mark.parametrize(
-    ("log10", "text"),
-    [
-        (0.0, "1"),
-        (math.log10(123.456), "123.5"),
-        (5.9, "7.943e+05"),
-        (6.0, "1e+06"),
-        (6.0 - 1e-7, "1e+06"),
-        (-6.0 + 1e-7, "1e-06"),
-        (31.2876, "1.939e+31"),
-        (-5.5, "3.162e-06"),
-        (-6.0, "1e-06"),
-        (-300.25, "5.623e-301"),
-        (4000.0, "1e+4000"),
-        (math.inf, "no bound"),
-        (-math.inf, "0"),
-    ],
-)
-def test_numbers(log10: float, text: str) -> None:
-    """Numbers."""
-    assert number_text(log10) == text
 
 
 def test_what_is_missing_is_a_dash() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Sequence
 
+from normscope.core.number_text import digits
 from normscope.core.statement import PAPERS
 from normscope.papers.claim import Number
 from normscope.papers.explain import Explanation
 from normscope.papers.run import SOURCES, Audit, Entry
-from normscope.report.numbers import digits
 from normscope.report.table import Section, Table
 
 #: Below this a measured number is rounding, which differs between machines.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
-from normscope.report.numbers import count_text, digits, kind_text, value_text
+from normscope.core.number_text import digits
+from normscope.report.numbers import count_text, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, plain_text
 
 

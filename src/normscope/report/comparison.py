@@ -6,8 +6,9 @@ import math
 
 from normscope.analysis.compare import Comparison, Quantity, Row
 from normscope.core.finding import Finding
+from normscope.core.number_text import number_text
 from normscope.core.value import Value
-from normscope.report.numbers import NOTHING, kind_text, number_text, value_text
+from normscope.report.numbers import NOTHING, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, plain_text
 from normscope.report.text import END_TO_END
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from normscope.core.number_text import digits
 from normscope.curvature.result import CurvatureResult, Eigenvalue
 from normscope.report.charts import Chart, Line
-from normscope.report.numbers import NOTHING, count_text, digits
+from normscope.report.numbers import NOTHING, count_text
 from normscope.report.table import ROWS, Section, Table, plain_text
 
 #: Intervals of the chart of the density.

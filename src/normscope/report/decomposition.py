@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from normscope.core.number_text import digits
 from normscope.generalization.synthetic import Problem, Run
-from normscope.report.numbers import NOTHING, digits
+from normscope.report.numbers import NOTHING
 from normscope.report.table import Section, Table
 
 

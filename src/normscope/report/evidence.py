@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from normscope.core.number_text import digits
 from normscope.papers.than2025.figures.evidence import Evidence
-from normscope.report.numbers import digits
 from normscope.report.table import Section, Table
 
 _WORDS = {True: "agrees", False: "does not", None: "not claimed"}

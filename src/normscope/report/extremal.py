@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from normscope.core.number_text import digits, number_text
 from normscope.core.value import json_number
 from normscope.papers.than2025.extremal.constructions import Settings, Shown
 from normscope.report.line_chart import blocks_for, sparkline, svg_chart
-from normscope.report.numbers import digits, kind_text, number_text, value_text
+from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table
 
 

@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from normscope.core.finding import Finding, Severity
+from normscope.core.number_text import digits
 from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
-from normscope.report.numbers import digits
 from normscope.report.sarif import Source
 from normscope.report.table import Section
 

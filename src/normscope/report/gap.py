@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from normscope.core.gap import Gap
-from normscope.report.numbers import number_text
+from normscope.core.number_text import number_text
 from normscope.report.table import Section, Table
 
 #: What lowers each part of a gap.

@@ -10,10 +10,11 @@ from typing import Any
 import jinja2
 from markupsafe import Markup
 
+from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
 from normscope.report.html import LICENCE, _source
-from normscope.report.numbers import count_text, digits
+from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY
 from normscope.report.table import Section, Table
 from normscope.report.wording import page_float, plural, power_text

@@ -9,19 +9,11 @@ from typing import Any
 from normscope.core.around import ASSUMPTIONS, Around
 from normscope.core.errors import attempt
 from normscope.core.finding import Finding, order
+from normscope.core.number_text import digits, number_text
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
 from normscope.report.gap import gap_section
-from normscope.report.numbers import (
-    NOTHING,
-    count_text,
-    digits,
-    factor_text,
-    float_text,
-    kind_text,
-    number_text,
-    value_text,
-)
+from normscope.report.numbers import NOTHING, count_text, factor_text, float_text, kind_text, value_text
 from normscope.report.table import Section, Table, plain_text, shortened
 from normscope.report.verdict import verdict_lines
 

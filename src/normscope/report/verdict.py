@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from normscope.core.around import Around
 from normscope.core.errors import STOPPED
 from normscope.core.finding import Finding, Severity, order
+from normscope.core.number_text import number_text
 from normscope.core.result import Coverage, NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Value
-from normscope.report.numbers import kind_text, number_text, value_text
+from normscope.report.numbers import kind_text, value_text
 from normscope.report.wording import plural
 
 #: A piece of a sentence: text, or a number that says what it is.

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from normscope.core.number_text import digits
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.report.numbers import NOTHING, count_text, digits, kind_text, value_text
+from normscope.report.numbers import NOTHING, count_text, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, plain_text
 
 #: Rows of the table of all weights together: key in the result and words.

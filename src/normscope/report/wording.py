@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 
+from normscope.core.number_text import digits
 from normscope.core.value import ALL_INPUTS, Kind, Value
-from normscope.report.numbers import NOTHING, digits, kind_text
+from normscope.report.numbers import NOTHING, kind_text
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 #: Decimal logarithms between which a number is written without a power of ten.

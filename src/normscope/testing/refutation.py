@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.files import write_text
+from normscope.core.number_text import number_text
 from normscope.core.value import LN10, json_number
 
 #: Version of the JSON form.
@@ -78,10 +79,9 @@ class Attack:
     def __str__(self) -> str:
         sign = ">=" if self.lower else "<="
         mark = "REFUTED" if self.refuted else "holds"
-        return (
-            f"{mark:8} {self.table}[{self.name or 'model'}].{self.number}: attained {_number(self.attained)} {sign} "
-            f"claimed {_number(self.claimed)}, ratio {self.ratio:.6g} ({self.how})"
-        )
+        attained, claimed = (number_text(log / LN10, 9) for log in (self.attained, self.claimed))
+        place = f"{self.table}[{self.name or 'model'}].{self.number}"
+        return f"{mark:8} {place}: attained {attained} {sign} claimed {claimed}, ratio {self.ratio:.6g} ({self.how})"
 
 
 @dataclass(frozen=True)
@@ -139,16 +139,3 @@ class Refutation:
         if len(self.skipped) > 10:
             lines.append(f"... and {len(self.skipped) - 10} more")
         return "\n".join(lines)
-
-
-def _number(log: float) -> str:
-    """Return a number given by its logarithm.
-
-    >>> _number(0.0), _number(1000.0), _number(-math.inf)
-    ('1', '10^434.294', '0')
-    """
-    if log == -math.inf:
-        return "0"
-    if log == math.inf:
-        return "inf"
-    return f"{math.exp(log):.9g}" if abs(log) < 30 else f"10^{log / LN10:.3f}"

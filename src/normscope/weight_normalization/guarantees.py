@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.files import write_text
+from normscope.core.number_text import number_text
 from normscope.core.result import from_plain, to_plain
 from normscope.core.value import Kind, Value
 from normscope.weight_normalization.chain import Chain, in_float64, read_chain
@@ -131,7 +132,7 @@ def shown(value: Value | None) -> str:
     """Return a value as a person reads it."""
     if value is None:
         return "-"
-    return "no bound" if math.isinf(value.log) and value.log > 0 else f"{value.value:.4g} ({value.kind.value})"
+    return "no bound" if value.log == math.inf else f"{number_text(value.log10)} ({value.kind.value})"
 
 
 def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 0.05) -> Guarantees:

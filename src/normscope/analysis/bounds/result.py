@@ -12,6 +12,7 @@ from typing import Any
 
 from normscope.core.files import write_text
 from normscope.core.lazy import late
+from normscope.core.number_text import number_text
 from normscope.core.result import Rows, from_plain, to_plain
 from normscope.core.shown import Shown
 from normscope.core.value import Kind, Value
@@ -143,11 +144,9 @@ def row_from(data: Mapping[str, Any]) -> BoundRow:
 
 
 def shown(value: Value | None) -> str:
-    """Return a bound as text: a number, or a power of ten where it is huge.
+    """Return a bound as text, of any size.
 
     >>> shown(Value.of(0.0641, Kind.PRINTED)), shown(Value(90.0, Kind.PRINTED)), shown(None)
-    ('0.0641', '10^39.1', '')
+    ('0.0641', '1.22e+39', '')
     """
-    if value is None:
-        return ""
-    return f"{value.value:.4g}" if value.log < 7 else f"10^{value.log10:.1f}"
+    return "" if value is None else number_text(value.log10)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.number_text import number_text
 from normscope.doctor.rule import Rule
 from normscope.doctor.structure import below
 from normscope.doctor.subject import Subject, place_of
@@ -125,8 +126,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         yield rule.finding(
             owner,
             f"the certified product of {len(stretch.layers)} layers before {stretch.end} {what}: "
-            f"10^{stretch.log10:.3g} without a normalizer; one after {owner} leaves parts of "
-            f"at {side} 10^{rest:.3g}",
+            f"{number_text(stretch.log10)} without a normalizer; one after {owner} leaves parts of "
+            f"at {side} {number_text(rest)}",
             {"log10": stretch.log10, "layers": len(stretch.layers), "log10_after": rest, "end": stretch.end},
             severity=Severity.WARNING if vanishes else Severity.INFO,
         )
