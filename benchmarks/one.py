@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import sys
 from collections.abc import Callable
@@ -13,10 +14,7 @@ import torch
 from benchmarks.large import NETWORKS, deep
 from benchmarks.machine import Clock, use_one_thread
 from normscope import analyze, check
-from normscope.analysis.capacity import additional_peak
 from normscope.analysis.context import prepare
-from normscope.core.memory import held
-from normscope.graph.guard import state_tensors
 from normscope.zoo import build, example_input
 
 
@@ -48,7 +46,6 @@ def whole(name: str, arguments: dict[str, Any], batch: int, length: int | None) 
     """Return the time of an analysis with default options, by stages, and the most memory it held."""
     network, inputs = network_and_batch(name, arguments, batch, length)
     before = _peak()
-    announced = held() + additional_peak([tensor for _, tensor in state_tensors(network)])
     marks: list[tuple[str, float]] = []
     start = Clock.now()
     result = analyze(network, inputs, progress=lambda text: marks.append((text, start.since().cpu)))
@@ -62,12 +59,18 @@ def whole(name: str, arguments: dict[str, Any], batch: int, length: int | None) 
         "wall": spent.wall,
         "memory_mib": _peak(),
         "import_mib": before,
-        "announced_mib": announced / 2**20,
+        "announced_mib": max(_announced(text) for text, _ in marks),
         "stages": dict(sorted(stages.items(), key=lambda item: -item[1])),
         "log10_global": _log10(result.end_to_end["global"]),
         "log10_floor": _log10(result.end_to_end["variance_floor"]),
         "log10_lower": _log10(result.end_to_end["lower"]),
     }
+
+
+def _announced(text: str) -> float:
+    """Return the peak that a line of progress announces, in MiB; zero for other lines."""
+    found = re.search(r"peak memory about ([\d.]+) (GB|MB)", text)
+    return 0.0 if found is None else float(found[1]) * {"GB": 1e9, "MB": 1e6}[found[2]] / 2**20
 
 
 def _log10(value: Any) -> float | None:

@@ -325,8 +325,8 @@ def front(section: Section) -> str:
         head += [f"{task}, CPU s", "in forwards"]
     said = (
         "Torch and its export are loaded before the clock starts; each is given two samples. The first verdict is what "
-        "`normscope analyze` shows before it goes on: the doctor's quick rules, coverage, normalizers, certified bounds "
-        "and an attained value. A check runs every rule that needs no more than two samples. torchinfo runs the "
+        "`normscope analyze` shows before it goes on: the doctor's quick rules, coverage, normalizers, certified "
+        "bounds and an attained value. A check runs every rule that needs no more than two samples. torchinfo runs the "
         "network once and counts parameters and multiplications."
     )
     return "\n\n".join([_where(section), table(head, rows), said])

@@ -594,7 +594,7 @@ torch.set_num_threads(1)
 model, shape = {model}
 said = []
 analyze(model.eval(), torch.randn(2, *shape), progress=said.append)
-print(said[0])
+print([text for text in said if text.startswith("peak memory")][-1])
 status = dict(line.split(":", 1) for line in open("/proc/self/status"))  # unlike ru_maxrss, not that of the parent
 print(int(status["VmHWM"].split()[0]) * 1024)
 """
