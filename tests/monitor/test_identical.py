@@ -137,13 +137,14 @@ def test_weights_and_losses_are_the_same(loop: Loop) -> None:
     _same(one, two)
 
 
-def test_a_compiled_model_is_trained_alike() -> None:
-    """Compiled once, by the default backend, and trained twice from the same start."""
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_a_compiled_model_is_trained_alike(backend: str) -> None:
+    """Compiled once and trained twice from the same start; the default backend writes C++, which takes long."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    compiled = torch.compile(model)
+    compiled = torch.compile(model, backend=backend)
     results = []
     for monitored in (False, True):
         model.load_state_dict(start)
