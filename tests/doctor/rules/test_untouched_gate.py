@@ -32,6 +32,10 @@ def test_where_it_starts_in_a_trained_network() -> None:
     """Not in a new one, not after a step, not where it is no tiny number."""
     assert _places(1e-6, trained=True) == ["0"]
     assert _places(1e-6, trained=False) == []
+    model = nn.Sequential(_Block(1e-6), _Block(0.5))
+    with torch.no_grad():
+        model[1].norm.bias.copy_(1e-4 * noise(6))  # a few small steps, too few to move what is so small
+    assert found("NS605", model, noise(8, 6)) == []
     assert _places(1e-6, trained=True, stepped=True) == []
     assert _places(0.1, trained=True) == []
 

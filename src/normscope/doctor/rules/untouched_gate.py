@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
-from normscope.doctor.rules.new_statistics import is_trained
 from normscope.doctor.rules.weight_decay import gates
 from normscope.doctor.subject import Subject
 
 #: Branch scales start at a number of this size or less, if they start closed.
 TINY = 1e-3
+#: Standard deviation of a normalizer's shifts that tells of training.
+MOVED = 1e-3
 
 
 def _start(gate: Tensor) -> float | None:
@@ -24,9 +25,15 @@ def _start(gate: Tensor) -> float | None:
     return first if abs(first) <= TINY and bool((flat == flat[0]).all()) else None
 
 
+def _was_trained(norm: nn.Module) -> bool:
+    """Tell whether the shifts of a normalizer differ by more than a few small steps make of them."""
+    shift = getattr(norm, "bias", None)
+    return isinstance(shift, Tensor) and shift.numel() > 1 and float(shift.detach().float().std()) > MOVED
+
+
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the branches whose scales are all one tiny number, although shifts of normalizers were trained."""
-    if not any(is_normalizer(m) and is_trained(m) for m in subject.model.modules()):
+    if not any(is_normalizer(m) and _was_trained(m) for m in subject.model.modules()):
         return
     found = {name: subject.parameters[name] for name in gates(subject) if name in subject.parameters}
     for name, gate in found.items():
