@@ -46,7 +46,9 @@ def curvature(
     mode: Annotated[
         str, typer.Option(help="What BatchNorm does: batch (as in training), running (as in evaluation), frozen-batch.")
     ] = "batch",
-    matrix: Annotated[str, typer.Option(help="hessian, ggn, fisher or empirical-fisher.")] = "hessian",
+    matrix: Annotated[
+        str, typer.Option(help="hessian, ggn, fisher, empirical-fisher or residual (hessian minus ggn).")
+    ] = "hessian",
     parameters: Annotated[str | None, typer.Option(help="Only these parameters: patterns, with commas.")] = None,
     top: Annotated[int, typer.Option(min=1, help="How many of the largest eigenvalues.")] = 5,
     bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest.")] = 1,

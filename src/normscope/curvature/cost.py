@@ -9,7 +9,7 @@ from torch import Tensor
 
 from normscope.core import memory
 from normscope.core.errors import NotEnoughMemoryError
-from normscope.curvature.problem import Problem, Term, cut
+from normscope.curvature.problem import Problem, Term, picked
 
 #: Products from which recording the derivative of the gradient once pays for itself.
 MANY = 100
@@ -44,7 +44,7 @@ def graph_bytes(problem: Problem, term: Term) -> float:
     size = term.inputs.batch
     if size <= 4:
         return _kept_bytes(problem, term)
-    two, four = (_kept_bytes(problem, replace(term, inputs=cut(term.inputs, n))) for n in (2, 4))
+    two, four = (_kept_bytes(problem, replace(term, inputs=picked(term.inputs, slice(n)))) for n in (2, 4))
     return four + max(0.0, (four - two) / 2) * (size - 4)
 
 

@@ -195,14 +195,13 @@ class Problem:
         Raises:
             NonFiniteError: if the loss is NaN or infinite.
         """
-        total = torch.zeros(self.dimension, dtype=torch.float64, device=self.device)
-        value = 0.0
+        total, value = torch.zeros((), dtype=torch.float64, device=self.device), 0.0
         for term in self.terms:
             leaves = self.leaves(vector)
             loss = self.loss_of(self.outputs(leaves, term), term)
             parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
             value += term.share * float(loss.detach().double())
-            total += term.share * self.flatten(parts).double()
+            total = self.flatten(parts) if term.share == 1.0 else total + term.share * self.flatten(parts).double()
         if not torch.isfinite(torch.tensor(value)):
             raise NonFiniteError(f"The loss is {value}: curvature needs a finite loss.")
         return value, total.to(self.dtype)
@@ -244,7 +243,7 @@ def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[Mode
     left = limit
     for inputs in batches:
         if left is not None and inputs.batch > left:
-            inputs = cut(inputs, left)
+            inputs = picked(inputs, slice(left))
         yield inputs
         if left is not None:
             left -= inputs.batch
@@ -252,16 +251,16 @@ def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[Mode
                 return
 
 
-def cut(inputs: ModelInputs, count: int) -> ModelInputs:
-    """Return the first samples of a batch.
+def picked(inputs: ModelInputs, samples: slice) -> ModelInputs:
+    """Return some samples of a batch.
 
-    >>> cut(ModelInputs((torch.zeros(4, 3),), {}, torch.zeros(4)), 2).batch
+    >>> picked(ModelInputs((torch.zeros(4, 3),), {}, torch.zeros(4)), slice(2)).batch
     2
     """
     size = inputs.batch
 
     def shorter(value: Any) -> Any:
-        return value[:count] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
+        return value[samples] if isinstance(value, Tensor) and value.ndim and len(value) == size else value
 
     kwargs = {name: shorter(value) for name, value in inputs.kwargs.items()}
     return ModelInputs(tuple(map(shorter, inputs.args)), kwargs, shorter(inputs.labels))

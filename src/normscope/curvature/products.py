@@ -11,9 +11,10 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term
+from normscope.graph.objective import Outputs
 
 #: Matrices that can be multiplied by.
-MATRICES = ("hessian", "ggn", "fisher", "empirical-fisher")
+MATRICES = ("hessian", "ggn", "fisher", "empirical-fisher", "residual")
 #: Ways of computing a product.
 WAYS = ("retained", "recompute", "linearize")
 #: Vectors that are multiplied at once where a dense matrix is built.
@@ -31,6 +32,7 @@ class Products:
     :math:`H_\ell` the Hessian of the loss in the outputs. ``fisher`` is the Fisher matrix of the model's distribution,
     which for cross-entropy and squared error is the Gauss-Newton matrix. ``empirical-fisher`` is
     :math:`\frac1N \sum_n g_n g_n^T` with the gradients of single samples, for a loss that is a mean over samples.
+    ``residual`` is the Hessian minus the Gauss-Newton matrix: the Hessian of the loss made linear in the outputs.
 
     Args:
         problem: the loss, entered as a context.
@@ -91,13 +93,14 @@ class Products:
 
     def _build(self, term: Term) -> Product:
         """Record what one term's products need."""
-        return self._hessian(term) if self.matrix == "hessian" else self._through_outputs(term)
+        return self._hessian(term) if self.matrix in ("hessian", "residual") else self._through_outputs(term)
 
     def _hessian(self, term: Term) -> Product:
         """Record the gradient as a function of the parameters: its backward pass is the product."""
         problem = self.problem
         leaves = list(problem.leaves().items())
-        loss = problem.loss_of(problem.outputs(dict(leaves), term), term)
+        outputs = problem.outputs(dict(leaves), term)
+        loss = self._along(term, outputs) if self.matrix == "residual" else problem.loss_of(outputs, term)
         every = [leaf for _, leaf in leaves]
         slopes = torch.autograd.grad(loss, every, create_graph=True, allow_unused=True)
         curved = [(i, slope) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
@@ -114,20 +117,31 @@ class Products:
 
         return product
 
+    def _need_loss(self, outputs: Outputs) -> None:
+        """Refuse a loss that is not known as a function of the outputs."""
+        if "loss" in outputs and self.problem.loss is None:
+            raise InputError(
+                f"The {self.matrix} matrix needs the loss as a function of the outputs: pass loss=f(outputs, labels)."
+            )
+
+    def _along(self, term: Term, outputs: Outputs) -> Tensor:
+        """Return the loss made linear in the outputs: its Hessian is what the Gauss-Newton matrix leaves out."""
+        self._need_loss(outputs)
+        scores = self.problem.prediction(outputs)
+        free = scores.detach().requires_grad_(True)
+        replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
+        return (torch.autograd.grad(self.problem.loss_of(replaced, term), free)[0] * scores).sum()
+
     def _through_outputs(self, term: Term) -> Product:
         """Record the Jacobian of the outputs in both directions, and the middle factor."""
         problem = self.problem
         leaves = problem.leaves()
         outputs = problem.outputs(leaves, term)
-        if "loss" in outputs and problem.loss is None:
-            raise InputError(
-                f"The {self.matrix} matrix needs the loss as a function of the outputs: pass loss=f(outputs, labels)."
-            )
         every, scores = list(leaves.values()), problem.prediction(outputs)
         seed = torch.zeros_like(scores, requires_grad=True)
         pulled = torch.autograd.grad(scores, every, seed, create_graph=True, allow_unused=True)
         used = [(i, part) for i, part in enumerate(pulled) if part is not None]
-        middle = self._middle(term, outputs, scores)
+        middle = self.middle(term, outputs, scores)
 
         def product(vector: Tensor) -> Tensor:
             parts = problem.parts(vector)
@@ -138,11 +152,12 @@ class Products:
 
         return product
 
-    def _middle(self, term: Term, outputs: object, scores: Tensor) -> Product:
+    def middle(self, term: Term, outputs: Outputs, scores: Tensor) -> Product:
         """Return the product with the Hessian of the loss in the outputs, or with the gradients of single samples."""
         problem = self.problem
+        self._need_loss(outputs)
         free = scores.detach().requires_grad_(True)
-        replaced = {name: free if value is scores else value.detach() for name, value in dict(outputs).items()}  # type: ignore[call-overload]
+        replaced = {name: free if value is scores else value.detach() for name, value in outputs.items()}
         loss = problem.loss_of(replaced, term)
         if self.matrix == "empirical-fisher":
             slope = torch.autograd.grad(loss, free)[0]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from normscope.core import memory
 from normscope.curvature.directions import Directions
-from normscope.curvature.problem import Problem, Term
+from normscope.curvature.outputs import rooted
+from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.linalg.thick_restart import eigenpairs
 
@@ -21,8 +22,6 @@ ZERO = 1e-10
 DENSE = 5000
 #: Outputs (samples times classes) up to which the matrix of inner products of their gradients is computed.
 DUAL = 5000
-#: Outputs that are differentiated at once.
-TOGETHER = 64
 
 
 @dataclass(frozen=True)
@@ -126,40 +125,9 @@ def _summary(method: str, values: np.ndarray, explained: int, dimension: int) ->
 
 def _dual(products: Products, directions: Directions) -> Quotient:
     r"""Compute the non-zero spectrum of :math:`G = J^T S S^T J` from the smaller matrix :math:`S^T J J^T S`."""
-    problem = products.problem
-    rows = []
-    for term in problem.terms:
-        jacobian, root = _factors(products, term)
-        rows.append(math.sqrt(term.share) * torch.einsum("nij,nid->njd", root, jacobian).reshape(-1, problem.dimension))
-    stacked = torch.cat(rows)
-    values = torch.linalg.eigvalsh((stacked @ stacked.mT).double()).cpu().numpy()
-    return _summary("dual", values, directions.count, problem.dimension - directions.count)
-
-
-def _factors(products: Products, term: Term) -> tuple[Tensor, Tensor]:
-    """Return the Jacobian of the outputs of each sample, and a root of the Hessian of the loss in them."""
-    problem = products.problem
-    leaves = problem.leaves()
-    outputs = problem.outputs(leaves, term)
-    scores = problem.prediction(outputs)
-    samples, size = len(scores), scores[0].numel()
-    middle = products._middle(term, outputs, scores)
-    columns = []
-    for place in range(size):
-        unit = torch.zeros(samples, size, dtype=scores.dtype, device=scores.device)
-        unit[:, place] = 1.0
-        columns.append(middle(unit.reshape(scores.shape)).reshape(samples, size))
-    values, vectors = torch.linalg.eigh(torch.stack(columns, 2))
-    root = vectors * values.clamp(min=0).sqrt()[:, None, :]
-    rows = []
-    units = torch.eye(scores.numel(), dtype=scores.dtype, device=scores.device)
-    for piece in units.split(TOGETHER):
-        seeds = piece.reshape(-1, *scores.shape)
-        parts = torch.autograd.grad(
-            scores, list(leaves.values()), seeds, retain_graph=True, allow_unused=True, is_grads_batched=True
-        )
-        rows.append(problem.flatten(parts, piece))
-    return torch.cat(rows).reshape(samples, size, -1), root
+    rows = rooted(products)
+    values = torch.linalg.eigvalsh((rows @ rows.mT).double()).cpu().numpy()
+    return _summary("dual", values, directions.count, products.dimension - directions.count)
 
 
 def _lanczos(products: Products, directions: Directions, *, sphere: bool, max_products: int) -> Quotient:

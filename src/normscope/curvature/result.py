@@ -61,7 +61,7 @@ class CurvatureResult(Shown):
         model: name, class, number of parameters.
         data: samples, batches, dropout masks.
         mode: what BatchNorm did: ``batch``, ``running`` or ``frozen-batch``.
-        matrix: ``hessian``, ``ggn``, ``fisher`` or ``empirical-fisher``.
+        matrix: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``.
         loss: at this point.
         gradient_norm: at this point.
         largest: largest eigenvalues, descending.

@@ -17,6 +17,7 @@ from normscope.curvature.batch_norm import MODES
 from normscope.curvature.cost import Plan, plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import DENSE, quotient
@@ -24,7 +25,7 @@ from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvatu
 from normscope.curvature.self_test import difference_gap, random_vector, symmetry_gap
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
 from normscope.curvature.symmetries import directions_of
-from normscope.curvature.trace import moments
+from normscope.curvature.trace import Estimate, Part, moments
 from normscope.geometry.discover import symmetry
 from normscope.graph.inputs import check_runs
 from normscope.graph.objective import LossFunction
@@ -45,13 +46,13 @@ class Settings:
 
     Attributes:
         mode: what BatchNorm does: ``batch``, ``running`` or ``frozen-batch``.
-        matrix: ``hessian``, ``ggn``, ``fisher`` or ``empirical-fisher``.
+        matrix: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``.
         parameters: name patterns of the parameters to look at.
         top: how many of the largest eigenvalues.
         bottom: how many of the smallest.
         tolerance: relative residual of an eigenvalue.
         max_products: the most products for eigenvalues.
-        probes: random vectors for trace and Frobenius norm; 0 for none.
+        probes: products for trace and Frobenius norm; 0 for none.
         density: random vectors for the density; 0 for none.
         quotient: compute the spectrum modulo symmetries; by default for small networks.
         symmetry: look for the symmetries of the model; or the names of weights whose rows may be rescaled.
@@ -154,6 +155,7 @@ class _Run:
     tested: tuple[Tensor, Tensor] | None = None
     groups: tuple[Any, ...] = ()
     left_out: int = 0
+    room: bool = False
 
     def measure(self) -> CurvatureResult:
         """Go through the steps; a stop ends them early."""
@@ -165,6 +167,7 @@ class _Run:
         with s.problem(self.model, self.data, self.loss) as problem:
             self.say("estimating memory")
             planned = self._plan(problem)
+            self.room = 2 * planned.bytes <= planned.free
             value, gradient = problem.gradient()
             products = Products(problem, s.matrix, planned.way)
             known = self._directions(problem)
@@ -305,21 +308,39 @@ class _Run:
         if not self.settings.probes:
             return result
         self.say("trace")
-        problem = products.problem
+        s, problem = self.settings, products.problem
+        exact, part = self._known_trace(products)
         found = moments(
-            products, problem.point(), probes=self.settings.probes, seed=self.settings.seed, deflate=pairs,
-            blocks={block.name: block.place for block in problem.blocks},
+            products, problem.point(), products=s.probes, seed=s.seed,
+            deflate=pairs, part=part, blocks={block.name: block.place for block in problem.blocks},
         )  # fmt: skip
-        norm = max(abs(float(v)) for v in pairs.values)
+        trace, parts = found.trace, found.layers
+        if exact is not None:
+            trace = Estimate.of(sum(exact.values()), np.zeros(0))
+            parts = {name: Estimate.of(value, np.zeros(0)) for name, value in exact.items()}
         layers = Rows(
             LayerCurvature(block.name, block.shape.numel(), e.value, e.low, e.high)
             for block in problem.blocks
-            for e in (found.layers[block.name],)
+            for e in (parts[block.name],)
         )
+        norm = max(abs(float(v)) for v in pairs.values)
         return replace(
-            result, trace=asdict(found.trace), frobenius=found.frobenius, stable_rank=found.stable_rank(norm),
-            layers=layers,
-        )  # fmt: skip
+            result, trace=asdict(trace), frobenius=found.frobenius, stable_rank=found.stable_rank(norm), layers=layers
+        )
+
+    def _known_trace(self, products: Products) -> tuple[dict[str, float] | None, Part | None]:
+        """Return the trace if it is that of a Gauss-Newton matrix known exactly, or this matrix as a part of it."""
+        s, problem = self.settings, products.problem
+        if s.matrix not in ("hessian", "ggn", "fisher"):
+            return None, None
+        try:
+            found = exact_trace(Products(problem, "ggn", "recompute"), s.probes)
+        except InputError:  # the model's own loss, which is no function of its outputs
+            return None, None
+        if found is None or s.matrix != "hessian":
+            return found, None
+        way = "retained" if products.way != "recompute" and self.room else "recompute"
+        return None, Part(Products(problem, "ggn", way), found)
 
     def _density(
         self, result: CurvatureResult, products: Products, pairs: Eigenpairs, known: Directions
@@ -328,7 +349,8 @@ class _Run:
         if not self.settings.density:
             return result
         self.say("density")
-        flat = known if result.matrix != "hessian" else None  # off stationary points the Hessian does not vanish there
+        vanishing = result.matrix not in ("hessian", "residual")
+        flat = known if vanishing else None  # off stationary points the Hessian does not vanish there
         found = spectral_density(
             products, products.problem.point(), probes=self.settings.density, directions=flat, pairs=pairs,
             seed=self.settings.seed,
@@ -390,9 +412,9 @@ class _Run:
 
     def _quotient(self, result: CurvatureResult) -> CurvatureResult:
         """Add the spectrum modulo symmetries, in float64."""
-        s = self.settings
+        s, curved = self.settings, ("hessian", "residual")
         size = result.model["parameters"]
-        if s.quotient is False or (s.quotient is None and (size > min(SMALL, DENSE) or result.matrix == "hessian")):
+        if s.quotient is False or (s.quotient is None and (size > min(SMALL, DENSE) or result.matrix in curved)):
             return result
         self.say("spectrum modulo symmetries")
         with s.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:

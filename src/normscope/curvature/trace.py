@@ -11,12 +11,14 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from normscope.linalg.accumulated import dot, length, orthogonalized
+from normscope.linalg.accumulated import dot, dots, length, orthogonalized
 from normscope.linalg.thick_restart import Eigenpairs
 
 Apply = Callable[[Tensor], Tensor]
 #: Confidence of the intervals.
 CONFIDENCE = 0.95
+#: Random vectors after which it is decided whether a part whose trace is known helps.
+PILOT = 4
 
 
 @dataclass(frozen=True)
@@ -74,75 +76,108 @@ class Moments:
         return self.square.value / norm**2 if norm else 0.0
 
 
+@dataclass(frozen=True)
+class Part:
+    """A part of a matrix whose trace is known.
+
+    Attributes:
+        apply: multiplies a vector by it.
+        layers: the trace of the block of each parameter.
+    """
+
+    apply: Apply
+    layers: Mapping[str, float]
+
+
 def moments(
     apply: Apply,
     start: Tensor,
     *,
-    probes: int = 30,
+    products: int = 30,
     blocks: Mapping[str, slice] | None = None,
     deflate: Eigenpairs | None = None,
-    project: Apply | None = None,
+    part: Part | None = None,
     seed: int = 0,
 ) -> Moments:
-    r"""Return trace and Frobenius norm by Hutchinson's estimator on what a Lanczos space does not hold.
+    r"""Return trace and Frobenius norm by Hutchinson's estimator on what is not known.
 
     With an orthonormal basis ``Q`` of a space on which ``A`` is known and :math:`u = (I - QQ^T) z`, ``z`` random signs,
 
     .. math:: tr A = tr(Q^T A Q) + E[u^T A u], \qquad \|A\|_F^2 = \|A Q\|_F^2 + E\|A u\|^2,
 
     and the trace of the block of layer ``l`` is :math:`\sum_j (q_j)_l \cdot (A q_j)_l + E[u_l \cdot (A u)_l]`. The
-    Krylov space of the largest eigenvalues holds most of the trace, and the products that built it give ``A Q`` free.
+    Krylov space of the largest eigenvalues holds much of the trace, and the products that built it give ``A Q`` free.
+
+    Where the trace of a part ``G`` is known, such as the Gauss-Newton matrix, :math:`tr A = tr G + E[z^T (A - G) z]`
+    with the same ``z``; the first few vectors decide which of the two estimates is worth its products.
 
     Args:
         apply: multiplies a vector by the symmetric matrix.
         start: a vector of the right size, dtype and device; its content does not matter.
-        probes: random vectors, one product each.
+        products: how many to make, those with the part included.
         blocks: places of the layers in the vector.
         deflate: eigenpairs whose basis was kept (``keep_basis=True``).
-        project: a projector ``P`` to be applied on both sides of the matrix.
+        part: a part of the matrix whose trace is known.
         seed: of the probes.
 
     >>> d = torch.arange(1.0, 5.0, dtype=torch.float64)
-    >>> moments(lambda v: d * v, d, probes=2).trace.value  # exact: random signs see a diagonal matrix fully
+    >>> moments(lambda v: d * v, d, products=2).trace.value  # exact: random signs see a diagonal matrix fully
     10.0
     """
-    inside = project or (lambda v: v)
-    places = dict(blocks or {})
-    basis = start[:0].reshape(0, start.numel())
-    exact, square, layered = 0.0, 0.0, dict.fromkeys(places, 0.0)
-    if deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1:
-        basis, exact, square, layered = _known(deflate, places)
-    traces, squares = np.zeros(probes), np.zeros(probes)
-    parts = {name: np.zeros(probes) for name in places}
-    for probe in range(probes):
-        generator = torch.Generator().manual_seed(7919 * (seed + 1) + probe)
+    places = dict(blocks or {}) | {"": slice(None)}  # the whole is one more layer
+    known = _Known(deflate, places) if _useful(deflate) else None
+    basis = start[:0].reshape(0, start.numel()) if known is None else known.basis
+    squares: list[float] = []
+    rest: dict[str, list[float]] = {name: [] for name in places}
+    left: dict[str, list[float]] = {name: [] for name in places}
+    made = 0
+    while made + 1 + (part is not None) <= products:
+        generator = torch.Generator().manual_seed(7919 * (seed + 1) + len(squares))
         signs = (2.0 * torch.randint(0, 2, (start.numel(),), generator=generator) - 1.0).to(start)
-        u = orthogonalized(inside(signs).clone(), basis) if len(basis) else inside(signs)
-        image = inside(apply(u))
-        traces[probe], squares[probe] = dot(u, image), length(image) ** 2
+        u = orthogonalized(signs.clone(), basis)
+        image = apply(u)
+        squares.append(length(image) ** 2)
+        other = None if part is None else (image if known is None else known.whole(signs, image)) - part.apply(signs)
+        made += 1 + (part is not None)
         for name, place in places.items():
-            parts[name][probe] = dot(u[place], image[place])
-    return Moments(
-        Estimate.of(exact, traces),
-        Estimate.of(square, squares),
-        {name: Estimate.of(layered[name], parts[name]) for name in places},
-        probes,
-    )
+            rest[name].append(dot(u[place], image[place]))
+            if other is not None:
+                left[name].append(dot(signs[place], other[place]))
+        if part is not None and len(squares) == PILOT and 2 * np.var(left[""]) > np.var(rest[""]):
+            part = None  # its products are better spent on more vectors
+    layered, square = (dict.fromkeys(places, 0.0), 0.0) if known is None else (known.layers, known.square)
+    exact = layered if part is None else {**part.layers, "": sum(part.layers.values())}
+    samples = rest if part is None else left
+    found = {name: Estimate.of(exact[name], np.array(samples[name])) for name in places}
+    return Moments(found.pop(""), Estimate.of(square, np.array(squares)), found, made)
 
 
-def _known(deflate: Eigenpairs, places: Mapping[str, slice]) -> tuple[Tensor, float, float, dict[str, float]]:
-    """Return the basis on which the images are known, and its parts of trace, square and layers.
+def _useful(deflate: Eigenpairs | None) -> bool:
+    """Tell whether eigenpairs came with a space."""
+    return deflate is not None and deflate.basis is not None and deflate.matrix is not None and len(deflate.basis) > 1
+
+
+class _Known:
+    """A space on which the images are known, and its parts of square and layers.
 
     The recurrence gives ``A q_j`` for all vectors but the last, whose image has a part outside the basis.
     """
-    assert deflate.basis is not None
-    assert deflate.matrix is not None
-    known = len(deflate.basis) - 1
-    matrix = torch.as_tensor(deflate.matrix, device=deflate.basis.device)
-    columns = matrix[:known]  # A q_j = sum_i T_ji q_i
-    layered = {}
-    for name, place in places.items():
-        gram = deflate.basis[:, place].double() @ deflate.basis[:known, place].double().mT
-        layered[name] = float((columns.mT * gram).sum())
-    exact = float(columns[:, :known].diagonal().sum())
-    return deflate.basis[:known], exact, float(columns.square().sum()), layered
+
+    def __init__(self, deflate: Eigenpairs | None, places: Mapping[str, slice]) -> None:
+        assert deflate is not None
+        assert deflate.basis is not None
+        assert deflate.matrix is not None
+        self.every, known = deflate.basis, len(deflate.basis) - 1
+        self.basis = self.every[:known]
+        self.columns = torch.as_tensor(deflate.matrix, device=self.every.device)[:known]  # A q_j = sum_i T_ji q_i
+        self.square = float(self.columns.square().sum())
+        self.layers = {"": float(self.columns[:, :known].diagonal().sum())}
+        for name, place in places.items():
+            if name:
+                gram = self.every[:, place].double() @ self.basis[:, place].double().mT
+                self.layers[name] = float((self.columns.mT * gram).sum())
+
+    def whole(self, vector: Tensor, image: Tensor) -> Tensor:
+        """Return ``A z`` from the image of what the space does not hold of ``z``."""
+        inside = dots(self.basis, vector) @ self.columns
+        return image + inside.to(self.every.dtype) @ self.every

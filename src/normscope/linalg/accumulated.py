@@ -47,7 +47,13 @@ def length(vector: Tensor) -> float:
     >>> length(torch.tensor([3.0, 4.0]))
     5.0
     """
-    return float(torch.linalg.vector_norm(vector, dtype=torch.float64))
+    flat = vector.reshape(-1)
+    if flat.dtype == torch.float64 or flat.numel() <= PIECE:
+        return float(torch.linalg.vector_norm(flat, dtype=torch.float64))
+    whole = flat.numel() // PIECE * PIECE  # converting the whole vector would take four times as long
+    pieces = torch.linalg.vector_norm(flat[:whole].view(-1, PIECE), dim=1).double()
+    rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float64).reshape(1)
+    return float(torch.linalg.vector_norm(torch.cat([pieces, rest])))
 
 
 def orthogonalized(vector: Tensor, basis: Tensor) -> Tensor:

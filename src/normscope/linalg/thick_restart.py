@@ -241,7 +241,8 @@ class _Run:
         values, coordinates, residuals, errors = self.ritz()
         rows = torch.as_tensor(coordinates.T.copy(), device=self.basis.device).to(self.basis.dtype)
         vectors = rows @ self.basis[: self.filled]
-        vectors /= torch.linalg.vector_norm(vectors, dim=1, keepdim=True, dtype=torch.float64).to(vectors.dtype)
+        for vector in vectors:
+            vector /= length(vector)
         kept = (self.basis[: self.filled], self.matrix[: self.filled, : self.filled]) if keep_basis else (None, None)
         accurate = self.accurate(values, residuals)
         return Eigenpairs(values, residuals, errors, accurate, vectors, self.products, self.stopped, *kept)

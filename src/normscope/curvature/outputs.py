@@ -1,0 +1,201 @@
+"""The Gauss-Newton matrix from its factor: rows of :math:`S^{1/2} J`, and the trace they give exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.curvature.problem import Problem, Term, picked
+from normscope.curvature.products import Products
+from normscope.graph.inputs import ModelInputs
+
+#: Outputs that are differentiated at once.
+TOGETHER = 64
+#: Numbers that the rows of samples run at once may have.
+MOST = 2**24
+#: How far the outputs of a sample may move, in roots of the rounding unit, when it is run without its batch.
+APART = 0.05
+
+
+def exact_trace(products: Products, most: int) -> dict[str, float] | None:
+    r"""Return the trace of the block of every parameter of the Gauss-Newton matrix, exactly, from samples run alone.
+
+    .. math:: tr\, J^T S J = \sum_n \sum_c \|(S_n^{1/2} J_n)_c\|^2
+
+    where :math:`J_n` is the Jacobian of the outputs of sample ``n`` and :math:`S_n` the Hessian of the loss in them: as
+    much work as one gradient per output.
+
+    Args:
+        products: of the Gauss-Newton matrix.
+        most: how many outputs a sample may have.
+
+    Returns:
+        Nothing where samples depend on each other (BatchNorm in batch mode, dropout, contrastive losses), where they
+        have more outputs, or where the loss is not convex in the outputs.
+    """
+    problem = products.problem
+    found = dict.fromkeys((block.name for block in problem.blocks), 0.0)
+    for term in problem.terms:
+        root = _root(products, term, most)
+        if root is None or not root.apart:
+            return None
+        try:
+            for rows in _alone(problem, term, root):
+                for block in problem.blocks:
+                    square = torch.linalg.vector_norm(rows[:, block.place], dtype=torch.float64).square()
+                    found[block.name] += term.share * float(square)
+        except _CoupledError:
+            return None
+    return found
+
+
+def rooted(products: Products) -> Tensor:
+    r"""Return :math:`S^{1/2} J` with ``G = (S^{1/2} J)^T S^{1/2} J``, one row per output of every sample.
+
+    Args:
+        products: of the Gauss-Newton matrix, of a loss that is convex in the outputs of each sample.
+    """
+    problem, rows = products.problem, []
+    for term in problem.terms:
+        root = _root(products, term)
+        assert root is not None
+        found: list[Tensor] | None = None
+        if root.apart:
+            try:
+                found = list(_alone(problem, term, root))
+            except _CoupledError:
+                found = None
+        rows += [math.sqrt(term.share) * piece for piece in found or _together(problem, term, root)]
+    return torch.cat(rows)
+
+
+class _CoupledError(Exception):
+    """The outputs of a sample depend on the other samples of its batch."""
+
+
+class _Root:
+    """A root of the Hessian of the loss in the outputs of each sample.
+
+    Attributes:
+        scores: the outputs, without a graph.
+        values: roots, shape (samples, outputs, outputs).
+        apart: whether the loss is a sum over samples and convex, so that they are roots of the whole.
+    """
+
+    def __init__(self, scores: Tensor, values: Tensor, apart: bool) -> None:
+        self.scores, self.values, self.apart = scores, values, apart
+
+
+def _root(products: Products, term: Term, most: int | None = None) -> _Root | None:
+    """Return the root of one term; nothing if samples have more outputs than allowed."""
+    problem = products.problem
+    with torch.no_grad():
+        outputs = problem.outputs(problem.leaves(), term)
+    with torch.enable_grad():
+        scores = problem.prediction(outputs).detach()
+        if scores.ndim == 0 or len(scores) != term.inputs.batch:
+            return None
+        samples, size = len(scores), scores[0].numel()
+        if most is not None and size > most:
+            return None
+        middle = products.middle(term, outputs, problem.prediction(outputs))
+        columns = []
+        for place in range(size):
+            unit = torch.zeros(samples, size, dtype=scores.dtype, device=scores.device)
+            unit[:, place] = 1.0
+            columns.append(middle(unit.reshape(scores.shape)).reshape(samples, size))
+        generator = torch.Generator().manual_seed(0)
+        signs = (2.0 * torch.randint(0, 2, (samples,), generator=generator) - 1.0).to(scores)
+        random = torch.randn(samples, size, generator=generator).to(scores)
+        moved = middle((signs[:, None] * random).reshape(scores.shape)).reshape(samples, size)
+    blocks = torch.stack(columns, 2)
+    values, vectors = torch.linalg.eigh((blocks + blocks.mT) / 2)
+    scale = float(values.abs().max())
+    noise = 100 * torch.finfo(scores.dtype).eps * max(scale, torch.finfo(scores.dtype).tiny)
+    expected = signs[:, None] * torch.einsum("nij,nj->ni", blocks, random)
+    apart = float((moved - expected).abs().max()) <= 10 * size * noise and float(values.min()) >= -noise
+    return _Root(scores, vectors * values.clamp(min=0).sqrt()[:, None, :], apart)
+
+
+def _alone(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
+    """Yield the rows of samples, each run without its batch: many at once in small networks.
+
+    Raises:
+        _CoupledError: if a sample has other outputs then.
+    """
+    allowed = APART * torch.finfo(root.scores.dtype).eps ** 0.5 * max(1.0, float(root.scores.abs().max()))
+    many = MOST // (problem.dimension * root.values.shape[1])
+    at = 0
+    while at < len(root.values):
+        place = slice(at, at + max(1, many))
+        try:
+            scores, rows = (_mapped if many > 4 else _one)(problem, term, root, place)
+        except (RuntimeError, ValueError, NotImplementedError):
+            if many <= 4:  # BatchNorm refuses a batch of one, a view its size
+                raise _CoupledError from None
+            many = 1
+            continue
+        if scores.shape != root.scores[place].shape or float((scores - root.scores[place]).abs().max()) > allowed:
+            raise _CoupledError
+        yield rows
+        at += len(scores)
+
+
+def _one(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Tensor, Tensor]:
+    """Return outputs and rows of one sample."""
+    leaves = problem.leaves()
+    scores = problem.prediction(problem.outputs(leaves, replace(term, inputs=picked(term.inputs, place))))
+    seeds = root.values[place.start].mT.reshape(-1, *scores.shape)
+    return scores.detach(), _pulled(problem, scores, list(leaves.values()), seeds)
+
+
+def _mapped(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Tensor, Tensor]:
+    """Return outputs and rows of many samples by torch's own map over them."""
+    values = {name: leaf.detach() for name, leaf in problem.leaves().items()}
+    size, inputs, count = term.inputs.batch, picked(term.inputs, place), len(root.values[place])
+    before = [*term.inputs.args, *term.inputs.kwargs.values()]
+    given = [*inputs.args, *inputs.kwargs.values()]
+    axes = [0 if isinstance(value, Tensor) and value.ndim and len(value) == size else None for value in before]
+
+    def single(root: Tensor, *given: Any) -> tuple[Tensor, tuple[Tensor, ...]]:
+        ready = [value[None] if axis == 0 else value for value, axis in zip(given, axes, strict=True)]
+        positional, named = ready[: len(inputs.args)], ready[len(inputs.args) :]
+        one = replace(term, inputs=ModelInputs(tuple(positional), dict(zip(inputs.kwargs, named, strict=True))))
+
+        def scores(parts: Mapping[str, Tensor]) -> Tensor:
+            return problem.prediction(problem.outputs(parts, one))
+
+        found, pull, *_ = torch.func.vjp(scores, values)
+        pulled = torch.func.vmap(pull)(root.mT.reshape(-1, *found.shape))[0]
+        return found[0], tuple(pulled[block.name] for block in problem.blocks)
+
+    found, parts = torch.func.vmap(single, in_dims=(0, *axes))(root.values[place], *given)
+    rows = torch.cat([part.detach().reshape(count * root.values.shape[1], -1) for part in parts], 1)
+    return found.detach(), rows
+
+
+def _together(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
+    """Yield the rows of a batch whose samples depend on each other."""
+    leaves = problem.leaves()
+    scores = problem.prediction(problem.outputs(leaves, term))
+    samples, size = root.values.shape[:2]
+    for piece in torch.arange(samples * size).split(TOGETHER):
+        seeds = torch.zeros(len(piece), samples, size, dtype=scores.dtype, device=scores.device)
+        for row, place in enumerate(piece.tolist()):
+            seeds[row, place // size] = root.values[place // size, :, place % size]
+        yield _pulled(problem, scores, list(leaves.values()), seeds.reshape(-1, *scores.shape))
+
+
+def _pulled(problem: Problem, scores: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
+    """Return the products of rows with the Jacobian, at once or one by one where an operation does not allow it."""
+    try:
+        parts = torch.autograd.grad(scores, leaves, seeds, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        return problem.flatten(parts, seeds.reshape(len(seeds), -1))
+    except RuntimeError:
+        rows = (torch.autograd.grad(scores, leaves, seed, retain_graph=True, allow_unused=True) for seed in seeds)
+        return torch.stack([problem.flatten(row) for row in rows])
