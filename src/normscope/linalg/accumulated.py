@@ -12,6 +12,8 @@ from torch import Tensor
 
 #: Entries of one piece: short enough that its sum is exact to rounding, long enough to keep the processor busy.
 PIECE = 8192
+#: Entries of one piece of a norm.
+SHORT = 512
 
 
 def dots(basis: Tensor, vector: Tensor) -> Tensor:
@@ -48,10 +50,10 @@ def length(vector: Tensor) -> float:
     5.0
     """
     flat = vector.reshape(-1)
-    if flat.dtype == torch.float64 or flat.numel() <= PIECE:
+    if flat.dtype == torch.float64 or flat.numel() < SHORT:
         return float(torch.linalg.vector_norm(flat, dtype=torch.float64))
-    whole = flat.numel() // PIECE * PIECE  # converting the whole vector would take four times as long
-    pieces = torch.linalg.vector_norm(flat[:whole].view(-1, PIECE), dim=1).double()
+    whole = flat.numel() // SHORT * SHORT  # converting the whole vector would take four times as long
+    pieces = torch.linalg.vector_norm(flat[:whole].view(-1, SHORT), dim=1).double()
     rest = torch.linalg.vector_norm(flat[whole:], dtype=torch.float64).reshape(1)
     return float(torch.linalg.vector_norm(torch.cat([pieces, rest])))
 
