@@ -24,6 +24,8 @@ FORWARDS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
     "arc cosine": lambda s, x: torch.cos(s.fc(x)).acos(),
     "quotient": lambda s, x: s.fc(x) / (1 + s.fc(x).abs()),
     "detached": lambda s, x: s.fc(x) / (1 + s.fc(x).detach().square().sum(-1, keepdim=True).sqrt()),
+    "eigenvalues that are equal": lambda s, x: torch.linalg.eigh(s.fc(x).t() @ s.fc(x) * 0 + torch.eye(3))[0] + s.fc(x),
+    "their vectors": lambda s, x: torch.linalg.eigh(s.fc(x).t() @ s.fc(x) * 0 + torch.eye(3))[1] + s.fc(x)[:3],
     "of the input alone": lambda s, x: s.fc(x / (1 + x.square().sum(-1, keepdim=True).sqrt())),
 }
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from checking import noise
-from normscope.doctor.state import changed_by_forward
+from normscope.doctor.state import changed_by_forward, random_part
 from normscope.graph.inputs import ModelInputs
 
 
@@ -41,3 +41,15 @@ def test_nothing_of_a_plain_model_or_one_that_raises() -> None:
     """Nothing is changed, or nothing is known."""
     assert changed_by_forward(nn.Linear(3, 2), ModelInputs((noise(4, 3),))) == ()
     assert changed_by_forward(nn.Linear(3, 2), ModelInputs((noise(4, 5),))) == ()
+
+
+def test_the_part_that_is_random() -> None:
+    """Not the ones that read it; nothing of a network without any, and the generator is as before."""
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
+    model = nn.Sequential(nn.Linear(3, 3), inner, nn.Linear(3, 2))
+    assert random_part(model, ModelInputs((noise(8, 3),))) == ""  # in evaluation dropout does nothing
+    inner[1].forward = lambda x: nn.functional.dropout(x, 0.5)  # type: ignore[method-assign]
+    before = torch.get_rng_state()
+    assert random_part(model, ModelInputs((noise(8, 3),))) == "1.1"
+    assert torch.equal(before, torch.get_rng_state())
+    assert not inner[1]._forward_hooks

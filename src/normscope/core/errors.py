@@ -57,6 +57,10 @@ class StatefulError(CaptureError):
     """The model returns something else after it has been called: forward() changes what it depends on."""
 
 
+class RandomError(CaptureError):
+    """The model draws random numbers in evaluation mode: two runs on one input differ."""
+
+
 class NotEnoughMemoryError(NormscopeError):
     """What is asked for does not fit into memory."""
 

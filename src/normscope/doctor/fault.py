@@ -21,6 +21,7 @@ FIXES = {
     "zero": "add eps to what it divides by, inside the root if there is one",
     "negative": "clamp what is under the root or logarithm at a small positive number, or compute it otherwise",
     "few": "use correction=0 (unbiased=False), or more entries",
+    "infinite": "let every row keep an entry that is not masked, or mask by a large negative number; clamp before log",
     "overflow": "normalize or clip what grows before it, or compute this in a wider dtype",
 }
 
@@ -36,6 +37,7 @@ class Fault:
         entries: flat indices of that operand's entries that are the cause.
         size: how many entries the operand has.
         largest: largest entry, in absolute value, of what it was given.
+        source: the operation that wrote the infinities it makes NaN of, if that is the fault.
     """
 
     node: Node
@@ -44,6 +46,7 @@ class Fault:
     entries: tuple[int, ...] = ()
     size: int = 0
     largest: float = 0.0
+    source: Node | None = None
 
 
 def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
@@ -108,6 +111,8 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
     """
     name = name_of(fault.node)
     fix = FIXES.get(fault.kind, "look at what this operation is given; load an earlier checkpoint if weights are lost")
+    if fault.kind == "infinite":
+        return _of_infinities(fault), fix
     first = f"{name} is the first operation whose result is not finite on the data, although what it reads is"
     if fault.kind == "few":
         return f"{first}: the unbiased variance of too few entries is not a number (0/0)", fix
@@ -127,6 +132,17 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
     text = f"{first}: {source} is {sign}{where}" + (", and no eps is added" if fault.kind == "zero" else "")
     again = "gather the statistics anew" if buffer.startswith("running_") else f"set {buffer} to one there"
     return text, f"{fix}; or {again}, or remove what carries no signal: the data is not at fault"
+
+
+def _of_infinities(fault: Fault) -> str:
+    """Return how an operation made NaN of infinities, in words."""
+    name = name_of(fault.node)
+    text = f"{name} makes NaN of infinities"
+    if fault.source is not None:
+        text += f", which {name_of(fault.source)} in {fault.source.owner or 'the model'} writes"
+    if "softmax" in name or "attention" in name:
+        return f"{text}: some row is minus infinity throughout, all of it is masked"
+    return f"{text}: zero times infinity, or infinity minus infinity"
 
 
 def _behind(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:

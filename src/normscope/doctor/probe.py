@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -31,29 +31,44 @@ class Probe:
     Attributes:
         logits: by graph node of each softmax, the largest distance of a logit from the middle of its row.
         fault: the first operation whose value is NaN or infinite although what it reads is finite.
+        made: the first operation that makes NaN of infinities that are meant, as of a row that is masked as a whole.
+        written: the first operation that writes an infinity on purpose, as a mask does.
         divisors: least and middle absolute value of what each quotient divides by, by graph node.
     """
 
     logits: dict[str, float] = field(default_factory=dict)
     fault: Fault | None = None
+    made: Fault | None = None
+    written: Node | None = None
     divisors: dict[str, tuple[float, float]] = field(default_factory=dict)
     _finite: set[str] = field(default_factory=set)
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Look at the value of a node, given those before it."""
         if self.fault is None and _floating(value):
-            if all_finite(value):
-                self._finite.add(node.name)
-            else:
-                self._finite.discard(node.name)
-                read = (n in self._finite or not _floating(values.get(n)) for n in node.inputs())
-                if node.target == "" and all(read) and not _masks(node):
-                    self.fault = fault_of(node, values)
+            self._judge(node, value, values)
         if name_of(node) == "div" and isinstance(node.args[1], Ref):
             self._divide(node.name, values.get(node.args[1].name))
         spread = logit_spread(node, values)
         if spread is not None:
             self.logits[node.name] = max(spread, self.logits.get(node.name, 0.0))
+
+    def _judge(self, node: Node, value: Tensor, values: Mapping[str, Any]) -> None:
+        """Note the first value that is not finite although what it reads is; NaN made of infinities that are meant."""
+        if all_finite(value):
+            self._finite.add(node.name)
+            return
+        self._finite.discard(node.name)
+        read = [n for n in node.inputs() if _floating(values.get(n))]
+        if node.target:
+            return
+        if all(n in self._finite for n in read):
+            if not _masks(node):
+                self.fault = fault_of(node, values)
+            elif self.written is None:
+                self.written = node
+        elif self.made is None and bool(value.isnan().any()) and not any(bool(values[n].isnan().any()) for n in read):
+            self.made = replace(fault_of(node, values), kind="infinite", source=self.written)
 
     def _divide(self, name: str, by: Any) -> None:
         """Note the size of what a quotient divides by."""

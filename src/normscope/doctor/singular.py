@@ -91,17 +91,22 @@ class Singularities:
         learned = reach(kept, users, cuts) & reach(outputs, read, cuts)
         self._learned = learned
         self._read = {k: tuple(v for v in names if v in learned) for k, names in read.items()}
+        self._used: dict[str, list[int]] = {}  # which of the several values of an operation are read
+        for n in graph:
+            if n.op == "getitem" and n.name in learned:
+                self._used.setdefault(n.inputs()[0], []).append(int(n.args[1]))
         self._watched = {
             n.name for n in graph if n.name in learned and n.op not in (*SOURCES, "output") and _may_be_singular(n)
         }
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Look at the derivative of a node, given the values it reads."""
-        if node.name not in self._watched or not isinstance(value, Tensor) or value.numel() > LARGEST:
+        if node.name not in self._watched:
             return
-        if not bool(torch.isfinite(value).all()):
-            return  # another matter
-        bad, of, at = _broken_derivative(node, values, self._read[node.name])
+        parts = value if isinstance(value, tuple | list) else [value]
+        if any(isinstance(v, Tensor) and (v.numel() > LARGEST or not bool(v.isfinite().all())) for v in parts):
+            return  # too large, or another matter
+        bad, of, at = _broken_derivative(node, values, self._read[node.name], self._used.get(node.name))
         before = self.found.get(node.name)
         if bad and (before is None or bad > before.entries):
             above = reach([node.name], self._read)
@@ -135,7 +140,9 @@ def _may_be_singular(node: Node) -> bool:
     return node.op.startswith("aten.") and name not in _SMOOTH and not name.startswith(("sym_", "new_"))
 
 
-def _broken_derivative(node: Node, values: Mapping[str, Any], wanted: Iterable[str]) -> tuple[int, int, float]:
+def _broken_derivative(
+    node: Node, values: Mapping[str, Any], wanted: Iterable[str], used: list[int] | None = None
+) -> tuple[int, int, float]:
     """Return how many entries of the operands have a derivative that is not finite, of how many, and one of them."""
     leaves = {
         name: values[name].detach().requires_grad_()
@@ -147,9 +154,11 @@ def _broken_derivative(node: Node, values: Mapping[str, Any], wanted: Iterable[s
     try:
         with torch.enable_grad():
             out = call(node, {**{n: values.get(n) for n in node.inputs()}, **leaves})
-            if not isinstance(out, Tensor) or not out.requires_grad:
+            parts = [out] if isinstance(out, Tensor) else [out[i] for i in used or ()]
+            sums = [part.sum() for part in parts if isinstance(part, Tensor) and part.requires_grad]
+            if not sums:
                 return 0, 0, 0.0
-            slopes = torch.autograd.grad(out.sum(), list(leaves.values()), allow_unused=True)
+            slopes = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
     except (RuntimeError, NotImplementedError, TypeError):  # an operation torch does not differentiate
         return 0, 0, 0.0
     for leaf, slope in zip(leaves.values(), slopes, strict=True):

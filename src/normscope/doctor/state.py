@@ -1,8 +1,11 @@
-"""What a forward pass in evaluation mode leaves behind in a model."""
+"""What a forward pass in evaluation mode leaves behind in a model, and which part of it draws random numbers."""
 
 from __future__ import annotations
 
-from torch import nn
+from typing import Any
+
+import torch
+from torch import Tensor, nn
 
 from normscope.core.errors import StateChangedError
 from normscope.graph.guard import untouched
@@ -35,3 +38,57 @@ def changed_by_forward(model: nn.Module, inputs: ModelInputs) -> tuple[str, ...]
     except Exception:  # the user's code may raise anything
         return ()
     return tuple(name for name in guard.moved if not name.endswith("training"))
+
+
+def random_part(model: nn.Module, inputs: ModelInputs) -> str:
+    """Return the first module that gives something else in a second run, although it is given the same.
+
+    Args:
+        model: the model; afterwards it is as before.
+        inputs: what it is run on, twice.
+
+    >>> class Noisy(nn.Module):
+    ...     def forward(self, x):
+    ...         return x + torch.randn_like(x)
+    >>> random_part(nn.Sequential(nn.Linear(2, 2), Noisy()), ModelInputs((torch.ones(1, 2),)))
+    '1'
+    """
+    runs: list[list[tuple[str, Any, Any]]] = []
+    for _ in range(2):
+        calls: list[tuple[str, Any, Any]] = []
+        hooks = [
+            module.register_forward_hook(
+                lambda m, args, out, path=path, calls=calls: calls.append((path, _copied(args), _copied(out)))
+            )
+            for path, module in model.named_modules()
+        ]
+        try:
+            with untouched(model, *inputs.tensors()), torch.no_grad():
+                torch.manual_seed(len(runs))
+                evaluating(model)(*inputs.args, **inputs.kwargs)
+        except Exception:  # the user's code may raise anything
+            return ""
+        finally:
+            for hook in hooks:
+                hook.remove()
+        runs.append(calls)
+    for (path, given, gave), (other, given2, gave2) in zip(*runs, strict=False):
+        if path == other and _same(given, given2) and not _same(gave, gave2):
+            return path
+    return ""
+
+
+def _copied(value: Any) -> list[Tensor]:
+    """Return copies of the floating tensors in arguments or results."""
+    if isinstance(value, Tensor):
+        return [value.detach().clone()] if value.is_floating_point() else []
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return [tensor for part in parts for tensor in _copied(part)]
+
+
+def _same(a: list[Tensor], b: list[Tensor]) -> bool:
+    """Tell whether tensors agree."""
+    return len(a) == len(b) and all(
+        x.shape == y.shape and torch.allclose(x, y, rtol=1e-3, atol=1e-5, equal_nan=True)
+        for x, y in zip(a, b, strict=True)
+    )

@@ -19,6 +19,7 @@ from normscope.core.errors import (
     NonFiniteError,
     NonFiniteInputError,
     NormscopeError,
+    RandomError,
     StatefulError,
 )
 from normscope.doctor.again import Again, again, in_precision
@@ -30,7 +31,7 @@ from normscope.doctor.modules import opened
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.probe import Probe, Statistics, batch_statistics
 from normscope.doctor.singular import Singularities
-from normscope.doctor.state import changed_by_forward
+from normscope.doctor.state import changed_by_forward, random_part
 from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
@@ -85,6 +86,7 @@ class Subject:
         failure: why there is no graph, if there is none.
         failed_at: the layer that raised, if one did.
         moved: what a forward pass in evaluation changes in the model, where that is why there is no graph.
+        random_at: the module that draws random numbers in evaluation, where that is why.
         broken: what is not a finite number, if anything is.
         broken_at: the layer it is at.
         broken_fix: what to do about it, if that is known.
@@ -111,6 +113,7 @@ class Subject:
     failure: str = ""
     failed_at: str = ""
     moved: tuple[str, ...] = ()
+    random_at: str = ""
     broken: str = ""
     broken_at: str = ""
     broken_fix: str = ""
@@ -358,6 +361,8 @@ def examine(
         subject.broken = str(error)
     except StatefulError as error:
         subject.failure, subject.moved = str(error), changed_by_forward(inner, example)
+    except RandomError as error:
+        subject.failure, subject.random_at = str(error), random_part(inner, example)
     except CaptureError as error:
         subject.failure = str(error)
     except InputError as error:
@@ -451,7 +456,7 @@ def _fill(
         subject.seen = survey(captured, program, seen, activations=activations, channels=axes, also=visit)
     except NonFiniteError as error:
         subject.broken = str(error)
-    fault = subject.probe.fault
+    fault = subject.probe.fault or subject.probe.made
     if fault is not None and (subject.broken or (infinite and fault.kind)):
         subject.broken, subject.broken_fix = told(fault, captured.graph, captured.tensors)
         subject.broken_at = fault.node.owner

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import CaptureError, NormscopeError, StatefulError, WeightsError, listed
+from normscope.core.errors import CaptureError, NormscopeError, RandomError, StatefulError, WeightsError, listed
 from normscope.graph.guard import StateGuard, untouched
 
 #: Units in the last place of the largest entry by which two runs of one function may differ.
@@ -123,7 +123,8 @@ class RepeatedRuns:
 
         Raises:
             StatefulError: if it does not because of what it keeps: then it is no function of its input.
-            CaptureError: if it does not for another reason.
+            RandomError: if two runs differ and nothing is kept.
+            CaptureError: if it depends on the mode of autograd.
         """
         first = self.run(example)
         if not all(_agree(first, self.run(example, mode=mode), _BETWEEN_MODES) for mode in MODES[1:]):
@@ -146,7 +147,7 @@ class RepeatedRuns:
                 f"in evaluation mode: forward() changes {listed(list(self.moved))}, and what it returns depends on it. "
                 "Keep that out of forward(), or hold it fixed in evaluation mode"
             )
-        raise CaptureError(
+        raise RandomError(
             "a network must be a function of its input; two runs of this one on the same input, in evaluation mode, "
             "differ: take the randomness out (dropout with training=True, sampling, noise), or draw it once and keep it"
         )

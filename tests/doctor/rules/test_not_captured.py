@@ -66,3 +66,17 @@ def test_a_forward_pass_that_changes_the_model_is_told_at_the_module(learns: boo
     assert ("overwrites 1.scale" in one.message) is learns
     assert model[1].scale.tolist() == [1.0] * 4
     assert model[1].calls == 0
+
+
+def test_dropout_that_acts_in_evaluation_is_told_at_its_module() -> None:
+    """The functional form drops unless it is told not to."""
+
+    class Dropping(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return nn.functional.dropout(x, 0.5)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.Sequential(Dropping()), nn.Linear(4, 2)).eval()
+    (one,) = found("NS001", model, noise(8, 4))
+    assert one.place == "2.0"
+    assert "random" in one.message
+    assert not torch.equal(model(noise(8, 4)), model(noise(8, 4)))

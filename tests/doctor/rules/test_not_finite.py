@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from checking import found, noise
 from networks import Lambda
@@ -47,3 +47,27 @@ def test_minus_infinity_that_is_meant() -> None:
     model = Lambda(lambda s, x: s.fc(x).masked_fill(s.mask, -torch.inf), fc=nn.Linear(2, 3),
                    mask=torch.tensor([False, True, False]))  # fmt: skip
     assert found("NS002", model, noise(8, 2)) == []
+
+
+def test_a_row_that_is_masked_as_a_whole() -> None:
+    """NaN of a softmax that is given minus infinity only; one entry that is left is enough."""
+
+    def forward(s: Lambda, x: Tensor) -> Tensor:
+        scores = s.fc(x).masked_fill(x[..., :1] * s.seen < 0, -torch.inf)
+        return s.norm(scores.softmax(-1))
+
+    seen = torch.ones(4)
+    model = nn.Sequential(Lambda(forward, fc=nn.Linear(4, 4), norm=nn.LayerNorm(4), seen=seen))
+    (one,) = found("NS002", model, noise(8, 4))
+    assert one.place == "0"
+    assert "softmax makes NaN of infinities, which masked_fill in 0 writes" in one.message
+    assert "masked" in one.fix
+    model[0].seen[2] = 0.0
+    assert found("NS002", model, noise(8, 4)) == []
+
+
+def test_zero_times_the_logarithm_of_zero() -> None:
+    """An entropy without a clamp."""
+    model = nn.Sequential(Lambda(lambda s, x: -(x.relu() * x.relu().log()).sum(-1)))
+    (one,) = found("NS002", model, noise(8, 4))
+    assert (one.place, "mul makes NaN of infinities, which log in 0 writes" in one.message) == ("0", True)

@@ -14,6 +14,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield why there is no graph."""
     if subject.moved:
         yield _stateful(rule, subject)
+    elif subject.random_at:
+        yield rule.finding(
+            subject.random_at,
+            "it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked",
+            fix="give dropout training=self.training, take sampling and noise out of forward(), or draw them once",
+        )
     elif subject.failure:
         reason = " ".join(subject.failure.split())
         raised = bool(subject.failed_at)
