@@ -68,3 +68,17 @@ def test_an_operation_nobody_knows_is_named_at_least() -> None:
     node = Node("y", "aten.lgamma.default", (Ref("x"),))
     fault = fault_of(node, {"x": torch.zeros(2)})
     assert told(fault, Graph((Node("x", "input"), node)), {})[0].startswith("lgamma is the first operation")
+
+
+def test_a_normalizer_without_eps_and_a_weight_of_length_zero() -> None:
+    """Groups of equal entries; the parameter behind a norm is named."""
+    x = noise(8, 3)
+    x[2] = 1.0
+    subject = examine(nn.Sequential(nn.LayerNorm(3, eps=0.0), nn.Linear(3, 2)), x)
+    assert "the entries of some group are all equal, and it adds no eps" in subject.broken
+    model = Lambda(lambda s, x: x @ (s.v / s.v.norm(dim=1, keepdim=True)).t(), v=nn.Parameter(noise(4, 3)))
+    with torch.no_grad():
+        model.v[1] = 0.0
+    subject = examine(model, noise(8, 3))
+    assert "of v is zero at channel 1" in subject.broken
+    assert "the data is not at fault" in subject.broken_fix

@@ -17,6 +17,7 @@ from normscope.graph.interpreter import run
 FORWARDS: dict[str, Callable[[Lambda, Tensor], Tensor]] = {
     "root of a sum of squares": lambda s, x: s.fc(x).square().sum(-1).sqrt(),
     "the same masked": lambda s, x: torch.where(s.fc(x).abs() > 0, s.fc(x).square().sqrt(), 0.0),
+    "an inverse root that is masked": lambda s, x: torch.where(s.fc(x).abs() > 0, s.fc(x).abs().rsqrt(), 0.0),
     "eps inside": lambda s, x: (s.fc(x).square().sum(-1) + 1e-6).sqrt(),
     "torch's norm": lambda s, x: s.fc(x).norm(dim=-1),
     "a power": lambda s, x: s.fc(x).abs().pow(0.5),

@@ -1,4 +1,4 @@
-"""Whether what a network says of a sample depends on the others of its batch: the first ones in company and alone."""
+"""Whether what a network says of a sample depends on the others of its batch: some in company and alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOINS = (
 
 @dataclass(eq=False)
 class Companions:
-    """What the first samples of a batch give in company; :meth:`visit` is called at each node of that run.
+    """What some samples of a batch give in company; :meth:`visit` is called at each node of that run.
 
     Attributes:
         graph: what is run.
@@ -51,23 +51,29 @@ class Companions:
         return min(size, max(1, min(ALONE, size // 2))) if self.graph.batch == "dynamic" else min(size, 1)
 
     @property
+    def start(self) -> int:
+        """Return where they begin: in the middle, so that samples before and behind them count."""
+        return (self.inputs[0].shape[0] - self.count + 1) // 2 if self.inputs else 0
+
+    @property
     def alone(self) -> list[Tensor]:
-        """Return these samples without company; where the size is fixed, the first one as often as there are others."""
+        """Return these samples without company; where the size is fixed, one as often as there are others."""
         if self.graph.batch == "dynamic":
-            return [t[: self.count] for t in self.inputs]
-        return [t[:1].expand(t.shape).contiguous() for t in self.inputs]
+            return [t[self.start : self.start + self.count] for t in self.inputs]
+        return [t[self.start : self.start + 1].expand(t.shape).contiguous() for t in self.inputs]
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        """Keep some entries of what the first samples give."""
+        """Keep some entries of what these samples give."""
         if self.inputs and node.name not in self._kept:
-            part = _part(self.graph, node, value, self.inputs[0].shape[0], self.count)
+            part = _part(self.graph, node, value, self.inputs[0].shape[0], self.start, self.count)
             if part is not None:
                 self._kept[node.name] = part
 
     def apart(self) -> Apart:
         """Return what compares a run of these samples alone with this one."""
-        size = self.count if self.graph.batch == "dynamic" else self.inputs[0].shape[0]
-        return Apart(self.graph, self._kept, size, self.count)
+        if self.graph.batch == "dynamic":
+            return Apart(self.graph, self._kept, self.count, 0, self.count)
+        return Apart(self.graph, self._kept, self.inputs[0].shape[0], self.start, self.count)
 
 
 @dataclass(eq=False)
@@ -78,20 +84,22 @@ class Apart:
         graph: what is run.
         kept: some entries of what they gave in company, by node.
         size: of the batch that is run now.
-        count: how many of its samples are compared.
+        start: the first of its samples that is compared.
+        count: how many of them are.
         differ: the nodes at which they differ, in order.
     """
 
     graph: Graph
     kept: Mapping[str, Tensor]
     size: int
+    start: int
     count: int
     differ: list[str] = field(default_factory=list)
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compare a value with what was kept of it."""
         before = self.kept.get(node.name)
-        part = None if before is None else _part(self.graph, node, value, self.size, self.count)
+        part = None if before is None else _part(self.graph, node, value, self.size, self.start, self.count)
         if before is not None and part is not None and _differ(before, part):
             self.differ.append(node.name)
 
@@ -132,14 +140,15 @@ def _samples(graph: Graph, node: Node) -> int | None:
     return shape.index(-1) if shape.count(-1) == 1 else None
 
 
-def _part(graph: Graph, node: Node, value: Any, size: int, count: int) -> Tensor | None:
-    """Return some entries of what the first samples have in a value, spread over it; nothing if it has none."""
+def _part(graph: Graph, node: Node, value: Any, size: int, start: int, count: int) -> Tensor | None:
+    """Return some entries of what some samples have in a value, spread over it; nothing if it has none."""
     axis = _samples(graph, node)
     if axis is None or not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
         return None
     if axis >= value.ndim or value.shape[axis] % size:
         return None
-    flat = value.detach().narrow(axis, 0, value.shape[axis] // size * count).reshape(-1)
+    each = value.shape[axis] // size
+    flat = value.detach().narrow(axis, start * each, count * each).reshape(-1)
     return flat[:: max(1, flat.numel() // KEPT)].clone()
 
 

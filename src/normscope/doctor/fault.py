@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from normscope.core.errors import listed
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.neighbours import moving, reach, reads
 from normscope.graph.ir import Graph, Node, Ref
@@ -15,11 +16,13 @@ from normscope.graph.recognise import name_of
 
 _ROOTS = ("sqrt", "rsqrt")
 _LOGARITHMS = ("log", "log2", "log10", "log1p", "logit")
+_NORMALIZERS = ("layer_norm", "native_layer_norm", "group_norm", "native_group_norm", "instance_norm", "rms_norm")
 _VARIANCES = ("var", "std", "var_mean", "std_mean")
 #: What to do about each kind of fault.
 FIXES = {
     "zero": "add eps to what it divides by, inside the root if there is one",
     "negative": "clamp what is under the root or logarithm at a small positive number, or compute it otherwise",
+    "equal": "give it an eps: 1e-5 for images, 1e-6 for vectors",
     "few": "use correction=0 (unbiased=False), or more entries",
     "infinite": "let every row keep an entry that is not masked, or mask by a large negative number; clamp before log",
     "overflow": "normalize or clip what grows before it, or compute this in a wider dtype",
@@ -62,6 +65,8 @@ def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
         if bool(bad.any()):
             which = tuple(bad.flatten().nonzero().flatten()[:4096].tolist())
             return Fault(node, kind, operand, which, bad.numel(), largest)
+    if name_of(node) in _NORMALIZERS:
+        return Fault(node, "equal", largest=largest)
     if name_of(node) in _VARIANCES:
         return Fault(node, "few", largest=largest)
     return Fault(node, "overflow" if largest > 1e4 or name_of(node) in ("exp", "pow") else "", largest=largest)
@@ -114,6 +119,8 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
     if fault.kind == "infinite":
         return _of_infinities(fault), fix
     first = f"{name} is the first operation whose result is not finite on the data, although what it reads is"
+    if fault.kind == "equal":
+        return f"{first}: the entries of some group are all equal, and it adds no eps to their variance of zero", fix
     if fault.kind == "few":
         return f"{first}: the unbiased variance of too few entries is not a number (0/0)", fix
     if fault.kind == "overflow":
@@ -127,7 +134,10 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
         return f"{first}: {share} are {sign}{why}", fix
     source, where = _behind(fault, graph, tensors)
     if not source:
-        return f"{first}: {share} are {sign}", fix
+        above = sorted(reach([fault.operand], reads(graph)), key=graph.position)
+        made = [graph[name].target for name in above if graph[name].target in tensors]
+        text = f"{first}: what {name_of(graph[fault.operand])} makes of {listed(made)} is {sign}"
+        return f"{text} at {listed_channels(fault.entries)}", f"{fix}: the data is not at fault"
     buffer = source.rpartition(".")[2]
     text = f"{first}: {source} is {sign}{where}" + (", and no eps is added" if fault.kind == "zero" else "")
     again = "gather the statistics anew" if buffer.startswith("running_") else f"set {buffer} to one there"

@@ -67,11 +67,10 @@ class Beside:
         self._reads = reads(self.graph)
         self._heavy = {n.name for n in self.graph if name_of(n) in _HEAVY}
         self._ends = {name for n in self.graph if n.op == "output" or n.name in self._heavy for name in n.inputs()}
-        self._moving = reach([n.name for n in self.graph if n.op == "input"], self.graph.users())
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compute the value of a node widely and compare."""
-        if node.name in self._moving and node.op not in SOURCES and (self.short or node.name not in self._heavy):
+        if node.op not in SOURCES and (self.short or node.name not in self._heavy):
             known = {name: self._wide[name] if name in self._wide else _widened(values[name]) for name in node.inputs()}
             wide = self._call(node, known)
             if wide is not None:

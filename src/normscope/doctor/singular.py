@@ -1,4 +1,4 @@
-"""Where a derivative is not a number although the value is: a root at zero, an arc cosine at one."""
+"""Where a derivative is not a number although values are: a root at zero, an arc cosine at one."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Singularity:
 
 @dataclass(eq=False)
 class Singularities:
-    """Operations whose derivative is not finite at values that are; :meth:`visit` is called at each node.
+    """Operations whose derivative is not finite at what they read; :meth:`visit` is called at each node.
 
     The gradient of a loss passes through every operation between a parameter and an output. If the derivative of one
     of them is infinite or NaN at some entry, so is the gradient, whatever comes after: zero times infinity is NaN.
@@ -103,8 +103,8 @@ class Singularities:
         """Look at the derivative of a node, given the values it reads."""
         if node.name not in self._watched:
             return
-        parts = value if isinstance(value, tuple | list) else [value]
-        if any(isinstance(v, Tensor) and (v.numel() > LARGEST or not bool(v.isfinite().all())) for v in parts):
+        read = [values.get(name) for name in node.inputs()]
+        if any(isinstance(v, Tensor) and (v.numel() > LARGEST or not bool(v.isfinite().all())) for v in read):
             return  # too large, or another matter
         bad, of, at = _broken_derivative(node, values, self._read[node.name], self._used.get(node.name))
         before = self.found.get(node.name)

@@ -46,7 +46,7 @@ def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Fi
     mild = not learned or subject.purpose == "inference"
     return rule.finding(
         place,
-        f"{whose} is NaN or infinite on this data, although all values are finite: {why}",
+        f"{whose} is NaN or infinite on this data, although the output is finite: {why}",
         {"operation": name, "entries": found.entries, "of": found.of},
         severity=Severity.INFO if mild else None,
         fix=fix,
