@@ -136,7 +136,7 @@ def nan_statistics(bug: bool) -> Setup:
     return Setup(model, x)
 
 
-@case("google-deepmind/sonnet/issues/174", "NS301 NS203", "bn1")
+@case("google-deepmind/sonnet/issues/174", "NS205 NS301 NS203", "bn1")
 def variance_starts_at_zero(bug: bool) -> Setup:
     """The moving variance is initialized with zero instead of one."""
     x = images()
