@@ -60,3 +60,23 @@ def test_sizes_of_normalized_tensors() -> None:
         assert is_normalized(30 * x / x.square().sum(axes, keepdim=True).sqrt(), divides=True) or axes == (0, 1, 2)
     assert not is_normalized(5000 + x, divides=True)
     assert not is_normalized(x / 10, divides=True)
+
+
+class RMSNorm(nn.Module):
+    """A root mean square normalizer, or one by the length of the vector."""
+
+    def __init__(self, factor: float, *, mean: bool) -> None:
+        super().__init__()
+        self.factor, self.mean = factor, mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        square = x.square().mean(-1, keepdim=True) if self.mean else x.square().sum(-1, keepdim=True)
+        return x * torch.rsqrt(square + 1e-6) * self.factor
+
+
+def test_a_sum_for_a_mean() -> None:
+    """Unless the factor between them is put back."""
+    for factor, mean, told in ((1.0, False, ["1"]), (8.0, False, []), (1.0, True, [])):
+        model = nn.Sequential(nn.Linear(6, 64), RMSNorm(factor, mean=mean), nn.Linear(64, 2))
+        assert places("NS608", model, noise(16, 6)) == told

@@ -135,3 +135,13 @@ def test_channels_cut_into_parts() -> None:
         assert len(found("NS211", model, noise(4, 3, 6, 6))) == told
     flat = nn.Sequential(conv, nn.Flatten(), nn.BatchNorm1d(4 * 36))
     assert found("NS211", flat, noise(4, 3, 6, 6)) == []
+
+
+def test_channels_of_groups() -> None:
+    """GroupNorm and InstanceNorm of tokens with as many steps as features; transposed they are right."""
+    for norm in (nn.GroupNorm(3, 6), nn.InstanceNorm1d(6, affine=True)):
+        parts = {"fc": nn.Linear(6, 6, bias=False), "norm": norm}
+        wrong = Lambda(lambda s, x: s.norm(s.fc(x)), **parts)
+        right = Lambda(lambda s, x: s.norm(s.fc(x).transpose(1, 2)), **parts)
+        assert [f.place for f in found("NS211", wrong, noise(8, 6, 6))] == ["norm"]
+        assert found("NS211", right, noise(8, 6, 6)) == []

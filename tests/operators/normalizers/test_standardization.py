@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from networks import jacobian_norm, points, program_of, upper_of
+from networks import Lambda, jacobian_norm, points, program_of, upper_of
 from normscope.operators.normalizer import site_constants
 
 
@@ -39,6 +39,20 @@ def test_it_has_its_statistics_and_its_constant(eps: float) -> None:
     truth = jacobian_norm(model, points(1, 3, 4, 4))
     assert upper_of(program) == pytest.approx(truth, rel=1e-9)
     assert site_constants(site, None, "running").proved.value == pytest.approx(truth, rel=1e-9)
+
+
+def test_however_it_is_kept_and_written() -> None:
+    """As frozen parameters or plain tensors, by a product with the inverse."""
+    mean, std = torch.tensor([0.5, 0.4, 0.3]).double(), torch.tensor([0.2, 0.1, 0.25]).double()
+    frozen = {"mean": nn.Parameter(mean, requires_grad=False), "std": nn.Parameter(std, requires_grad=False)}
+    for model in (
+        Lambda(lambda s, x: (x - s.mean) / s.std, **frozen),
+        Lambda(lambda s, x: (x - s.mean) * (1 / s.std), **frozen),
+        Lambda(lambda s, x: (x - s.mean) / (s.std + 1e-9), **frozen),
+    ):
+        (site,) = program_of(model, points(2, 3)).sites
+        assert site.running is not None
+        assert torch.allclose(site.running[1].sqrt(), std)
 
 
 def test_a_range_is_no_deviation() -> None:

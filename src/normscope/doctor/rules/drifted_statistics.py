@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -123,6 +124,12 @@ def has_settled(bn: nn.Module | None) -> bool:
     return (1 - momentum) ** int(counted) < FORGOTTEN
 
 
+def _is_learned(module: nn.Module | None) -> bool:
+    """Tell whether the mean or the deviation of a module is a parameter that learns."""
+    own = [] if module is None else module.named_parameters(recurse=False)
+    return any(p.requires_grad and re.search(r"mean|std|sd|sigma|dev", name) is not None for name, p in own)
+
+
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every normalizer whose own statistics do not match, the ones before it aside."""
     samples = subject.batched
@@ -133,8 +140,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         module = modules.get(place_of(site))
         if found is None or site.running is None or found.mean.numel() != site.running[0].numel():
             continue
-        if are_new(*site.running):
-            continue  # another rule's matter
+        if are_new(*site.running) or (site.kind == "standardization" and _is_learned(module)):
+            continue  # another rule's matter, or nobody's
         if samples < FEWEST and not (len(site.shape) > 3 or isinstance(module, nn.BatchNorm2d | nn.BatchNorm3d)):
             continue
         if subject.calls[subject.first_path(place_of(site))] > 1:

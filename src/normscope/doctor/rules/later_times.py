@@ -30,9 +30,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         return
     x = captured.example[0] if subject.batch is None else subject.batch[0]
     axes = {2: (1,), 3: (1, 2)}.get(x.ndim, ())
+    before = reads(captured.graph)
     for axis in axes:
         steps = x.shape[axis]
-        over = [s for s in subject.sites() if _over_time(s, steps) and _remembers(subject, s)]
+        over = [s for s in subject.sites() if _over_time(s, steps) and _remembers(subject, s, before)]
         if steps >= FEWEST and over and x.shape[0] > 1:
             for site in _culprits(subject, x, axis, over):
                 yield rule.finding(
@@ -48,11 +49,11 @@ def _over_time(site: Site, steps: int) -> bool:
     return site.spread is not None and steps in site.shape[1:] and site.spread.size % steps == 0
 
 
-def _remembers(subject: Subject, site: Site) -> bool:
+def _remembers(subject: Subject, site: Site, before: Mapping[str, tuple[str, ...]]) -> bool:
     """Tell whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
     assert subject.captured is not None
     graph = subject.captured.graph
-    for name in reach([site.source], reads(graph)):
+    for name in reach([site.source], before):
         node = graph[name]
         if name_of(node) in (*_RECURRENT, *_ATTENTION):
             return True

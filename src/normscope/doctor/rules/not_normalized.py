@@ -131,6 +131,7 @@ def is_normalized(z: Tensor, *, divides: bool) -> bool:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the modules whose output on the data is not normalized."""
+    yield from _sums_for_means(rule, subject)
     found = {c.node: c for c in candidates(subject)}
     if not found or subject.captured is None or subject.batch is None:
         return
@@ -153,6 +154,25 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             f"mean square of {size:.3g} (mean {mean:.3g}), and its norms are equal along none of its axes",
             {"root_mean_square": size, "mean": mean, "samples": subject.batched},
         )
+
+
+def _sums_for_means(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield what is called a root mean square normalizer and makes vectors of length one."""
+    captured = subject.captured
+    for site in subject.sites():
+        if captured is None or site.kind != "l2_norm" or site.spread is None:
+            continue
+        kind = captured.graph[site.node].owner_type
+        scale = 1.0 if site.gamma is None else float(site.gamma.detach().double().abs().median())
+        if re.search(r"rms_?norm", kind, re.IGNORECASE) and scale * FAR < site.spread.size**0.5:
+            yield rule.finding(
+                site.owner,
+                f"this {kind} divides by the root of the sum of {site.spread.size} squares, not of their mean: what it "
+                f"gives has a root mean square of {scale / site.spread.size**0.5:.3g}",
+                {"root_mean_square": scale / site.spread.size**0.5, "entries": site.spread.size},
+                certainty=Certainty.PROVED,
+                fix="take the mean of the squares, or multiply by the root of the number of entries",
+            )
 
 
 RULE = Rule(

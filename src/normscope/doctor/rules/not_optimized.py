@@ -60,11 +60,12 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator
 
 def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
     """Yield weight normalizations whose directions train and whose lengths, which differ, cannot."""
+    users = {} if subject.captured is None else subject.captured.graph.users()
     for site in subject.weight_sites():
         direction = subject.parameters.get(site.source) if site.kind == "weight_norm" else None
         if direction is None or not direction.requires_grad or not rates.get(id(direction)):
             continue
-        for name, length in _lengths(subject, site):
+        for name, length in _lengths(subject, site, users):
             learns = length.requires_grad and bool(rates.get(id(length)))
             flat = length.detach().flatten()
             if learns or flat.numel() < 2 or bool((flat == flat[0]).all()):
@@ -78,12 +79,12 @@ def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> It
             )
 
 
-def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
+def _lengths(subject: Subject, site: Site, users: dict[str, list[str]]) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that scale the directions of a weight normalization, with their names."""
     captured = subject.captured
     if captured is None:
         return
-    graph, users = captured.graph, captured.graph.users()
+    graph = captured.graph
     node = graph[site.node]
     near = [node, *(graph[n] for n in users[node.name] if name_of(graph[n]) == "mul")]
     tensors = {**dict(subject.model.named_buffers()), **subject.parameters}

@@ -88,7 +88,24 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
     return ""
 
 
-_KINDS = {"batch_norm": _batch_norm, "layer_norm": _layer_norm, "rms_norm": _layer_norm}
+def _group_norm(site: Site, features: frozenset[int]) -> str:
+    """Tell what is wrong with a normalizer that takes axis 1 for channels, in groups or one by one."""
+    if 1 in features or len(features) != 1:
+        return ""
+    (axis,) = features
+    return (
+        f"{site.kind} takes {_axis(1, site.shape)} for channels, and the features lie on {_axis(axis, site.shape)}: it "
+        "has scales and groups of places, not of features"
+    )
+
+
+_KINDS = {
+    "batch_norm": _batch_norm,
+    "group_norm": _group_norm,
+    "instance_norm": _group_norm,
+    "layer_norm": _layer_norm,
+    "rms_norm": _layer_norm,
+}
 
 
 def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
@@ -149,13 +166,14 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]
 def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield weights divided by norms along one axis and multiplied by lengths along another."""
     captured = subject.captured
+    users = {} if captured is None else captured.graph.users()
     for site in subject.weight_sites():
         node = None if captured is None else captured.graph[site.node]
         if captured is None or node is None or site.kind != "weight_norm" or name_of(node) not in ("div", "mul"):
             continue
         graph, rank = captured.graph, len(site.shape)
         norms = _axes_of(graph, node.inputs()[-1], rank)
-        for user in (graph[n] for n in graph.users()[node.name] if name_of(graph[n]) == "mul"):
+        for user in (graph[n] for n in users[node.name] if name_of(graph[n]) == "mul"):
             others = [n for n in user.inputs() if n != node.name]
             lengths = _axes_of(graph, others[0], rank) if others else set()
             if norms and lengths and not norms & lengths:

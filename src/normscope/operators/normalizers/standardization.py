@@ -1,6 +1,6 @@
 r"""Standardization by constants of the data: ``(x - mean)/std`` with mean and deviation in buffers, a fixed affine map.
 
-Deviations are told from other constants (a range, a unit) by the name of their buffer.
+Deviations are told from other constants (a range, a unit) by their name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from normscope.operators.normalizers.batch_norm import running_constants
 from normscope.operators.normalizers.frozen_batch_norm import (
     FixedStatistics,
     axis_of,
-    buffer_behind,
     fixed_site,
     source_behind,
 )
@@ -26,36 +25,45 @@ from normscope.operators.written_out import Place, Surroundings, Written
 
 #: What a buffer of deviations is called.
 _DEVIATION = re.compile(r"(std|sd|stdev|stddev|sigma|deviation)s?$", re.IGNORECASE)
-#: Operations that keep a deviation away from zero.
-_STABILIZERS = ("add", "clamp", "clamp_min", "maximum")
+#: Operations of one tensor that leave a deviation what it is, kept away from zero, or its inverse.
+_ALIKE = ("add", "clamp", "clamp_min", "maximum", "reciprocal", "mul")
+_CONSTANTS = ("buffer", "constant", "parameter")
 
 
 def _written_out(place: Place) -> Written | None:
     node, around = place.node, place.around
-    if name_of(node) != "div" or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
+    if name_of(node) not in ("div", "mul") or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
         return None
     difference = around.recogniser.through(node.args[0], repeating=False)
     if difference is None or name_of(difference) != "sub" or not all(isinstance(a, Ref) for a in difference.args[:2]):
         return None
     moving, subtracted = (around.graph[a.name] for a in difference.args[:2])
-    mean, divisor = buffer_behind(subtracted, around), around.constant(node.args[1].name)
+    mean, factor = _constant(subtracted, around), around.constant(node.args[1].name)
     if mean is None or place.source(moving.name) is None or not _is_deviation(around.graph[node.args[1].name], around):
         return None
-    if not isinstance(divisor, Tensor) or divisor.numel() != mean.numel() or not bool((divisor > 0).all()):
+    if not isinstance(factor, Tensor) or factor.numel() != mean.numel() or not bool((factor > 0).all()):
         return None
-    std = divisor.detach().double().flatten()
+    std = factor.detach().double().flatten()
+    std = std if name_of(node) == "div" else std.reciprocal()
     found = FixedStatistics(
-        moving.name, std.square(), 0.0, torch.ones_like(std), mean.detach().double().flatten(), axis_of(divisor, place)
+        moving.name, std.square(), 0.0, torch.ones_like(std), mean.detach().double().flatten(), axis_of(factor, place)
     )
     return fixed_site(place, "standardization", found)
 
 
-def _is_deviation(node: Node, around: Surroundings) -> bool:
-    """Tell whether a divisor is a buffer that is called a deviation, perhaps kept away from zero."""
+def _constant(node: Node, around: Surroundings) -> Tensor | None:
+    """Return the value of a tensor of the model behind changes of shape, or ``None``."""
     behind = source_behind(node, around)
-    if behind is not None and name_of(behind) in _STABILIZERS and isinstance(behind.args[0], Ref):
-        behind = source_behind(around.graph[behind.args[0].name], around)
-    return behind is not None and behind.op == "buffer" and bool(_DEVIATION.search(behind.target))
+    value = around.constant(behind.name) if behind is not None and behind.op in _CONSTANTS else None
+    return value if isinstance(value, Tensor) and value.is_floating_point() else None
+
+
+def _is_deviation(node: Node, around: Surroundings) -> bool:
+    """Tell whether a constant is made of a tensor that is called a deviation, and of nothing else."""
+    behind = source_behind(node, around)
+    while behind is not None and name_of(behind) in _ALIKE and len(behind.inputs()) == 1:
+        behind = source_behind(around.graph[behind.inputs()[0]], around)
+    return behind is not None and behind.op in _CONSTANTS and bool(_DEVIATION.search(behind.target))
 
 
 def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
