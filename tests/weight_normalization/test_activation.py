@@ -28,6 +28,13 @@ def test_constants_bound_the_function_and_are_attained(module: nn.Module) -> Non
     assert module(torch.zeros(1, dtype=torch.float64)).item() == pytest.approx(found.at_zero, abs=1e-12)
 
 
+def test_curvature_of_tanh() -> None:
+    """``4/(3 sqrt(3))``, worked out apart from this code."""
+    found = activation_of(nn.Tanh())
+    assert found is not None
+    assert found.curvature == pytest.approx(0.7698, abs=5e-5)
+
+
 def test_kinked_activations_have_no_curvature_and_others_are_unknown() -> None:
     for module in (nn.ReLU(), nn.LeakyReLU(0.1), nn.ELU(alpha=0.5)):
         found = activation_of(module)

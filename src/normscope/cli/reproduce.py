@@ -29,7 +29,7 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs).")
     ] = "laptop",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of CIFAR-10.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, CIFAR-10 or MNIST.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
     seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of weights and order.")] = 0,
     no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,

@@ -39,3 +39,22 @@ def test_held_out_distances() -> None:
     assert held - draw.train_error < 0.5 * (plain - draw.train_error)
     memorizer = PROBLEMS["memorizer"](np.random.default_rng(0))
     assert CONTESTANTS["theorem-20-held-out"].bound(memorizer, 0.05) > memorizer.risk
+
+
+def test_models_with_more_to_say() -> None:
+    """A radius, a surrogate and a prior from half of the sample: above the risk, by their formulas."""
+    disc, neighbour, thresholds = (
+        PROBLEMS[name](np.random.default_rng(0)) for name in ("disc", "nearest neighbour", "thresholds")
+    )
+    assert np.linalg.norm(disc.inputs, axis=1).max() <= disc.radius
+    assert CONTESTANTS["neyshabur"].bound(disc, 0.05) > CONTESTANTS["bartlett"].bound(disc, 0.05) * 1e-3 > 0
+    assert math.isnan(CONTESTANTS["neyshabur"].bound(PROBLEMS["Gaussian mixture"](np.random.default_rng(0)), 0.05))
+    assert neighbour.surrogate is not None
+    errors, bits, apart, inputs = neighbour.surrogate
+    parts = occam(errors, 20_000, bits, 0.025).value + clopper_pearson(apart, inputs, 0.025).value
+    assert CONTESTANTS["surrogate"].bound(neighbour, 0.05) == pytest.approx(parts)
+    assert neighbour.risk < parts
+    assert thresholds.split is not None
+    assert thresholds.posterior is not None
+    assert thresholds.split[1] < thresholds.posterior[1]  # a prior that has seen half of the sample is closer
+    assert thresholds.posterior[2] < CONTESTANTS["pac-bayes-split"].bound(thresholds, 0.05)

@@ -13,9 +13,10 @@ from normscope.generalization.bartlett import bartlett_bound
 from normscope.generalization.bench.draw import Cells, Draw
 from normscope.generalization.cell_terms import g_paper, g_tight, g_total_variation
 from normscope.generalization.chain_layer import ChainLayer
-from normscope.generalization.compression import occam
+from normscope.generalization.compression import by_surrogate, occam
 from normscope.generalization.held_out import clopper_pearson
 from normscope.generalization.held_out_distances import held_out_local_term
+from normscope.generalization.neyshabur import neyshabur_bound
 from normscope.generalization.pac_bayes import pac_bayes_bound, pac_bayes_kl, pac_bayes_lambda, pac_bayes_quadratic
 from normscope.generalization.rademacher import golowich_bound, row_norm_bound
 from normscope.generalization.than_phan import than_phan_bound
@@ -100,12 +101,12 @@ def _vc(draw: Draw, delta: float) -> float:
     return draw.train_error + vc_gap(draw.dimension, draw.samples, delta).value
 
 
-def _margin(bound: Callable[..., object]) -> Bound:
+def _margin(bound: Callable[..., object], *, radius: bool = False) -> Bound:
     def of_draw(draw: Draw, delta: float) -> float:
-        if draw.weights is None:
+        if draw.weights is None or (radius and draw.radius == math.inf):
             return math.nan
         layers = [ChainLayer.of(torch.tensor(np.stack([0 * draw.weights, draw.weights])))]
-        size = float(np.linalg.norm(draw.inputs))
+        size = draw.radius if radius else float(np.linalg.norm(draw.inputs))
         gammas = np.quantile(draw.margins[draw.margins > 0], (0.5, 0.9))
         found = [
             float((draw.margins <= g).mean()) + bound(layers, size, float(g), draw.samples, delta).value  # type: ignore[attr-defined]
@@ -126,6 +127,17 @@ def _pac_bayes(form: Callable[[float, float, int, float], float]) -> Bound:
     return of_draw
 
 
+def _split(draw: Draw, delta: float) -> float:
+    return math.nan if draw.split is None else pac_bayes_kl(*draw.split, delta).value
+
+
+def _surrogate(draw: Draw, delta: float) -> float:
+    if draw.surrogate is None:
+        return math.nan
+    errors, bits, apart, inputs = draw.surrogate
+    return by_surrogate(occam(errors, draw.samples, bits, delta / 2), apart, inputs, delta / 2).value
+
+
 _ALL = (
     Contestant("held-out", _held_out),
     Contestant("theorem-20", _theorem_20),
@@ -134,10 +146,12 @@ _ALL = (
     Contestant("theorem-20-data-partition", lambda draw, delta: _printed(draw.after, draw, delta)),
     Contestant("than-phan", _than_phan),
     Contestant("occam", _occam),
+    Contestant("surrogate", _surrogate),
     Contestant("vc", _vc),
     Contestant("golowich", _margin(golowich_bound)),
     Contestant("row-norms", _margin(row_norm_bound)),
     Contestant("bartlett", _margin(bartlett_bound)),
+    Contestant("neyshabur", _margin(neyshabur_bound, radius=True)),
     Contestant(
         "pac-bayes-mcallester", _pac_bayes(lambda q, k, m, d: q + pac_bayes_bound(k, m, d).value), randomized=True
     ),
@@ -146,6 +160,7 @@ _ALL = (
         "pac-bayes-quadratic", _pac_bayes(lambda q, k, m, d: pac_bayes_quadratic(q, k, m, d).value), randomized=True
     ),
     Contestant("pac-bayes-lambda", _pac_bayes(lambda q, k, m, d: pac_bayes_lambda(q, k, m, d).value), randomized=True),
+    Contestant("pac-bayes-split", _split, randomized=True),
 )
 #: Bounds by name.
 CONTESTANTS = {c.name: c for c in _ALL}

@@ -49,6 +49,11 @@ class Draw:
         weights: of a linear classifier with scores ``(0, w x)``, if it is one.
         margins: on the sample, of a linear classifier.
         unseen: inputs and cells of samples that the model was not chosen with, where distances are wanted.
+        radius: no input has a larger norm, whatever the sample; infinite if some may.
+        surrogate: (errors on the sample, bits, fresh inputs on which it decides otherwise, how many there are) of a
+            model with a short name, if there is one.
+        split: (mean loss on the second half of the sample, divergence from a prior of the first half, samples of the
+            second) of the randomized model, if there is one.
     """
 
     inputs: Array
@@ -64,6 +69,9 @@ class Draw:
     weights: Array | None = None
     margins: Array = field(default_factory=lambda: np.zeros(0))
     unseen: tuple[Array, Indices] | None = None
+    radius: float = float("inf")
+    surrogate: tuple[int, float, int, int] | None = None
+    split: tuple[float, float, int] | None = None
 
     @property
     def samples(self) -> int:

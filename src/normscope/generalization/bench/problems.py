@@ -11,12 +11,14 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, rel_entr
 
 from normscope.generalization.bench.draw import Array, Cells, Draw, Indices
 
 #: Samples of a draw, fresh samples beside them, and cells of the grid.
 SAMPLES, FRESH, GRID = 20_000, 1_000, 10
+#: Thresholds that may be chosen.
+PLACES = (np.arange(64) + 0.5) / 64
 _TINY = 1e-9
 _STEEP = 1e12
 
@@ -76,7 +78,11 @@ def nearest_neighbour(rng: np.random.Generator) -> Draw:
     u = rng.random(FRESH)
     told = y[np.clip(np.searchsorted(ends, u) - 1, 0, SAMPLES - 1)]
     labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
-    return _draw(x, y, np.zeros(SAMPLES), risk, (told != labels).astype(float), constant=_STEEP, pure=True)
+    draw = _draw(x, y, np.zeros(SAMPLES), risk, (told != labels).astype(float), constant=_STEEP, pure=True)
+    errors = _errors_of_thresholds(x, y)
+    best = int(np.argmin(errors))
+    apart = int(((u > PLACES[best]) != told).sum())
+    return Draw(**{**vars(draw), "surrogate": (round(errors[best] * SAMPLES), 6, apart, FRESH)})
 
 
 def gaussian_mixture(rng: np.random.Generator) -> Draw:
@@ -112,25 +118,51 @@ def oscillation(rng: np.random.Generator) -> Draw:
 
 def thresholds(rng: np.random.Generator) -> Draw:
     """64 thresholds, labels with noise: the best one, and a randomized one whose risk and divergence are sums."""
-    noise, places = 0.1, (np.arange(64) + 0.5) / 64
+    noise = 0.1
     x = rng.random(SAMPLES)
     y = np.where(rng.random(SAMPLES) < noise, x <= 0.5, x > 0.5).astype(np.int64)
-    order = np.argsort(x)
-    ones = np.concatenate([[0], np.cumsum(y[order])])
-    below = np.searchsorted(x[order], places)
-    errors = (ones[below] + (SAMPLES - below) - (ones[-1] - ones[below])) / SAMPLES
-    risks = noise + (1 - 2 * noise) * np.abs(places - 0.5)
-    weights = np.exp(-200.0 * (errors - errors.min()))
-    q = weights / weights.sum()
-    divergence = float(np.sum(np.where(q > 0, q * np.log(np.maximum(q * 64, 1e-300)), 0.0)))
+    half = SAMPLES // 2
+    errors, first, second = (
+        _errors_of_thresholds(x[part], y[part]) for part in (slice(None), slice(half), slice(half, None))
+    )
+    risks = noise + (1 - 2 * noise) * np.abs(PLACES - 0.5)
+    q, prior = (np.exp(-200.0 * (e - e.min())) for e in (errors, first))
+    q, prior = q / q.sum(), prior / prior.sum()
+    divergence, moved = (float(rel_entr(q, p).sum()) for p in (np.full(64, 1 / 64), prior))
     best = int(np.argmin(errors))
-    losses = ((x > places[best]) != y).astype(float)
+    losses = ((x > PLACES[best]) != y).astype(float)
     u = rng.random(FRESH)
     labels = np.where(rng.random(FRESH) < noise, u <= 0.5, u > 0.5)
-    fresh = ((u > places[best]) != labels).astype(float)
+    fresh = ((u > PLACES[best]) != labels).astype(float)
     posterior = (float(q @ errors), max(0.0, divergence), float(q @ risks))
     draw = _draw(x, y, losses, float(risks[best]), fresh, constant=_STEEP, pure=True, bits=6, dimension=1)
-    return Draw(**{**vars(draw), "posterior": posterior})
+    split = (float(q @ second), max(0.0, moved), SAMPLES - half)
+    return Draw(**{**vars(draw), "posterior": posterior, "split": split})
+
+
+def disc(rng: np.random.Generator) -> Draw:
+    """Points of a disc, labels by the side of a line with noise, and the line through the sample means: an angle."""
+    noise = 0.1
+    size, angle = np.sqrt(rng.random(SAMPLES)), 2 * math.pi * rng.random(SAMPLES)
+    x = np.stack([size * np.cos(angle), size * np.sin(angle)], 1)
+    y = np.where(rng.random(SAMPLES) < noise, x[:, 0] <= 0, x[:, 0] > 0).astype(np.int64)
+    w = (x * (2 * y - 1)[:, None]).mean(0)
+    margins = (2 * y - 1) * (x @ w)
+    off = abs(math.atan2(w[1], w[0])) / math.pi
+    z = rng.random(FRESH) * 2 * math.pi
+    side = np.cos(z) * w[0] + np.sin(z) * w[1] > 0
+    fresh = (np.where(rng.random(FRESH) < noise, np.cos(z) <= 0, np.cos(z) > 0) != side).astype(float)
+    cells = Cells(y, np.full(2, _STEEP), np.full(2, 2.0))
+    linear = {"dimension": 2, "weights": w, "margins": margins, "radius": 1.0}
+    return Draw(x, y, (margins <= 0).astype(float), noise + (1 - 2 * noise) * off, fresh, cells, cells, **linear)
+
+
+def _errors_of_thresholds(x: Array, y: Indices) -> Array:
+    """Return the share of samples that each threshold gets wrong."""
+    order = np.argsort(x)
+    ones = np.concatenate([[0], np.cumsum(y[order])])
+    below = np.searchsorted(x[order], PLACES)
+    return np.asarray((ones[below] + (len(x) - below) - (ones[-1] - ones[below])) / len(x))
 
 
 #: Problems by name.
@@ -143,6 +175,7 @@ PROBLEMS: dict[str, Problem] = {
     "Gaussian mixture": gaussian_mixture,
     "oscillation": oscillation,
     "thresholds": thresholds,
+    "disc": disc,
 }
 
 
