@@ -16,6 +16,8 @@ _COLOURS = {"certificate": "#0072B2", "estimate": "#E69F00", "scale only": "#CC7
 
 #: Raw margins over one number for all samples: over its median each is the same line.
 _MULTIPLES = ("certified distance", "over spectral complexity")
+#: Layers whose margins are drawn.
+_LAYERS = 4
 
 
 def plot_bounds(result: BoundsResult) -> Figure:
@@ -30,19 +32,26 @@ def plot_bounds(result: BoundsResult) -> Figure:
     drawn: Figure = figure_class()(figsize=(11.0, 5.0), layout="constrained")
     left, right = drawn.subplots(1, 2)
     _bounds(result, left)
-    for name, values in result.margins.items():
-        middle = values.get("0.5", 0.0)
-        if name not in _MULTIPLES and "refused" not in values and middle > 0:
-            right.plot([float(q) for q in values], [v / middle for v in values.values()], marker="o", label=name)
+    for name in _drawn(result):
+        values = result.margins[name]
+        right.plot([float(q) for q in values], [v / values["0.5"] for v in values.values()], marker="o", label=name)
     right.axhline(0.0, color="0.7", linewidth=0.8)
     right.set_xlabel("share of the training samples")
     right.set_ylabel("margin over its median")
     if right.lines:
-        right.legend(frameon=False, fontsize="x-small")
+        right.legend(frameon=False, fontsize="x-small", loc="lower right")
     for ax in (left, right):
         for side in ("top", "right"):
             ax.spines[side].set_visible(False)
     return drawn
+
+
+def _drawn(result: BoundsResult) -> list[str]:
+    """Return the margins to draw: no multiples of others, and a few of many layers, the first and the last too."""
+    known = [n for n, v in result.margins.items() if n not in _MULTIPLES and v.get("0.5", 0.0) > 0]
+    layers = [n for n in known if n.startswith("distance in ")]
+    few = {layers[round(i * (len(layers) - 1) / (_LAYERS - 1))] for i in range(_LAYERS)} if layers else set()
+    return [n for n in known if n in few or n not in layers]
 
 
 def _bounds(result: BoundsResult, ax: Any) -> None:
