@@ -1,4 +1,4 @@
-"""Certificates: what is no symmetry fails, what is one satisfies the identities of gradient and Hessian."""
+"""Certificates: what is no symmetry fails."""
 
 from __future__ import annotations
 
@@ -7,30 +7,10 @@ from torch import nn
 
 from normscope.geometry.candidates.rows import Rows
 from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.certificate import coefficients_of, identities, relative_derivative, verify
+from normscope.geometry.certificate import coefficients_of, relative_derivative, verify
 from normscope.geometry.discover import symmetry
 from normscope.geometry.groups import Group
-from symmetric_networks import Residual, mlp, randomized
-
-
-def test_hessian_of_scales_is_minus_the_gradient() -> None:
-    torch.manual_seed(0)
-    model = randomized(Residual(nn.BatchNorm1d, before=False))
-    found = symmetry(model, torch.randn(32, 3).double(), loss="cross_entropy", batch=32)
-    families = [g.family for g in found.groups if isinstance(g.family, Scales | Rows)]
-    assert len(families) == 6
-    for gradient, hessian in identities(found.function.exact(), families):
-        assert gradient <= 1e-12
-        assert hessian <= 1e-9
-
-
-def test_eps_breaks_the_identities_and_is_seen() -> None:
-    torch.manual_seed(0)
-    model = mlp(lambda h: [nn.BatchNorm1d(h, eps=0.1)], nn.Tanh).double()
-    found = symmetry(model, torch.randn(32, 3).double(), batch=32)
-    family = found.scale_invariant[0].family
-    assert isinstance(family, Scales)
-    assert identities(found.function, [family])[0][1] > 1e-3
+from symmetric_networks import mlp
 
 
 def test_what_fails_is_halved_and_left_out() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import normscope
 from fingerprints import fingerprint
-from normscope.core.errors import InputError
+from normscope.core.errors import CaptureError, InputError
 from normscope.geometry.discover import symmetry
 from symmetric_networks import Attention, Convolutional, Residual, mlp, nullity, randomized
 
@@ -254,3 +254,16 @@ def test_a_branch_that_is_nearly_closed_hides_no_change() -> None:
         found[scale] = sorted((g.kind, g.dimension, g.parameters) for g in groups)
         assert all(g.certificate is not None and g.certificate.derivative < 1e-12 for g in groups)
     assert found[1.0] == found[1e-6]
+
+
+def test_an_operation_without_forward_derivative_is_named() -> None:
+    class Distances(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cdist(self.fc(x), torch.eye(2, dtype=x.dtype))
+
+    with pytest.raises(CaptureError, match="_cdist_forward"):
+        symmetry(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), Distances()), torch.randn(8, 3))

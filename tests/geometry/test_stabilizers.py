@@ -11,6 +11,7 @@ from torch import nn
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.certificate import coefficients_of
 from normscope.geometry.discover import symmetry
+from normscope.geometry.labelling import Labelling
 from normscope.geometry.stabilizers import stabilizer_breaking
 from symmetric_networks import mlp, randomized
 
@@ -30,7 +31,9 @@ def test_breaking_is_predicted(norm: Callable[[int], nn.Module]) -> None:
     found = symmetry(model, torch.randn(32, 3).double(), batch=32)
     family = found.scale_invariant[0].family
     assert isinstance(family, Scales)
-    predicted, measured = stabilizer_breaking(found.function, family, coefficients_of(family))
+    walk = Labelling(found.function)
+    walk.run()
+    ((predicted, measured),) = stabilizer_breaking(found.function, walk, [(family, coefficients_of(family))])
     assert abs(measured) > 1e-4
     # The bias before BatchNorm, LayerNorm and GroupNorm is scaled, too, and centred away: the formula is exact.
     assert predicted == pytest.approx(measured, rel=1e-6)

@@ -1,8 +1,4 @@
-r"""Verify a candidate: its derivative, a finite orbit, and the identities of gradient and Hessian.
-
-Along a symmetry ``X(theta)`` the number ``phi(theta) = <grad L, X>`` vanishes everywhere, so its gradient
-``H X + (DX)^T grad L`` does too: ``<w, grad L> = 0`` and ``H w = -grad L`` for a scale, ``H s = 0`` for a shift.
-"""
+"""Verify a candidate: its derivative and a finite orbit."""
 
 from __future__ import annotations
 
@@ -152,30 +148,3 @@ def _passing(exact: Function, family: Family, indices: Tensor, seed: int) -> Ten
         return indices[:0]
     half = len(indices) // 2
     return torch.cat([_passing(exact, family, indices[:half], seed), _passing(exact, family, indices[half:], seed)])
-
-
-def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> list[tuple[float, float]]:
-    r"""Return ``|<grad L, X>|/(||grad L|| ||X||)`` and ``||H X + (DX)^T grad L||/||grad L||`` for each family.
-
-    The norm of the gradient is that on the parameters the family moves.
-    """
-    targets = exact.targets(seed)
-    leaves = {name: value.clone().requires_grad_() for name, value in exact.point.items()}
-    values = list(leaves.values())
-    gradient = torch.autograd.grad(
-        exact.value(leaves, targets), values, create_graph=True, allow_unused=True, materialize_grads=True
-    )
-    by_name = dict(zip(leaves, gradient, strict=True))
-    found = []
-    for family in families:
-        field = family.field(leaves, coefficients_of(family, seed))
-        along = torch.stack([(by_name[name] * value).sum() for name, value in field.items()]).sum()
-        size = length({name: by_name[name].detach() for name in field})
-        if not size:
-            found.append((0.0, 0.0))
-            continue
-        second = torch.autograd.grad(along, values, retain_graph=True, allow_unused=True, materialize_grads=True)
-        bent = length(dict(zip(leaves, second, strict=True)))
-        reach = length({name: value.detach() for name, value in field.items()})
-        found.append((abs(float(along.detach())) / (size * reach or 1.0), bent / size))
-    return found

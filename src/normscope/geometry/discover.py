@@ -35,6 +35,7 @@ from normscope.geometry.candidates.shifts import (
 from normscope.geometry.certificate import verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group
+from normscope.geometry.identities import with_identities
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
 from normscope.geometry.orbits import Orbit, orbits
@@ -48,7 +49,7 @@ Progress = Callable[[str], None]
 
 
 def discovered(function: Function, progress: Progress | None = None, seed: int = 0) -> tuple[Labels, list[Group]]:
-    """Return the labelled channels of a function and its verified continuous symmetries.
+    """Return the labelled channels of a function and its verified continuous symmetries, with their certificates.
 
     Args:
         function: the model.
@@ -58,7 +59,8 @@ def discovered(function: Function, progress: Progress | None = None, seed: int =
     say = progress or (lambda text: None)
     exact = _evaluable(function)
     say("labelling channels")
-    labels = Labelling(function).run()
+    walk = Labelling(function)
+    labels = walk.run()
     shapes = {name: function.tensors[name].shape for name in function.names}
     found: list[Group] = _unused(function, labels)
     say("matrices of heads and streams")
@@ -70,7 +72,8 @@ def discovered(function: Function, progress: Progress | None = None, seed: int =
     rows = _rows(exact, labels, seed)
     say("shifts")
     found += rows + _shifts(exact, labels, rows, seed)
-    return labels, found
+    say("gradient and Hessian")
+    return labels, with_identities(function, exact, walk, found, seed)
 
 
 def _evaluable(function: Function) -> Function:

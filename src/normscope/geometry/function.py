@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.core.errors import InputError
+from normscope.core.errors import CaptureError, InputError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
@@ -124,12 +124,20 @@ class Function:
         return torch.cat([t.reshape(-1) for t in self.outputs(point)])
 
     def derivative(self, direction: Point) -> Tensor:
-        """Return the derivative of the outputs along a direction of the parameters."""
+        """Return the derivative of the outputs along a direction of the parameters.
+
+        Raises:
+            CaptureError: if an operation of the model has no forward derivative.
+        """
         import torch.autograd.forward_ad as forward
 
         with forward.dual_level(), torch.no_grad():
             point = {name: forward.make_dual(self.tensors[name], value) for name, value in direction.items()}
-            tangents = [forward.unpack_dual(t) for t in self.outputs(point)]
+            try:
+                tangents = [forward.unpack_dual(t) for t in self.outputs(point)]
+            except NotImplementedError as error:
+                reason = str(error).splitlines()[0]
+                raise CaptureError(f"Symmetries need forward derivatives of every operation: {reason}") from error
         return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
 
     def value(self, point: Point, targets: Sequence[Tensor]) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.function import Function
+from normscope.geometry.groups import Family
 from normscope.geometry.labelling import Label, Labelling
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
@@ -50,17 +51,20 @@ def _shift(node: Node, source: Tensor, function: Function) -> Tensor:
     return value.reshape(-1, *(1,) * (source.ndim - 2))
 
 
-def stabilizer_breaking(function: Function, scales: Scales, coefficients: Tensor, seed: int = 0) -> tuple[float, float]:
-    r"""Return ``<grad L, X>`` of a family of scales with the model's own eps, as predicted and as measured.
+def stabilizer_breaking(
+    function: Function, walk: Labelling, chosen: Sequence[tuple[Family, Tensor]], seed: int = 0
+) -> list[tuple[float | None, float]]:
+    r"""Return ``<grad L, X>`` with the model's own eps for each family and coefficients, as predicted and as measured.
 
     A normalizer gives the same for ``(c x, c^2 eps)`` as for ``(x, eps)``, so that ``<grad L, X>`` is the sum over all
     normalizers of ``sum lambda (eps/(sigma^2 + eps)) <dL/dout, out - beta>``, ``lambda`` being the rate at which its
-    input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel.
+    input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel. Nothing is predicted for
+    families other than scales.
 
     Args:
-        function: the model with its stabilizers.
-        scales: a family of scales; only normalizers that are one operation of torch are counted.
-        coefficients: of the family.
+        function: the model with its stabilizers; only normalizers that are one operation of torch are counted.
+        walk: the labelled network.
+        chosen: families with their coefficients.
         seed: of the targets of the loss.
     """
     targets = function.targets(seed)
@@ -71,21 +75,22 @@ def stabilizer_breaking(function: Function, scales: Scales, coefficients: Tensor
         if name_of(node) in _NORMALIZERS and isinstance(value, Tensor) and value.requires_grad:
             kept.append((node, values[node.args[0].name].detach(), value))
 
-    tensors = function.outputs(leaves, visit)
-    loss = function.loss_of(tensors, targets)
+    loss = function.loss_of(function.outputs(leaves, visit), targets)
     gradient = torch.autograd.grad(loss, [*leaves.values(), *(v for _, _, v in kept)], allow_unused=True)
     by_name = dict(zip(leaves, gradient, strict=False))
-    field = scales.field(function.point, coefficients)
-    measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)
-    walk = Labelling(function)
-    walk.run()
-    of_labels = scales.of_labels(coefficients)
-    predicted = 0.0
+    shares: list[tuple[Tensor, Tensor]] = []
     for (node, source, value), back in zip(kept, gradient[len(leaves) :], strict=True):
         state = walk.states[node.args[0].name]
-        if back is None or not isinstance(state, Label):
+        if back is not None and isinstance(state, Label):
+            left = _share(node, source) * back * (value.detach() - _shift(node, source, function))
+            shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
+    found: list[tuple[float | None, float]] = []
+    for family, coefficients in chosen:
+        field = family.field(function.point, coefficients)
+        measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)
+        if not isinstance(family, Scales):
+            found.append((None, measured))
             continue
-        rate = of_labels[state.labels.clamp_min(0)].reshape(source.shape)
-        share, beta = _share(node, source), _shift(node, source, function)
-        predicted += float((rate * share * back * (value.detach() - beta)).sum())
-    return predicted, measured
+        rates = family.of_labels(coefficients)
+        found.append((sum(float((rates[labels] * left).sum()) for labels, left in shares), measured))
+    return found

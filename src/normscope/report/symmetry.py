@@ -26,7 +26,7 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
         f"{found.dimension} of {found.parameters} directions change nothing ({statistics}; {loss})",
         "every group was verified in float64 with eps = 0: derivative, finite orbit",
     )
-    head = Section(f"symmetries of {found.model}", lines)
+    head = Section(f"symmetries of {found.model}", (*lines, *_identities(found)))
     if not found.groups:
         return [Section(head.title, ("No symmetry found: every change of the parameters changes the function.",))]
     shown = found.groups if everything else found.groups[:LISTED]
@@ -44,6 +44,23 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     columns = ("kind", "dimension", "derivative", "orbit", "what")
     listed = Section("groups", table=Table(columns, cells, frozenset(("kind", "what"))), after=more)
     return [head, listed, *([_orbits(found.orbits)] if found.orbits else ())]
+
+
+def _identities(found: Symmetries) -> tuple[str, ...]:
+    """Return what gradient and Hessian of a loss say of the groups, where they could be computed."""
+    proofs = [g.certificate for g in found.groups if g.certificate is not None and g.certificate.hessian is not None]
+    if not proofs:
+        return ()
+    first = proofs[0]
+    lines = [
+        f"of a loss: gradient along the groups {first.gradient:.0e} of its length, H X = -(DX)' gradient to "
+        f"{first.hessian:.0e}, both relative"
+    ]
+    scales = [p for p in proofs if p.predicted is not None and p.broken is not None]
+    if scales:
+        most = max(scales, key=lambda p: abs(p.broken or 0.0))
+        lines.append(f"eps leaves a gradient of {most.broken:.2e} along a scale; predicted: {most.predicted:.2e}")
+    return tuple(lines)
 
 
 def _orbits(orbits: tuple[Orbit, ...]) -> Section:

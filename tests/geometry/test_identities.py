@@ -1,0 +1,70 @@
+"""What is a symmetry satisfies the identities of gradient and Hessian; what eps leaves of them is predicted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from normscope.geometry.candidates.rows import Rows
+from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.discover import symmetry
+from normscope.geometry.identities import identities
+from symmetric_networks import Attention, Residual, mlp, randomized
+
+
+def test_hessian_of_scales_is_minus_the_gradient() -> None:
+    torch.manual_seed(0)
+    model = randomized(Residual(nn.BatchNorm1d, before=False))
+    found = symmetry(model, torch.randn(32, 3).double(), loss="cross_entropy", batch=32)
+    families = [g.family for g in found.groups if isinstance(g.family, Scales | Rows)]
+    assert len(families) == 6
+    for gradient, hessian in identities(found.function.exact(), families):
+        assert gradient <= 1e-12
+        assert hessian <= 1e-9
+
+
+def test_eps_breaks_the_identities_and_is_seen() -> None:
+    torch.manual_seed(0)
+    model = mlp(lambda h: [nn.BatchNorm1d(h, eps=0.1)], nn.Tanh).double()
+    found = symmetry(model, torch.randn(32, 3).double(), batch=32)
+    family = found.scale_invariant[0].family
+    assert isinstance(family, Scales)
+    assert identities(found.function, [family])[0][1] > 1e-3
+
+
+def test_certificates_hold_them() -> None:
+    """For every group of a network with heads and rotations; eps moves scales as predicted."""
+    torch.manual_seed(0)
+    model = randomized(Attention(nn.RMSNorm, bias=False, gated=True))
+    found = symmetry(model, torch.randn(8, 4, 8).double())
+    certificates = [group.certificate for group in found.groups if group.family is not None]
+    assert len(certificates) > 3
+    for proof in certificates:
+        assert proof is not None
+        assert proof.gradient is not None
+        assert proof.gradient <= 1e-12
+        assert proof.hessian is not None
+        assert proof.hessian <= 1e-9
+
+
+def test_what_eps_leaves_is_measured_and_predicted() -> None:
+    torch.manual_seed(0)
+    model = randomized(mlp(lambda h: [nn.BatchNorm1d(h, eps=0.05)], nn.Tanh, 8))
+    x = torch.randn(32, 3).double()
+    (scale,) = symmetry(model, x, batch=32).scale_invariant
+    assert scale.certificate is not None
+    assert scale.certificate.broken is not None
+    assert abs(scale.certificate.broken) > 1e-4
+    assert scale.certificate.predicted == pytest.approx(scale.certificate.broken, rel=1e-6)
+
+
+def test_without_second_derivatives_the_rest_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: object) -> tuple[float, float]:
+        raise RuntimeError("derivative for aten::some_backward is not implemented")
+
+    monkeypatch.setattr("normscope.geometry.identities._identity", fails)
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Tanh())
+    found = symmetry(model, torch.randn(8, 3))
+    assert found.dimension == 6
+    assert all(g.certificate.hessian is None for g in found.groups if g.certificate is not None)
