@@ -13,10 +13,14 @@ from torch import Tensor, nn
 from normscope.core.errors import NormscopeError
 from normscope.doctor.companions import ALONE, Apart, Companions
 from normscope.doctor.precision import Beside
+from normscope.doctor.singular import may_be_singular
 from normscope.graph.capture import Captured, capture
 from normscope.graph.inputs import ModelInputs
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Node
+
+#: Numbers in the weights from which on a wide run must be worth its time.
+LARGE = 5_000_000
 
 
 @dataclass(frozen=True)
@@ -25,7 +29,7 @@ class Again:
 
     Attributes:
         apart: where samples that are alone give something else, if they can be run so.
-        beside: what the precision lost.
+        beside: what the precision lost, if anything could be.
     """
 
     apart: Apart | None = None
@@ -44,19 +48,26 @@ def again(captured: Captured, companions: Companions, batch: list[Tensor] | None
     inputs = companions.alone if companions.inputs else batch
     if inputs is None:
         return Again()
-    beside = Beside(captured.graph)
+    beside = Beside(captured.graph) if _may_lose(captured) else None
+    looks = [look for look in (beside, apart) if look is not None]
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        beside.visit(node, value, values)
-        if apart is not None:
-            apart.visit(node, value, values)
+        for look in looks:
+            look.visit(node, value, values)
 
     try:
         with torch.no_grad():
-            run(captured.graph, captured.tensors, inputs, visit)
+            run(captured.graph, captured.tensors, inputs, visit if looks else None)
     except (RuntimeError, ValueError):  # a batch of one with one value per channel
         return Again()
     return Again(apart, beside)
+
+
+def _may_lose(captured: Captured) -> bool:
+    """Tell whether a wide run is worth its time: a large network of torch's own layers alone loses nothing."""
+    if sum(t.numel() for t in captured.tensors.values()) < LARGE or Beside(captured.graph).short:
+        return True
+    return any(may_be_singular(node) for node in captured.graph)
 
 
 def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Captured | None:

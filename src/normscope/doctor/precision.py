@@ -48,9 +48,9 @@ class Loss:
 class Beside:
     """The wide run beside a run of a graph; :meth:`visit` is called at each node of the latter.
 
-    A graph in half precision is run in float64 from its inputs on, products of matrices in float32. One in float32 is
-    compared between such products only: each gets the float32 values, so that an error is seen where it is made and
-    the wide run is cheap.
+    Values are computed in float64 from one product of matrices or convolution to the next, and each of these gets the
+    narrow values again: so an error is seen where it is made, those of many layers do not add up, and the wide run is
+    cheap. In half precision the products themselves are compared with float32, as they may overflow.
 
     Attributes:
         graph: what is run.
@@ -66,14 +66,16 @@ class Beside:
         self._wide: dict[str, Any] = {}
         self._reads = reads(self.graph)
         self._heavy = {n.name for n in self.graph if name_of(n) in _HEAVY}
-        self._ends = {name for n in self.graph if n.op == "output" or n.name in self._heavy for name in n.inputs()}
+        ends = (n for n in self.graph if n.op == "output" or n.name in self._heavy)
+        self._ends = {name for n in ends for name in (n.name, *n.inputs())}
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Compute the value of a node widely and compare."""
-        if node.op not in SOURCES and (self.short or node.name not in self._heavy):
-            known = {name: self._wide[name] if name in self._wide else _widened(values[name]) for name in node.inputs()}
+        heavy = node.name in self._heavy
+        if node.op not in SOURCES and (self.short or not heavy):
+            known = {n: self._wide[n] if n in self._wide and not heavy else _widened(values[n]) for n in node.inputs()}
             wide = self._call(node, known)
-            if wide is not None:
+            if wide is not None and not heavy:
                 self._wide[node.name] = wide
             if isinstance(value, Tensor) and isinstance(wide, Tensor) and value.is_floating_point():
                 self._compare(node, value, wide, known)

@@ -33,7 +33,7 @@ _SMOOTH = frozenset((
     "adaptive_avg_pool2d", "adaptive_avg_pool3d", "max_pool1d", "max_pool2d", "max_pool3d", "adaptive_max_pool2d",
     "max_pool2d_with_indices", "upsample_nearest1d", "upsample_nearest2d", "upsample_bilinear2d", "pixel_shuffle",
     "pixel_unshuffle", "unfold", "fold", "zeros_like", "ones_like", "full_like", "getitem", "var", "var_mean",
-    "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort",
+    "lift_fresh_copy", "expand_copy", "glu", "sym_size", "topk", "sort", "diff",
 ))  # fmt: skip
 #: Operations nothing is learned through.
 _CUTS = ("detach", "detach_copy", "argmax", "argmin", "sym_size")
@@ -95,9 +95,7 @@ class Singularities:
         for n in graph:
             if n.op == "getitem" and n.name in learned:
                 self._used.setdefault(n.inputs()[0], []).append(int(n.args[1]))
-        self._watched = {
-            n.name for n in graph if n.name in learned and n.op not in (*SOURCES, "output") and _may_be_singular(n)
-        }
+        self._watched = {n.name for n in graph if n.name in learned and may_be_singular(n)}
 
     def visit(self, node: Node, value: Any, values: Mapping[str, Any]) -> None:
         """Look at the derivative of a node, given the values it reads."""
@@ -129,8 +127,15 @@ class Singularities:
                 self.visit(node, values[node.name], values)
 
 
-def _may_be_singular(node: Node) -> bool:
-    """Tell whether an operation may have a derivative that is not finite where its value is."""
+def may_be_singular(node: Node) -> bool:
+    """Tell whether an operation may have a derivative that is not finite where its value is.
+
+    >>> from normscope.graph.ir import Ref
+    >>> [may_be_singular(Node("y", f"aten.{name}.default", (Ref("x"),))) for name in ("sqrt", "relu")]
+    [True, False]
+    """
+    if node.op in (*SOURCES, "output") or not node.inputs() or (node.dtype and "float" not in node.dtype):
+        return False
     name = name_of(node)
     exponent = node.args[1] if name == "pow" and len(node.args) > 1 else None
     if isinstance(exponent, int | float):
