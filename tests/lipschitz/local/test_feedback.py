@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from networks import points, spectral_norm
+from normscope.lipschitz.local import feedback
 from normscope.lipschitz.local.feedback import Feedback, first_multipliers, gain, proved, search
 
 
@@ -99,3 +100,12 @@ def test_units_of_several_entries_hold_for_any_matrix_of_their_norm() -> None:
         D = torch.block_diag(0.4 * first, 0.3 * second)
         inner = torch.linalg.solve(torch.eye(4, dtype=torch.float64) - f.N @ D, f.B)
         assert spectral_norm(f.A + f.G @ D @ inner) <= bound
+
+
+def test_a_search_in_single_precision_proves_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    system = _system(0)
+    plain = gain(system).value
+    monkeypatch.setattr(feedback, "SINGLE_FROM", 1)
+    assert gain(system).value == pytest.approx(plain, rel=1e-3)
+    monkeypatch.setattr(feedback, "_confirmed", lambda *given: None)  # what was found bounds nothing: all over again
+    assert gain(system).value == plain

@@ -29,7 +29,7 @@ from normscope.operators.nonlinear import Input
 from normscope.operators.program import Program
 
 #: Multipliers that are tried, and how many of them even where the work is used up.
-TRIES, LEAST_TRIES = 40, 12
+TRIES, LEAST_TRIES = 40, 6
 #: Most entries of products, softmax and normalizers that are written as functions of single entries.
 MOST_EXPANDED = 400
 

@@ -14,6 +14,8 @@ from normscope.linalg.matrix_rounding import gamma
 ROOM = 1e-3
 #: How much of a new unit's share of the ellipsoid its input may fill.
 FILL = 0.3
+#: Sides up to which all eigenvalues are computed, and products with a vector for the largest one otherwise.
+SMALL, POWER = 300, 20
 
 
 def padded(rows: Tensor, columns: int) -> Tensor:
@@ -44,6 +46,7 @@ class Ellipsoid:
         self.unit = torch.zeros(0, dtype=torch.long)
         self.factor = torch.zeros(0, 0, dtype=dtype)
         self.gram = torch.zeros(0, 0, dtype=dtype)  # of the parts of the rows that belong to x
+        self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
         self._raised, self._carried, self._size = 1.0, 1.0, 0.0
         self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
         self.weighted = 0.0  # Frobenius norm of the raw rows times the middles of the sectors
@@ -106,8 +109,21 @@ class Ellipsoid:
     def _through(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
         """Return ``m D a`` for rows a, as columns; their products over x may be known."""
         across = self._across(rows) if across is None else across
-        after = self.rows[:, self.inputs :] * self.t
-        return self.radius[:, None] * torch.addmm(across, after, rows[:, self.inputs :].T)
+        return self.radius[:, None] * (across + self._onward(self.t[:, None] * rows[:, self.inputs :].T))
+
+    def _onward(self, w: Tensor) -> Tensor:
+        """Return what remainders, as columns, add to the inputs of all units: each reads those before it alone."""
+        found = w.new_zeros(len(self), w.shape[1])
+        for i, j in self.blocks[1:]:
+            found[i:j] = self.rows[i:j, self.inputs : self.inputs + i] @ w[:i]
+        return found
+
+    def _back(self, q: Tensor) -> Tensor:
+        """Return the adjoint of :meth:`_onward`."""
+        found = q.new_zeros(len(self), q.shape[1])
+        for i, j in self.blocks[1:]:
+            found[:i] += self.rows[i:j, self.inputs : self.inputs + i].T @ q[i:j]
+        return found
 
     def _squares(self, rows: Tensor, across: Tensor | None = None) -> Tensor:
         """Return the quadratic form at each row."""
@@ -153,7 +169,7 @@ class Ellipsoid:
         counts = torch.zeros_like(sums).index_add_(0, unit - first, torch.ones_like(share))
         share = (sums.index_add_(0, unit - first, share) / counts)[unit - first]
         side = share.sqrt()
-        t = share * (float(torch.linalg.eigvalsh(P / side[:, None] / side)[-1]) / FILL + 1e-30)
+        t = share * (_largest(P / side[:, None] / side) / FILL + 1e-30)
         block = -P
         block.diagonal().add_((1 - ROOM) * t)
         lower = torch.linalg.cholesky(block)
@@ -161,6 +177,7 @@ class Ellipsoid:
         self.rows = torch.cat([padded(self.rows, self.inputs + old + u), padded(rows, self.inputs + old + u)])
         self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
         self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
+        self.blocks.append((old, old + u))
         self.gram = torch.cat([torch.cat([self.gram, over_x], 1), torch.cat([over_x.T, own], 1)])
         self._size = float(self.rows.norm())
         self._raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
@@ -179,8 +196,16 @@ class Ellipsoid:
 
     def refactored(self, t: Tensor) -> bool:
         """Take other shares if the form stays definite, and tell whether it does."""
-        after = self.rows[:, self.inputs :]
-        R = torch.addmm(self.gram, after * t, after.T) * -self.radius[:, None] * self.radius
+        R, after = self.gram.clone(), self.rows[:, self.inputs :]
+        for place, (i, j) in enumerate(self.blocks):
+            weighed = after[i:j, :i] * t[:i]
+            for k, m in self.blocks[1 : place + 1]:
+                part = weighed[:, :k] @ after[k:m, :k].T
+                R[i:j, k:m] += part
+                if k < i:
+                    R[k:m, i:j] += part.T
+        R *= -self.radius[:, None]
+        R *= self.radius
         R.diagonal().add_((1 - ROOM) * t)
         factor, info = torch.linalg.cholesky_ex(R)
         if int(info):
@@ -195,13 +220,13 @@ class Ellipsoid:
         if across is None or not len(rows):
             return best
         level, kept = float(best.log().mean()), (self.t, self.factor)
-        units, after = int(self.unit.max()) + 1, self.rows[:, self.inputs :]
+        units = int(self.unit.max()) + 1
         for _ in range(rounds):
             solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
             back = self.radius[:, None] * torch.linalg.solve_triangular(self.factor.T, solved, upper=True)
             scale = best.clamp_min(1e-300)
-            w = self.t[:, None] * (rows[:, self.inputs :].T + after.T @ back) / scale
-            q = self.radius[:, None] * ((across + self.gram @ back) / scale + after @ w)
+            w = self.t[:, None] * (rows[:, self.inputs :].T + self._back(back)) / scale
+            q = self.radius[:, None] * ((across + self.gram @ back) / scale + self._onward(w))
             free = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, w.square().sum(1))
             held = torch.zeros(units, dtype=self.dtype).index_add_(0, self.unit, q.square().sum(1))
             floor = 1e-6 * (held.mean() + free.mean()) + 1e-300  # what neither does stays as it is
@@ -215,6 +240,16 @@ class Ellipsoid:
             level, kept = float(radii.log().mean()), (self.t, self.factor)
         self.t, self.factor = kept
         return best
+
+
+def _largest(matrix: Tensor) -> float:
+    """Return about the largest eigenvalue of a matrix that is not negative; nothing is proved by it."""
+    if len(matrix) <= SMALL:
+        return float(torch.linalg.eigvalsh(matrix)[-1])
+    v = matrix.abs().sum(1)
+    for _ in range(POWER):
+        v = matrix @ (v / v.norm())
+    return 1.1 * float(v.norm())
 
 
 def _norm_above(matrix: Tensor) -> float:

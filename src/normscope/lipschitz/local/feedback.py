@@ -17,6 +17,8 @@ from normscope.linalg.matrix_rounding import gamma
 SLACK = 1e-9
 #: Most that the logarithms of multipliers lie apart: beyond it only rounding grows.
 SPREAD = 18.0
+#: Entries from which on multipliers are searched for in single precision; what is found is proved in double.
+SINGLE_FROM = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +78,11 @@ class Feedback:
             self.error,
         )
 
+    def single(self) -> Feedback:
+        """Return the system in float32, for a search."""
+        parts = (self.A, self.G, self.B, self.N, self.centre, self.radius)
+        return Feedback(*(part.float() for part in parts), self.unit, self.blocks, self.error)
+
     @cached_property
     def side(self) -> _Side:
         """Return the transposed system, of which only Gram matrices over the inputs are needed."""
@@ -97,8 +104,11 @@ class _Side:
         c = self.size
         TC = T * f.centre
         low_high = T * (f.centre.square() - f.radius.square())
-        cross = TC[:, None] * self.N
-        ww = -cross - cross.T - self.gram[c:, c:]
+        ww = self.gram[c:, c:].neg()
+        for i, j in f.blocks:  # N is zero elsewhere: entries do not feed those before them
+            cross = TC[i:j, None] * self.N[i:j, j:]
+            ww[i:j, j:] -= cross
+            ww[j:, i:j] -= cross.T
         ww.diagonal().add_(T)
         wy = -TC[:, None] * self.B - self.gram[c:, :c]
         yy = -self.gram[:c, :c]
@@ -146,11 +156,26 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
         feedback = feedback.transposed()
     if not len(feedback.unit):
         return Bound(proved(feedback, feedback.A.new_zeros(0), _norm(feedback.A)))
-    found, tried = search(feedback, steps)
+    found, tried = search(feedback.single() if len(feedback.unit) >= SINGLE_FROM else feedback, steps)
+    if found is not None and len(feedback.unit) >= SINGLE_FROM:
+        found = _confirmed(feedback, found[0].double())
+    if found is None and len(feedback.unit) >= SINGLE_FROM:
+        found, tried = search(feedback, steps)
     if found is None:
         return Bound(math.inf, tried)
     T, level = found
     return Bound(proved(feedback, T[feedback.unit], level), tried, T)
+
+
+def _confirmed(feedback: Feedback, T: Tensor) -> tuple[Tensor, float] | None:
+    """Return multipliers that were found in single precision with the bound they give in double, if any."""
+    for room in (0.0, 1e-4, 1e-2):
+        # Units that are fed by others are raised more: what they add to those stays below.
+        raised = T * (1 + room) ** torch.linspace(0.0, 1.0, len(T), dtype=T.dtype)
+        tangent = _step(feedback, raised[feedback.unit])
+        if tangent is not None:
+            return raised, tangent[0]
+    return None
 
 
 def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None, int]:
@@ -182,7 +207,7 @@ def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None,
         if value < level:
             level, best = value, log.exp()
         if step < fixed:
-            floor = 1e-12 * (free.mean() + bound.mean()) + 1e-300
+            floor = 1e-12 * (free.mean() + bound.mean()) + torch.finfo(log.dtype).tiny
             log = log + 0.5 * damping * ((free + floor) / (bound + floor)).log().clamp(-3, 3)
         else:
             adam += 1
@@ -238,7 +263,8 @@ def first_multipliers(feedback: Feedback) -> Tensor:
         rho = torch.linalg.eigvalsh(P / root[:, None] / root)[-1]
         after = Mw[j:, i:j]
         pull = (Q[i:j, j:] / root[:, None]).square().sum()
-        push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum() + 1e-300
+        push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum()
+        push = push + torch.finfo(push.dtype).tiny
         T[i:j] = torch.maximum(1.6 * rho + 1e-30, (pull / push).sqrt().clamp_max(1e4 * rho)) * d
         factor = torch.linalg.cholesky_ex(torch.diag(T[i:j]) - P)[0]
         if j < len(T):
