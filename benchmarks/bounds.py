@@ -1,20 +1,20 @@
-"""Bounds beside their targets: on all inputs, around points, over data, and against an SDP solver and eclipse-nn."""
+"""Bounds beside their targets: on all inputs, around points, over data; an SDP solver, eclipse-nn, auto_LiRPA."""
 
 from __future__ import annotations
 
-import io
 import math
 import os
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.bound_peers import eclipse, lirpa, tried
 from benchmarks.machine import Clock, Failure, environment, stream, version
 from normscope import analyze
 from normscope.analysis.around import ASKED_BALL_WORK
@@ -123,9 +123,8 @@ def mlp(settings: Settings) -> Iterator[Item]:
     yield item("all inputs, proved", value, "<=", target, start.since().cpu, "60 CPU s allowed")
     product = math.prod(float(torch.linalg.matrix_norm(w.double(), 2)) for w in weights)
     yield item("product of norms", product, "<=", None, 0.0)
-    fast = eclipse(model)
-    if fast is not None:
-        yield item("eclipse-nn, ECLipsE-Fast", fast[0], "<=", None, fast[1])
+    value, spent, why = tried(lambda: eclipse(model, "ECLipsE_Fast"))
+    yield item("eclipse-nn, ECLipsE-Fast", value, "<=", None, spent, why)
 
 
 #: Small networks on which LipSDP-Neuron is solved.
@@ -181,18 +180,6 @@ def lipsdp(weights: Sequence[Tensor]) -> float:
     problem = cvxpy.Problem(cvxpy.Minimize(square), [(form + form.T) / 2 >> 0])
     problem.solve(solver=cvxpy.CLARABEL)
     return math.sqrt(float(square.value))
-
-
-def eclipse(model: nn.Module) -> tuple[float, float] | None:
-    """Return what eclipse-nn's closed form says and its CPU time, or None where it is not installed."""
-    if version("eclipse-nn") is None:
-        return None
-    from eclipse_nn.LipConstEstimator import LipConstEstimator
-
-    start = Clock.now()
-    with redirect_stdout(io.StringIO()):
-        value = float(LipConstEstimator(model=model.double()).estimate(method="ECLipsE_Fast"))
-    return value, start.since().cpu
 
 
 def program_of(model: nn.Module, x: Tensor) -> Program:
@@ -299,11 +286,41 @@ def vit(settings: Settings) -> Iterator[Item]:
     yield from balls(model.eval(), points, {0.003: 2.0, 0.005: 3.5}, 60.0)
 
 
+def peers(settings: Settings) -> Iterator[Item]:
+    """Compare with eclipse-nn on all inputs and with auto_LiRPA around digits, on the same trained network."""
+    model = build("mlp", hidden=[64, 64, 64], in_features=64, classes=10)
+    he_normal_(model, torch.Generator().manual_seed(0))
+    batch = load_data("digits", split="train").tensors()
+    train(model, batch.inputs, batch.labels, epochs=settings.epochs, seed=0)
+    model = nn.Sequential(*(m for m in model.modules() if isinstance(m, nn.Linear | nn.ReLU))).eval()
+    weights = [m.weight.detach() for m in model if isinstance(m, nn.Linear)]
+    start = Clock.now()
+    found = certify_form(chain(weights), seconds=2.0)
+    ours = math.inf if found is None else math.exp(found[0][0])
+    yield item("all inputs: ours", ours, "<=", None, start.since().cpu)
+    for method in ("ECLipsE", "ECLipsE_Fast"):
+        value, spent, why = tried(partial(eclipse, model, method))
+        yield item(f"all inputs: eclipse-nn's {method} over ours", value / ours, ">=", 1.0, spent, why)
+    points = load_data("digits", split="test", limit=3).tensors().inputs.flatten(1)
+    steps, program = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0))), program_of(model.float(), points[:1])
+    for radius in (0.05, 0.2):
+        ratios, cpu, theirs, why = [], 0.0, 0.0, ""
+        for x in points.split(1):
+            (ball,) = on_balls(program, steps, [x.double()], [radius])
+            value, spent, why = tried(partial(lirpa, model.float(), x, radius))
+            ratios.append(value / ball.constant)
+            cpu, theirs = cpu + ball.seconds / len(points), theirs + spent / len(points)
+        note = why or f"median of {len(points)} digits; ours {cpu:.2g} CPU s a point, certified with rounding"
+        what = f"within {radius:g}: auto_LiRPA's constant over ours"
+        yield item(what, statistics.median(ratios), ">=", 1.0, theirs, note)
+
+
 CASES: dict[str, Callable[[Settings], Iterator[Item]]] = {
     "demo BatchNorm": lambda settings: demo("bn", settings),
     "demo plain": lambda settings: demo("none", settings),
     "MLP": mlp,
     "LipSDP": sdp,
+    "Peers": peers,
     "ResNet-20 on all inputs": resnet20_everywhere,
     "ResNet-20 at images": resnet20_at,
     "ResNet-20 around images": resnet20_balls,
