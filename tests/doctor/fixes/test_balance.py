@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import pytest
 import torch
 from torch import nn
 
 from checking import initialized, noise
+from networks import program_of
 from normscope.doctor.fixes import fix
 from normscope.doctor.fixes.balance import KIND, powers_of_two
+from normscope.lipschitz.chains.join import Chains
+from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.local.ball import on_ball
+from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.segments import SegmentNorms
 
 
 def _unbalanced(*layers: nn.Module, factor: float = 1000.0) -> nn.Module:
@@ -44,6 +51,24 @@ def test_rows_and_columns_get_about_one_length_and_not_a_bit_changes(name: str) 
     into = (other[0].weight.flatten(1).square().sum(1) + other[0].bias.square()).sqrt()
     out = other[-1].weight.movedim(1, 0).flatten(1).norm(dim=1)
     assert float((into / out).log2().abs().max()) <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_bound_becomes_worse(name: str) -> None:
+    """On all inputs and on a ball: the function is the same, so are the constants."""
+    model, shape = CASES[name]
+    x = noise(8, *shape)
+    other = copy.deepcopy(model)
+    other.load_state_dict(fix(model, x, only=[KIND]).state)
+    bounds = []
+    for network in (model, other):
+        program = program_of(copy.deepcopy(network).double(), x[:1].double())
+        norms = SegmentNorms()
+        everywhere = Composition(program, Domain(), norms, Chains(program, seconds=0.2)).total()[0]
+        around = on_ball(program, Steps(norms), [x[:1].double()], 0.1).constant
+        bounds.append((math.exp(everywhere), around))
+    for before, after in zip(*bounds, strict=True):
+        assert after == pytest.approx(before, rel=1e-3)
 
 
 def test_other_activations_are_left_alone() -> None:
