@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -111,29 +112,19 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     with torch.no_grad():
         decisions = network(u).argmax(1)
     half = len(u) // 2
-    rows: list[tuple[tuple[int, int, int], float, int, Value, QuantizedNetwork, Callable[[Tensor], Tensor]]] = []
-    for candidate in setting.candidates:
-        components, width, levels = candidate
-        progress(f"training a surrogate: {components} components, {width} units, {2 * levels + 1} levels")
-        project = components_of(u[:half], components)
-        small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
-        _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
-        with torch.no_grad():
-            errors = int((small(project(x)).argmax(1) != y).sum())
-        bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
-        rows.append((candidate, small.bits(), errors, bound, small, project))
-    best = min(rows, key=lambda r: r[3].log)
+    rows = _surrogates(setting, (x, y), u[:half], source, progress)
+    best = min(rows, key=lambda row: row.bound.log)
     with torch.no_grad():
-        apart = int((best[4](best[5](u[half:])).argmax(1) != decisions[half:]).sum())
-    whole = by_surrogate(best[3], apart, len(u) - half, DELTA / 2)
+        apart = int((best.decide(u[half:]) != decisions[half:]).sum())
+    whole = by_surrogate(best.bound, apart, len(u) - half, DELTA / 2)
     progress("training a randomized network")
     other = randomized(network, (x, y), (u, v), setting.seconds, seed)
     with torch.no_grad():
         wrong = [int((network(a).argmax(1) != b).sum()) for a, b in ((x, y), (u, v))]
     places = tuple(float(i + 1) for i in range(len(rows)))
     lines = (
-        Line("bound on the surrogate's error", places, tuple(r[3].value for r in rows)),
-        Line("its training error", places, tuple(r[2] / len(x) for r in rows)),
+        Line("bound on the surrogate's error", places, tuple(r.bound.value for r in rows)),
+        Line("its training error", places, tuple(r.errors / len(x) for r in rows)),
         Line("bound on the network's error", places, (whole.value,) * len(rows), dashed=True),
         Line(
             "the same by a randomized network",
@@ -145,14 +136,14 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     )
     panels = (
         Panel("Surrogates", "candidate", "error", lines),
-        Panel("Length of their codes", "candidate", "bits", (Line("bits", places, tuple(r[1] for r in rows)),)),
+        Panel("Length of their codes", "candidate", "bits", (Line("bits", places, tuple(r.bits for r in rows)),)),
     )
     numbers = {
         "bound on the network's error": whole.value,
-        "bound on the surrogate's error": best[3].value,
+        "bound on the surrogate's error": best.bound.value,
         "disagreement": apart / (len(u) - half),
-        "bits": best[1],
-        "surrogate's training error": best[2] / len(x),
+        "bits": best.bits,
+        "surrogate's training error": best.errors / len(x),
         "network's test error": wrong[1] / len(u),
         "network's training error": wrong[0] / len(x),
         "held-out limit, with labels": clopper_pearson(wrong[1], len(u), DELTA).value,
@@ -168,6 +159,45 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
     )
     facts = {**asdict(setting), "seed": seed, "delta": DELTA, "samples": len(x), "unlabelled": len(u)}
     return Study("surrogate", "A network certified by a surrogate", scale, facts, panels, evidence)
+
+
+@dataclass(frozen=True, eq=False)
+class _Surrogate:
+    """A small network, the length of its code, its training errors, their bound, and what it decides on images."""
+
+    bits: float
+    errors: int
+    bound: Value
+    decide: Callable[[Tensor], Tensor]
+
+
+def _surrogates(
+    setting: _Setting,
+    train: tuple[Tensor, Tensor],
+    unlabelled: Tensor,
+    source: torch.Generator,
+    progress: Callable[[str], None],
+) -> list[_Surrogate]:
+    """Train every candidate on the principal components of unlabelled images."""
+    x, y = train
+    found = []
+    for components, width, levels in setting.candidates:
+        progress(f"training a surrogate: {components} components, {width} units, {2 * levels + 1} levels")
+        project = components_of(unlabelled, components)
+        small = QuantizedNetwork(components, width, int(y.max()) + 1, levels, source)
+        _fit(small, project(x), y, setting.surrogate_epochs, 1e-2, 500, source)
+        decide = functools.partial(_decided, small, project)
+        errors = int((decide(x) != y).sum())
+        bound = occam(errors, len(x), small.bits(), DELTA / (2 * len(setting.candidates)))
+        found.append(_Surrogate(small.bits(), errors, bound, decide))
+    return found
+
+
+def _decided(network: nn.Module, project: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
+    """Return the classes that a network of principal components decides for."""
+    with torch.no_grad():
+        decided: Tensor = network(project(images)).argmax(1)
+    return decided
 
 
 def randomized(
