@@ -22,6 +22,7 @@ CHOICES = (
     "large",
     "monitor",
     "curvature",
+    "generalization",
 )
 
 
@@ -33,7 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="where to write; by default this folder, with --quick nowhere")
     parser.add_argument("--render", action="store_true", help="measure nothing, write RESULTS.md again")
     parser.add_argument(
-        "--only", default="", help="networks to measure (convolutions, analyze, bounds, large), split by commas"
+        "--only",
+        default="",
+        help="networks to measure (convolutions, analyze, bounds, large, generalization), split by commas",
     )
     parser.add_argument("--missing", action="store_true", help="measure only what results.json does not have yet")
     given = parser.parse_args(arguments)
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         module = importlib.import_module(f"benchmarks.{name}")
         settings = module.QUICK if given.quick else module.Settings()
         earlier = results.get(name, {})
-        if name in ("convolutions", "analyze", "bounds", "large"):
+        if name in ("convolutions", "analyze", "bounds", "large", "generalization"):
             known = [row["name"] for row in earlier.get("rows", ())] if given.missing else ()
             settings = replace(settings, only=tuple(filter(None, given.only.split(","))), known=tuple(known))
         print(f"== {name}", flush=True)

@@ -282,10 +282,10 @@ def _trace(matrix: Tensor, seeds: int) -> dict[str, float]:
     for seed in range(seeds):
         start = torch.randn(len(matrix), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
         pairs = eigenpairs(lambda v: matrix @ v, start, largest=5, tolerance=0.0, max_products=30, keep_basis=True)
-        estimate = moments(lambda v: matrix @ v, start, probes=30, deflate=pairs, seed=seed).trace
+        estimate = moments(lambda v: matrix @ v, start, products=30, deflate=pairs, seed=seed).trace
         covered += estimate.low <= truth <= estimate.high
         errors.append(abs(estimate.value - truth) / abs(truth))
-        plain.append(abs(moments(lambda v: matrix @ v, start, probes=60, seed=seed).trace.value - truth) / abs(truth))
+        plain.append(abs(moments(lambda v: matrix @ v, start, products=60, seed=seed).trace.value - truth) / abs(truth))
     return {
         "coverage": covered / seeds,
         "median_error": float(np.median(errors)),

@@ -483,6 +483,23 @@ def normalization(section: Section) -> str:
     return "\n\n".join([_where(section), table(head, rows), note])
 
 
+def generalization(section: Section) -> str:
+    """Return what the tables of bounds cost and say."""
+    rows = []
+    names = list(section["rows"][0]["bounds"])
+    for r in section["rows"]:
+        truth, said = r["truth"], r["bounds"]
+        shown = ["-" if said[n] is None else f"{said[n]:.3g}" for n in names]
+        rows.append([r["name"], seconds(r["cpu"]), seconds(r["wall"]), f"{truth['test_error']:.3g}", *shown])
+    head = ["network", "table, CPU s", "wall s", "test error", *names]
+    note = (
+        "The whole table of `normscope bounds`, with 20 and 60 seconds for a trained posterior in the first two. Each "
+        "certificate holds with probability 95 %; what is below guessing says something. PAC-Bayes without "
+        "disagreement is about a randomized network."
+    )
+    return "\n\n".join([_where(section), table(head, rows), note])
+
+
 RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "convolutions": ("Norms of convolutions", convolutions),
     "certificates": ("False certificates", certificates),
@@ -494,6 +511,7 @@ RENDER: dict[str, tuple[str, Callable[[Section], str]]] = {
     "large": ("Deep and wide networks", large),
     "monitor": ("A monitor beside training", monitor),
     "curvature": ("Curvature", curvature),
+    "generalization": ("Generalization bounds", generalization),
 }
 
 

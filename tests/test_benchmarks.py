@@ -44,7 +44,17 @@ def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], 
     done, out = quick
     assert done.returncode == 0, done.stderr
     results = json.loads((out / "results.json").read_text())
-    others = {"bounds", "normalization", "front", "analyze", "growth", "large", "monitor", "curvature"}
+    others = {
+        "bounds",
+        "normalization",
+        "front",
+        "analyze",
+        "growth",
+        "large",
+        "monitor",
+        "curvature",
+        "generalization",
+    }
     assert set(results) == {"convolutions", "certificates", *others}
     versions = {p["name"]: p["version"] for p in results["convolutions"]["peers"]}
     assert versions["orthogonium"] == versions["torchlip"] == "not installed"

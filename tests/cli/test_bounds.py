@@ -31,6 +31,7 @@ def test_wrong_use(run: Run) -> None:
         (("--mode", "batch"), "refused"),
         (("--box", "1"), "--box LOW,HIGH"),
         (("--delta", "2"), "delta"),
+        (("--posterior", "-1"), "posterior"),
         (("--only", "nothing"), "Unknown bound"),
     ):
         result = run("bounds", MODEL, *DATA, *more)
