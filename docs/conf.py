@@ -10,6 +10,9 @@ version = release = normscope.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "furo"
 html_title = f"Normscope {release}"
+html_show_copyright = False
+html_static_path = ["_static"]
+html_css_files = ["normscope.css"]
 exclude_patterns = ["_build", "figures/README.md"]
 myst_heading_anchors = 4
 myst_enable_extensions = ["deflist"]

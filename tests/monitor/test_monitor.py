@@ -353,6 +353,19 @@ def _interrupted(*, clock: bool) -> dict[str, float]:
     raise KeyboardInterrupt
 
 
+def test_a_short_run_is_measured_at_its_end() -> None:
+    """Where the budget allowed nothing but the start, and not after an error."""
+    mon, kept = monitored(every=1, budget=1e-9)
+    with mon:
+        for _ in range(3):
+            mon.step(loss=1.0)
+    assert [step for step, found in kept.points if "probe/loss" in found] == [0, 3]
+    mon, kept = monitored(every=1, budget=1e-9)
+    with pytest.raises(ZeroDivisionError), mon:
+        mon.step(loss=1 / 0)
+    assert [step for step, found in kept.points if "probe/loss" in found] == [0]
+
+
 def test_after_the_end_it_goes_on_from_its_last_step(tmp_path: Path) -> None:
     mon, kept = monitored(run=tmp_path, step=10, every=100)
     with mon:

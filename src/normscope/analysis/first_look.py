@@ -37,7 +37,7 @@ from normscope.lipschitz.segments import Effort
 #: Samples of the data that are looked at: so many multiplications, and at most so many.
 WORK, SAMPLES = 1e10, 256
 #: Multiplications that norms of weights may take, and those of a forward pass above which less is looked at.
-NORMS, HEAVY = 5e9, 1e9
+NORMS, HEAVY = 6e9, 1e9
 #: What the bounds of a first look take for granted.
 ASSUMPTION = "graph and model were compared at one sample only"
 NOTE = "first look: bounds hold and are loose; " + ASSUMPTION

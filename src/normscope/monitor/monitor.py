@@ -273,13 +273,15 @@ class Monitor:
         """Write what waits, and close run folders and TensorBoard files; a tracker is closed by whom it belongs to.
 
         Args:
-            measure: first measure once more, if the budget allows; not while an error is on its way.
+            measure: first measure once more, if the budget allows, or if nothing but the start was measured: of a
+                run of seconds the end is what there is to see. Not while an error is on its way.
         """
         if self._view is None:
             return
-        if measure and self._step > self._measured_at and self.budget.allows():
+        allowed = self.budget.allows()
+        if measure and self._step > self._measured_at and (allowed or self.probes <= 1):
             last = self._last
-            with self.budget.spending():
+            with self.budget.spending() if allowed else contextlib.nullcontext():  # training no longer waits
                 self._write(self._probed())
             self._last = last  # where it goes on, the probes do too
         self._write({})

@@ -70,7 +70,7 @@ def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1
         return []
     layers = {e.id: e for e in program.layers}
     ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
-    ends += [(f"output {name}", expr) for name, expr in program.outputs]
+    ends += [("the output" if name == "output" else f"output {name}", expr) for name, expr in program.outputs]
     long = [(name, expr, [layers[i] for i in sorted(_between(expr)) if i in layers]) for name, expr in ends]
     long = [end for end in long if len(end[2]) >= fewest]
     if not long:

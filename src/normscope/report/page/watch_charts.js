@@ -128,6 +128,7 @@
         scales: { x: { time: false, range: xRange }, y: { range: yRange } },
         axes: [
           { stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 32, space: 60,
+            label: "training step", labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
             values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
           { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62, ...(log ? logAxis : plainAxis) },
         ],
