@@ -81,7 +81,7 @@ class Request(Named):
 
 @guarded
 def analyze(
-    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,

@@ -18,7 +18,9 @@ def audit(
     paper: Annotated[
         str | None,
         typer.Argument(
-            help="Paper: 000 to 004, a key such as than2025, or extensions. Default: all.", show_default=False
+            metavar="[PAPER]",
+            help="Paper: 000 to 004, a key such as than2025, or extensions. Default: all.",
+            show_default=False,
         ),
     ] = None,
     only: Annotated[str | None, typer.Option(help="Check only these claims, e.g. 001-L1,001-C11.")] = None,

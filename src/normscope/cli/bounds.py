@@ -20,7 +20,7 @@ FILE, PAGE = "bounds.json", "bounds.html"
 
 @guarded
 def bounds(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     train: Annotated[str, typer.Option(help="Training data: " + _DATA.format("train"), show_default=False)],
     test: Annotated[str, typer.Option(help="Test data: " + _DATA.format("test"), show_default=False)],
     weights: WeightsFile = None,

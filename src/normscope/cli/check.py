@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, visible
+from normscope.cli.console import Stages, aside, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -66,7 +66,7 @@ class Request(Named):
 
 @guarded
 def check(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,
@@ -115,6 +115,7 @@ def check(
         model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, purpose, before,
         device, seed,
     )  # fmt: skip
+    width = line_width()
     with aside(), Stages(quiet=quiet, lines=format == "text") as stages:
         stages("loading torch")
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
@@ -122,10 +123,10 @@ def check(
             settings = replace(settings, baseline=None)
         if folder is None:
             result, source, capacity = run(request, settings, stages)
-            text = rendered(result, format, source, capacity)
+            text = rendered(result, format, source, capacity, width=width)
         else:
             result = of_run(folder, settings)
-            text = rendered(result, format)
+            text = rendered(result, format, width=width)
     if write_baseline is not None:
         from normscope.doctor.settings import baseline_text
 
@@ -207,9 +208,14 @@ def run(
 
 
 def rendered(
-    result: CheckResult, format: str, source: Source | None = None, capacity: Callable[[], Result] | None = None
+    result: CheckResult,
+    format: str,
+    source: Source | None = None,
+    capacity: Callable[[], Result] | None = None,
+    *,
+    width: int = 118,
 ) -> str:
-    """Return a result in one of :data:`FORMATS`; a page also holds the analysis, if there can be one."""
+    """Return a result in one of :data:`FORMATS`, text in lines of a width; a page holds the analysis, too, if it can."""
     from normscope.core.errors import NormscopeError
     from normscope.report.findings import findings_text, github_text
     from normscope.report.sarif import sarif_text
@@ -231,7 +237,7 @@ def rendered(
             return report_html(capacity(), findings=result.findings, title=title)
         except NormscopeError:  # no graph: there is nothing to show but the findings
             return findings_html(result)
-    return visible(findings_text(result), keep="\n")
+    return visible(findings_text(result, width), keep="\n")
 
 
 def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:

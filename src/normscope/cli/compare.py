@@ -63,7 +63,7 @@ class Given:
 
 @guarded
 def compare(
-    items: Annotated[list[str], typer.Argument(help=_ITEMS, show_default=False)],
+    items: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_ITEMS, show_default=False)],
     model: Annotated[str | None, typer.Option(help="The model that the checkpoints are weights of.")] = None,
     data: DataName = None,
     data_root: DataRoot = None,

@@ -23,7 +23,7 @@ _MODEL = "A result.json of analyze, or a model as analyze takes it, e.g. 'zoo:re
 
 @guarded
 def complexity(
-    model: Annotated[str, typer.Argument(help=_MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
     alpha: Annotated[float, typer.Option(help="Accuracy: length of a gradient, or distance from a minimum.")] = 0.1,
     delta: Annotated[float, typer.Option(help="Radius of Goldstein's stationarity.")] = 0.1,
     gap: Annotated[float, typer.Option(help="How far the start is above the infimum of the loss.")] = 1.0,

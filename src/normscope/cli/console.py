@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import shutil
 import sys
 import threading
 import time
@@ -37,6 +38,15 @@ def is_terminal(stream: TextIO) -> bool:
     """Tell whether a stream is a terminal that may get colour and boxes (NO_COLOR and TERM=dumb say it may not)."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and getattr(stream, "isatty", lambda: False)()
+
+
+def line_width(most: int = 118) -> int:
+    """Return how wide lines on stdout may be: no wider than its terminal, if it is one, nor than some width.
+
+    >>> line_width(60) <= 60
+    True
+    """
+    return min(most, shutil.get_terminal_size().columns) if is_terminal(sys.stdout) else most
 
 
 def visible(text: str, keep: str = "") -> str:
@@ -290,7 +300,7 @@ def show(sections: Sequence[Section]) -> None:
                 table.add_row(*(Text(cell) for cell in row))
             console.print(table)
         for line in section.after:
-            console.print(Text(f"  {line}", style="dim"))
+            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
         console.print()
 
 

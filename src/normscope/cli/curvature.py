@@ -36,7 +36,7 @@ FILE, PAGE = "curvature.json", "curvature.html"
 
 @guarded
 def curvature(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     data: DataName = None,
     weights: WeightsFile = None,
     data_root: DataRoot = None,

@@ -16,6 +16,7 @@ def explain(
     name: Annotated[
         list[str],
         typer.Argument(
+            metavar="WORD",
             help="A word of a report (certified), a code (NS101), a theorem ('Theorem 13'), a claim ('001-T13(8)').",
             show_default=False,
         ),

@@ -17,7 +17,9 @@ _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also gives 
 
 @guarded
 def extremal(
-    construction: Annotated[str, typer.Argument(help="theorem-6, theorem-13, theorem-15 or layernorm.")],
+    construction: Annotated[
+        str, typer.Argument(metavar="NAME", help="theorem-6, theorem-13, theorem-15 or layernorm.")
+    ],
     depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 20,
     width: Annotated[str, typer.Option(help=_WIDTHS)] = "8",
     scale: Annotated[float, typer.Option(help="Norm of every weight; its inverse is shown beside it.")] = 2.0,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @guarded
 def fix(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
     write_to: Annotated[
         Path | None, typer.Option(help="Write the new state dict to this file (.safetensors or .pt).")

@@ -21,6 +21,7 @@ def reproduce(
     figure: Annotated[
         str,
         typer.Argument(
+            metavar="NAME",
             help="fig1 to fig3, geometry1 to geometry4, wn-depth, wn-width, wn-convergence, wn-activation, theorem-20, "
             "surrogate or ranking.",
             show_default=False,

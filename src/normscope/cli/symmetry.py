@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @guarded
 def symmetry(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,

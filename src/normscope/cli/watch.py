@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def watch(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="Folders that monitors write to, or folders of such folders.", show_default=False),
+        typer.Argument(
+            metavar="RUN...", help="Folders that monitors write to, or folders of such folders.", show_default=False
+        ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
     host: Annotated[

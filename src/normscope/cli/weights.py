@@ -32,7 +32,7 @@ FILE = "weights.json"
 
 @guarded
 def weights(
-    model: Annotated[str, typer.Argument(help=MODEL, show_default=False)],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     weights: WeightsFile = None,
     data: DataName = None,
     data_root: DataRoot = None,

@@ -17,11 +17,12 @@ from normscope.report.table import Section
 WIDTH = 118
 
 
-def findings_text(result: CheckResult) -> str:
+def findings_text(result: CheckResult, width: int = WIDTH) -> str:
     """Return the findings of a check as plain text.
 
     Args:
         result: what ``check`` returned.
+        width: of a line.
 
     Returns:
         A paragraph for each finding, what could not be checked and why, and a summary.
@@ -30,8 +31,8 @@ def findings_text(result: CheckResult) -> str:
     1 more rule with data (--data)
     net: no findings (1 rule ran, 1 could not)
     """
-    blocks = [finding_text(f) for f in result.findings]
-    lines = not_checked(result.skipped)
+    blocks = [finding_text(f, width) for f in result.findings]
+    lines = [line for text in not_checked(result.skipped) for line in _wrapped(text, "", "    ", width)]
     ran = f"{len(result.ran)} rule{'' if len(result.ran) == 1 else 's'} ran"
     more = f", {len(result.skipped)} could not" if result.skipped else ""
     hidden = f", {result.hidden} hidden by settings or baseline" if result.hidden else ""
@@ -94,8 +95,8 @@ def finding_line(finding: Finding) -> str:
     return f"{finding.code} {finding.severity.value} {finding.place or 'model'}: {said}"
 
 
-def finding_text(finding: Finding) -> str:
-    """Return one finding as a paragraph.
+def finding_text(finding: Finding, width: int = WIDTH) -> str:
+    """Return one finding as a paragraph, in lines of a width.
 
     >>> from normscope.core.finding import Severity
     >>> one = Finding("NS101", Severity.WARNING, "conv", "a bias has no effect", fix="bias=False", effect="none")
@@ -106,22 +107,22 @@ def finding_text(finding: Finding) -> str:
     """
     place = finding.place or "model"
     head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {place}: {finding.message}"
-    lines = _wrapped(head, "", "    ")
+    lines = _wrapped(head, "", "    ", width)
     if finding.cause:
-        lines += _wrapped(f"cause: {finding.cause}", "    ", "         ")
+        lines += _wrapped(f"cause: {finding.cause}", "    ", "         ", width)
     if finding.effect:
-        lines += _wrapped(f"effect: {finding.effect}", "    ", "         ")
+        lines += _wrapped(f"effect: {finding.effect}", "    ", "         ", width)
     if finding.explains:
-        lines += _wrapped(f"also behind: {', '.join(finding.explains)}", "    ", "         ")
+        lines += _wrapped(f"also behind: {', '.join(finding.explains)}", "    ", "         ", width)
     if finding.fix:
-        lines += _wrapped(f"fix: {finding.fix}", "    ", "         ")
+        lines += _wrapped(f"fix: {finding.fix}", "    ", "         ", width)
     return "\n".join(lines)
 
 
-def _wrapped(text: str, first: str, rest: str) -> list[str]:
+def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
     """Return a text in lines; module paths and numbers are never broken."""
     return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
+        text, width, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from normscope.core.errors import attempt
 from normscope.core.files import write_text
@@ -256,9 +257,19 @@ def _template() -> jinja2.Template:
         "kind": kind_text,
         "count": count_text,
         "still": lambda chart: Markup(still(chart)),
+        "code": with_code,
     }
     environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}
     return environment.get_template("report.html.j2")
+
+
+def with_code(text: str) -> Markup:
+    """Return a text for the page, what stands between backticks as code.
+
+    >>> str(with_code("run `normscope fix` if a < b"))
+    'run <code>normscope fix</code> if a &lt; b'
+    """
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
