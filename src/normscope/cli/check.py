@@ -215,7 +215,7 @@ def rendered(
     *,
     width: int = 118,
 ) -> str:
-    """Return a result in one of :data:`FORMATS`, text in lines of a width; a page holds the analysis, too, if it can."""
+    """Return a result in one of :data:`FORMATS`, text in lines of a width; a page holds the analysis, too."""
     from normscope.core.errors import NormscopeError
     from normscope.report.findings import findings_text, github_text
     from normscope.report.sarif import sarif_text
