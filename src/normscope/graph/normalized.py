@@ -90,7 +90,7 @@ class _Slope(torch.autograd.Function):
         ctx.constant = constant
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(slope, x, weight, center, inverse, slope if constant else pulled, along)
-        return (pulled if weight is None else pulled * _wide(weight, x)), along, total
+        return (pulled if weight is None else _affine(pulled, weight)), along, total
 
     @staticmethod
     @once_differentiable
@@ -108,30 +108,35 @@ class _Slope(torch.autograd.Function):
         gamma = torch.ones_like(inverse) if weight is None else weight
         a = torch.zeros_like(inverse) if a is None else a
         b = torch.zeros_like(inverse) if b is None else b
-        by_slope = torch.addcmul(_wide(b - a * inverse * center, x), x, _wide(a * inverse, x))
+        by_slope = _affine(x, a * inverse, b - a * inverse * center)
         if u is None:
-            by_x = pulled * _wide(a * inverse if ctx.constant else a, x)
+            by_x = _affine(pulled, a * inverse if ctx.constant else a)
             return by_slope, by_x, None, None, None, None
         cross = (u * pulled).sum(axes)  # r <u, P g>, or <u, g> with constant statistics
         if ctx.constant:
-            by_slope = torch.addcmul(by_slope, u, _wide(gamma * inverse, x))
+            by_slope = by_slope + _affine(u, gamma * inverse)
             return (
                 by_slope,
-                slope * _wide(a * inverse, x),
+                _affine(slope, a * inverse),
                 None if weight is None else cross * inverse,
                 None,
                 None,
                 None,
             )
         pushed, overlap, _ = _slope(u, x, None, center, inverse, False)
-        by_slope = torch.addcmul(by_slope, pushed, _wide(gamma, x))
+        by_slope = by_slope + _affine(pushed, gamma)
         pull = gamma * cross * inverse / count
-        by_x = torch.addcmul(_wide(pull * inverse * center, x), x, _wide(-pull * inverse, x))
-        by_x = torch.addcmul(by_x, pushed, _wide(-gamma * inverse * along / count, x))
-        by_x = torch.addcmul(by_x, pulled, _wide(a - gamma * inverse * overlap / count, x))
+        by_x = _affine(x, -pull * inverse, pull * inverse * center)
+        by_x = by_x + _affine(pushed, -gamma * inverse * along / count)
+        by_x = by_x + _affine(pulled, a - gamma * inverse * overlap / count)
         return by_slope, by_x, None if weight is None else cross, None, None, None
 
 
-def _wide(channels: Tensor, like: Tensor) -> Tensor:
-    """Return one number per channel in a shape that multiplies the input."""
-    return channels.reshape(-1, *(1,) * (like.ndim - 2))
+def _affine(x: Tensor, factor: Tensor, offset: Tensor | None = None) -> Tensor:
+    """Return ``factor x + offset`` with one number each per channel."""
+    if torch._C._are_functorch_transforms_active():
+        wide = (-1, *(1,) * (x.ndim - 2))
+        found = x * factor.reshape(wide)
+        return found if offset is None else found + offset.reshape(wide)
+    zeros = torch.zeros_like(factor)  # as a BatchNorm: its kernel is several times as quick as broadcasting
+    return torch.native_batch_norm(x, factor, offset, zeros, torch.ones_like(factor), False, 0.0, 0.0)[0]

@@ -269,5 +269,8 @@ def orthogonality(basis: Tensor) -> float:
     >>> orthogonality(torch.eye(3))
     0.0
     """
-    gram = torch.stack([dots(basis, row) for row in basis])
-    return float((gram - torch.eye(len(basis), dtype=torch.float64, device=basis.device)).abs().max())
+    gram = -torch.eye(len(basis), dtype=torch.float64, device=basis.device)
+    for at in range(0, basis.shape[1], 2**16):
+        piece = basis[:, at : at + 2**16].double()
+        gram += piece @ piece.mT
+    return float(gram.abs().max())
