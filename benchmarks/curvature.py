@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -17,12 +18,16 @@ from torch import Tensor, nn
 from benchmarks.machine import environment, version
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import quotient
-from normscope.curvature.trace import moments
+from normscope.curvature.symmetries import directions_of
+from normscope.curvature.trace import Part, moments
+from normscope.geometry.discover import symmetry
 from normscope.graph.guard import same_bits
 from normscope.linalg.thick_restart import eigenpairs, orthogonality, rayleigh
+from normscope.monitor.monitor import Monitor
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.networks.mlp import relu10
 from normscope.zoo.randomness import seeded
@@ -42,31 +47,40 @@ class Settings:
 
     Attributes:
         width: of the ten-layer network.
+        features: of its inputs.
         samples: of its batch.
+        timed: samples of the batch on which its products are timed.
         images: of the batch of ResNet-20; 0 leaves it out.
+        steps: of the training that the monitor follows.
         weights: a checkpoint of ResNet-20, if there is one: the environment variable NORMSCOPE_RESNET20.
         data_root: folder of CIFAR-10, if it is there (NORMSCOPE_DATA); otherwise the images are random.
         seeds: runs of the trace.
-        small: width of the network with a dense truth.
+        small: width of the networks with a dense truth.
     """
 
     width: int = 512
-    samples: int = 128
-    images: int = 16
+    features: int = 3072
+    samples: int = 256
+    timed: int = 512
+    images: int = 64
+    steps: int = 12
     weights: Path | None = field(default_factory=lambda: _named("NORMSCOPE_RESNET20"))
     data_root: Path | None = field(default_factory=lambda: _named("NORMSCOPE_DATA"))
     seeds: int = 200
-    small: int = 28
+    small: int = 32
 
 
-QUICK = Settings(width=8, samples=16, images=0, seeds=5, small=6)
+QUICK = Settings(width=8, features=16, samples=16, timed=16, images=0, steps=2, seeds=5, small=6)
 
 
 def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
-    """Measure eigenvalues, training mode, trace, density and condition number."""
+    """Measure products, eigenvalues, training mode, trace, density, condition number and the monitor."""
     section: dict[str, Any] = {"environment": environment(), "peers": {name: version(name) for name in PEERS}}
-    section["top"] = []
-    for name, model, data in _cases(settings):
+    section["cost"], section["top"] = [], []
+    for name, model, data, timed in _cases(settings):
+        for mode in ("running", "batch"):
+            section["cost"].append(_cost(name.split(",")[0], model, timed, mode, say))
+            yield section
         for row in _top(name, model, data, say):
             section["top"].append(row)
             yield section
@@ -76,14 +90,19 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     yield section
     section["small"] = _small(settings, say)
     yield section
+    if settings.images:
+        section["monitor"] = _monitor(settings, say)
+        yield section
 
 
-def _cases(settings: Settings) -> Iterator[tuple[str, nn.Module, tuple[Tensor, Tensor]]]:
-    """Yield networks with data."""
+def _cases(settings: Settings) -> Iterator[tuple[str, nn.Module, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]:
+    """Yield networks with data, and with data on which products are timed."""
     with seeded(0):
-        mlp = relu10("bn", width=settings.width, in_features=1024)
-        x, y = torch.randn(settings.samples, 1024), torch.randint(0, 10, (settings.samples,))
-    yield f"ten layers of {settings.width}, {settings.samples} samples", mlp, (x, y)
+        mlp = relu10(width=settings.width, in_features=settings.features)
+        x, y = torch.randn(settings.samples, settings.features), torch.randint(0, 10, (settings.samples,))
+    _train(mlp, x, y, 60, 1e-4)
+    timed = torch.randn(settings.timed, settings.features), torch.randint(0, 10, (settings.timed,))
+    yield f"ten layers of {settings.width}, {settings.samples} samples", mlp, (x, y), timed
     if settings.images:
         with seeded(1):
             net = zoo.build("resnet20")
@@ -98,13 +117,12 @@ def _cases(settings: Settings) -> Iterator[tuple[str, nn.Module, tuple[Tensor, T
             batch = load_data("cifar10", settings.data_root, "train", settings.images, normalize="imagenet").tensors()
             assert batch.labels is not None
             data = batch.inputs, batch.labels
-        yield f"ResNet-20, {settings.images} images", net, data
+        yield f"ResNet-20, {settings.images} images", net, data, data
 
 
 def _top(name: str, model: nn.Module, data: tuple[Tensor, Tensor], say: Say) -> Iterator[dict[str, Any]]:
     """Find the largest five eigenvalues in evaluation mode with every tool; residuals are taken by our products."""
     model.eval()
-    gradient = _gradient_seconds(model, data)
     for tool, find in TOOLS.items():
         say(f"{name}: {tool}")
         begin = time.process_time()
@@ -119,17 +137,50 @@ def _top(name: str, model: nn.Module, data: tuple[Tensor, Tensor], say: Say) -> 
         worst = float((residuals / np.abs(values)).max())
         yield {
             "case": name, "tool": tool, "values": sorted(values.tolist(), reverse=True), "residual": worst,
-            "products": products, "cpu": cpu, "per_product": cpu / products / gradient if products else None,
+            "products": products, "cpu": cpu,
         }  # fmt: skip
 
 
-def _gradient_seconds(model: nn.Module, data: tuple[Tensor, Tensor]) -> float:
-    """Return the CPU time of one gradient by plain torch."""
+def _train(model: nn.Module, x: Tensor, y: Tensor, steps: int, rate: float) -> None:
+    """Train for some steps, so that the spectrum is that of a network in use."""
+    optimizer = torch.optim.Adam(model.parameters(), rate)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+
+
+def _cost(name: str, model: nn.Module, data: tuple[Tensor, Tensor], mode: str, say: Say) -> dict[str, Any]:
+    """Compare gradients by plain torch with products, in turns; the least of several is what the work costs."""
+    say(f"{name}: products in {mode} mode")
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    gradients, products = [], []
+
+    def gradient() -> None:
+        model.train(mode == "batch")
+        torch.autograd.grad(nn.functional.cross_entropy(model(data[0]), data[1]), parameters)
+
     begin = time.process_time()
-    for _ in range(3):
-        loss = nn.functional.cross_entropy(model(data[0]), data[1])
-        torch.autograd.grad(loss, [p for p in model.parameters() if p.requires_grad])
-    return (time.process_time() - begin) / 3
+    with Problem(model, data, mode=mode, batch=len(data[0])) as problem:
+        multiply = Products(problem)
+        setup = time.process_time() - begin
+        vector = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(0))
+        torch.nn.functional.normalize(vector, dim=0, out=vector)
+    for _ in range(8):
+        begin = time.process_time()
+        gradient()
+        gradients.append(time.process_time() - begin)
+        begin = time.process_time()
+        multiply(vector)
+        products.append(time.process_time() - begin)
+    for key, buffer in model.named_buffers():
+        buffer.copy_(before[key])
+    return {
+        "case": f"{name}, {len(data[0])} samples", "mode": mode, "setup": setup,
+        "gradient": min(gradients), "product": min(products),
+        "ratio": min(products) / min(gradients), "median_ratio": float(np.median(products) / np.median(gradients)),
+    }  # fmt: skip
 
 
 def _first_line(error: Exception) -> str:
@@ -140,7 +191,7 @@ def _first_line(error: Exception) -> str:
 def _normscope(model: nn.Module, data: Any, mode: str) -> tuple[Tensor, int]:
     with Problem(model, data, mode=mode, batch=len(data[0])) as problem:
         start = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(0))
-        found = eigenpairs(Products(problem), start, largest=5, tolerance=1e-5)
+        found = eigenpairs(Products(problem), start, largest=5, tolerance=5e-6)
     return found.vectors, found.products
 
 
@@ -197,7 +248,7 @@ def _training(name: str, model: nn.Module, data: tuple[Tensor, Tensor], say: Say
     with Problem(model, data, mode="batch", batch=len(data[0])) as problem:
         products = Products(problem)
         start = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(0))
-        found = eigenpairs(products, start, largest=5, tolerance=1e-5, keep_basis=True)
+        found = eigenpairs(products, start, largest=5, tolerance=4e-6, keep_basis=True)
         cpu = time.process_time() - begin
         _, residuals = rayleigh(products, found.vectors)
     assert found.basis is not None
@@ -232,34 +283,58 @@ def _peers_in_training_mode(say: Say) -> list[dict[str, Any]]:
 
 def _small(settings: Settings, say: Say) -> dict[str, Any]:
     """Measure trace, density and condition number against dense truths in float64."""
+    width = settings.small
     with seeded(2):
-        model = nn.Sequential(
-            nn.Linear(20, settings.small), nn.BatchNorm1d(settings.small), nn.Tanh(),
-            nn.Linear(settings.small, settings.small), nn.BatchNorm1d(settings.small), nn.Tanh(),
-            nn.Linear(settings.small, 10),
+        normed = nn.Sequential(
+            nn.Linear(20, width), nn.BatchNorm1d(width), nn.Tanh(),
+            nn.Linear(width, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 10),
         )  # fmt: skip
         x, y = torch.randn(200, 20), torch.randint(0, 10, (200,))
-    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
-    for _ in range(100):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(x), y).backward()
-        optimizer.step()
-    say("small network: dense Hessian")
-    with Problem(model, (x, y), dtype=torch.float64, batch=200) as problem:
-        hessian, gauss = Products(problem).dense(), Products(problem, "ggn").dense()
+    _train(normed, x, y, 100, 1e-2)
+    say("small network: condition number")
+    with Problem(normed, (x, y), dtype=torch.float64, batch=200) as problem:
         known = _every_symmetry(problem)
-        say("small network: condition number")
         methods = ("dense", "dual", "lanczos")
         conditions = {m: quotient(problem, known, method=m, max_products=problem.dimension) for m in methods}
-    found: dict[str, Any] = {"parameters": problem.dimension}
+    found: dict[str, Any] = {"condition_parameters": problem.dimension}
     found["condition"] = {
         m: {"smallest": q.smallest, "condition": q.condition, "converged": q.converged} for m, q in conditions.items()
     }
-    say("small network: trace")
-    found["trace"] = _trace(hessian, settings.seeds)
-    say("small network: density")
-    found["density"] = _density(gauss, known)
+    found["plain"] = [_plain(settings, activation, say) for activation in (nn.Tanh, nn.ReLU)]
     return found
+
+
+def _plain(settings: Settings, activation: type[nn.Module], say: Say) -> dict[str, Any]:
+    """Measure trace and density of a network without BatchNorm, which the peers can take too."""
+    name, width = activation.__name__, settings.small
+    with seeded(0):
+        model = nn.Sequential(
+            nn.Linear(20, width), activation(), nn.Linear(width, width), activation(), nn.Linear(width, 4)
+        )
+        x, y = torch.randn(256, 20), torch.randint(0, 4, (256,))
+    _train(model, x, y, 100, 1e-2)
+    model.double()
+    data = x.double(), y
+    say(f"small network, {name}: trace")
+    with Problem(model, data, batch=256) as problem:
+        products = Products(problem)
+        full, gauss = products.dense(), Products(problem, "ggn").dense()
+        begin = time.process_time()
+        exact = exact_trace(Products(problem, "ggn", "recompute"), 10)
+        spent = time.process_time() - begin
+        begin = time.process_time()
+        for _ in range(20):
+            products(full[0])
+        each = (time.process_time() - begin) / 20
+        known, _ = directions_of(problem, symmetry(model, data, mode="running").groups)
+    assert exact is not None
+    part = Part(lambda v: gauss @ v, exact)
+    left = 60 - math.ceil(spent / each)
+    return {
+        "activation": name, "parameters": problem.dimension, "exact_costs": spent / each,
+        "trace": _trace(full, part, max(8, left), settings.seeds),
+        "density": _density(gauss, known, model, data, say),
+    }  # fmt: skip
 
 
 def _every_symmetry(problem: Problem) -> Directions:
@@ -275,42 +350,108 @@ def _every_symmetry(problem: Problem) -> Directions:
     return Directions(problem.point(), row_groups(problem, ["0.weight", "3.weight"]), torch.cat(rows))
 
 
-def _trace(matrix: Tensor, seeds: int) -> dict[str, float]:
-    """Return coverage and errors of the trace at 60 products."""
+def _trace(matrix: Tensor, part: Part, products: int, seeds: int) -> dict[str, Any]:
+    """Return coverage and errors of the trace at the price of 60 products."""
     truth = float(matrix.trace())
     covered, errors, plain = 0, [], []
     for seed in range(seeds):
-        start = torch.randn(len(matrix), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        pairs = eigenpairs(lambda v: matrix @ v, start, largest=5, tolerance=0.0, max_products=30, keep_basis=True)
-        estimate = moments(lambda v: matrix @ v, start, products=30, deflate=pairs, seed=seed).trace
+        estimate = moments(lambda v: matrix @ v, matrix[0], products=products, part=part, seed=seed).trace
         covered += estimate.low <= truth <= estimate.high
         errors.append(abs(estimate.value - truth) / abs(truth))
-        plain.append(abs(moments(lambda v: matrix @ v, start, products=60, seed=seed).trace.value - truth) / abs(truth))
+        if seed < 50:
+            other = moments(lambda v: matrix @ v, matrix[0], products=60, seed=seed).trace
+            plain.append(abs(other.value - truth) / abs(truth))
     return {
+        "products": products,
         "coverage": covered / seeds,
         "median_error": float(np.median(errors)),
         "hutchinson": float(np.median(plain)),
     }
 
 
-def _density(matrix: Tensor, known: Directions) -> dict[str, float]:
-    """Return Wasserstein distances to the dense spectrum at equal products."""
+def _density(matrix: Tensor, known: Directions, model: nn.Module, data: tuple[Tensor, Tensor], say: Say) -> Any:
+    """Return Wasserstein distances to the dense spectrum at equal products, of the Gauss-Newton matrix."""
     truth = torch.linalg.eigvalsh(matrix).numpy()
     start = torch.randn(len(matrix), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    pairs = eigenpairs(lambda v: matrix @ v, start, largest=10, tolerance=1e-6)
+    pairs = eigenpairs(lambda v: matrix @ v, start, largest=min(20, len(matrix) // 20), tolerance=1e-6)
     total = pairs.products + 4 * 20
     ours = spectral_density(lambda v: matrix @ v, start, steps=20, probes=4, directions=known, pairs=pairs)
-    plain = spectral_density(lambda v: matrix @ v, start, steps=total // 4, probes=4)
-    blurred = _blurred(plain, truth)
-    return {"products": total, "ours": ours.distance(truth), "plain": plain.distance(truth), "blurred": blurred}
+    rows = [{"tool": "normscope", "distance": [ours.distance(truth)], "zeros": ours.zeros}]
+    for tool, find in DENSITIES.items():
+        say(f"density: {tool}")
+        try:
+            rows.append({"tool": tool, "distance": find(matrix, model, data, total, truth)})
+        except Exception as error:
+            rows.append({"tool": tool, "error": _first_line(error)})
+    return {"products": total, "true_zeros": int((truth < 1e-10 * truth[-1]).sum()), "rows": rows}
 
 
-def _blurred(density: Any, truth: np.ndarray) -> float:
-    """Return the distance of quadrature blurred by a Gaussian of range/steps, as hessian-eigenthings draws it."""
+def _eigenthings_density(matrix: Tensor, model: nn.Module, data: Any, products: int, truth: np.ndarray) -> list[float]:
+    """Return the distances of the quadrature and of the curve that hessian-eigenthings gives, with its own 10 runs."""
+    from hessian_eigenthings import LambdaOperator, spectral_density
     from scipy.stats import wasserstein_distance
 
-    places, _ = density.atoms()
-    spread = float(places.max() - places.min())
-    grid = np.linspace(places.min() - 0.1 * spread, places.max() + 0.1 * spread, 4000)
-    curve, _ = density.smoothed(grid, spread / len(density.rules[0].nodes))
-    return float(wasserstein_distance(grid, truth, np.maximum(curve, 0)))
+    operator = LambdaOperator(lambda v: matrix @ v, len(matrix), dtype=torch.float64)
+    found = spectral_density(operator, num_runs=10, lanczos_steps=products // 10, seed=0)
+    places, masses = found.raw_eigenvalues.flatten().numpy(), found.raw_weights.flatten().numpy()
+    curve = np.maximum(found.density.numpy(), 0)
+    return [
+        float(wasserstein_distance(places, truth, masses)),
+        float(wasserstein_distance(found.grid.numpy(), truth, curve)),
+    ]
+
+
+def _curvlinops_density(matrix: Tensor, model: nn.Module, data: Any, products: int, truth: np.ndarray) -> list[float]:
+    """Return the distance of the curve that curvlinops gives; it is told the ends of the spectrum."""
+    from curvlinops import GGNLinearOperator, lanczos_approximate_spectrum
+    from scipy.stats import wasserstein_distance
+
+    operator = GGNLinearOperator(model, nn.CrossEntropyLoss(), list(model.parameters()), [data])
+    ends = float(truth[0]), float(truth[-1])
+    torch.manual_seed(0)
+    grid, curve = lanczos_approximate_spectrum(operator, products // 4, num_repeats=4, boundaries=ends)
+    return [float(wasserstein_distance(grid.numpy(), truth, np.maximum(curve.numpy(), 0)))]
+
+
+DENSITIES: dict[str, Callable[..., list[float]]] = {
+    "hessian-eigenthings": _eigenthings_density,
+    "curvlinops": _curvlinops_density,
+}
+
+
+def _monitor(settings: Settings, say: Say) -> dict[str, Any]:
+    """Compare a reading of the largest eigenvalue with a training step, and trainings with and without it."""
+    say("monitor")
+    losses, states, steps, readings = [], [], [], []
+    for watched in (False, True):
+        with seeded(3):
+            model = zoo.build("resnet20").train()
+            x, y = torch.randn(4, 64, 3, 32, 32), torch.randint(0, 10, (4, 64))
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        monitor = None
+        if watched:
+            probe = x[0, :32], y[0, :32]
+            every = max(1, settings.steps // 3)
+            monitor = Monitor(
+                model, probe, optimizer=optimizer, quantities=("curvature",), every=every, budget=math.inf
+            ).begin()
+        seen = []
+        for step in range(settings.steps):
+            begin = time.process_time()
+            loss = nn.functional.cross_entropy(model(x[step % 4]), y[step % 4])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            steps.append(time.process_time() - begin)
+            seen.append(float(loss.detach()))
+            if monitor is not None:
+                begin, before = time.process_time(), monitor.probes
+                monitor.step(loss=loss)
+                readings += [time.process_time() - begin] if monitor.probes > before else []
+        losses.append(seen)
+        states.append(model.state_dict())
+    same = losses[0] == losses[1] and all(same_bits(a, b) for a, b in zip(*map(dict.values, states), strict=True))
+    return {
+        "batch": 64, "probe": 32, "step": float(np.median(steps)), "reading": float(np.median(readings)),
+        "overhead": float(np.median(readings)) / (100 * float(np.median(steps))), "identical": same,
+    }  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -387,42 +387,7 @@ def monitor(section: Section) -> str:
 
 def curvature(section: Section) -> str:
     """Return curvature beside the peers."""
-    head = [
-        "network, evaluation mode",
-        "tool",
-        "products",
-        "CPU s",
-        "per product, gradients",
-        "worst residual",
-        "largest",
-    ]
-    rows = []
-    for r in section["top"]:
-        if "error" in r:
-            rows.append([r["case"], r["tool"], "-", "-", "-", r["error"], "-"])
-            continue
-        each = "-" if r["per_product"] is None else f"{r['per_product']:.2f}"
-        count = str(r["products"] or "-")
-        rows.append(
-            [r["case"], r["tool"], count, seconds(r["cpu"]), each, f"{r['residual']:.1e}", f"{r['values'][0]:.5g}"]
-        )
-    parts = [_where(section), table(head, rows)]
-    if "training" in section:
-        head = [
-            "network, training mode",
-            "products",
-            "CPU s",
-            "worst residual",
-            "|VV'-I|",
-            "model untouched",
-            "largest",
-        ]
-        rows = [
-            [r["case"], str(r["products"]), seconds(r["cpu"]), f"{r['residual']:.1e}", f"{r['orthogonality']:.1e}",
-             "yes" if r["untouched"] else "no", f"{r['values'][0]:.5g}"]
-            for r in section["training"]
-        ]  # fmt: skip
-        parts.append(table(head, rows))
+    parts = [_where(section), *_products_and_eigenvalues(section)]
     if "modes" in section:
         head = ["tool, BatchNorm in training mode", "outcome", "buffers moved by", "still in training mode"]
         rows = [
@@ -431,17 +396,87 @@ def curvature(section: Section) -> str:
         ]
         parts.append(table(head, rows))
     if "small" in section:
-        small = section["small"]
-        t, d, c = small["trace"], small["density"], small["condition"]
-        rows = [
-            ["trace, 60 products: 95 % interval covers", f"{100 * t['coverage']:.1f} %"],
-            ["trace, median error (Hutchinson)", f"{100 * t['median_error']:.2f} % ({100 * t['hutchinson']:.2f} %)"],
-            [f"density, {d['products']} products: distance to the spectrum", f"{d['ours']:.2e}"],
-            ["the same, plain quadrature (blurred)", f"{d['plain']:.2e} ({d['blurred']:.2e})"],
-            *([f"condition number modulo symmetries, {m}", f"{q['condition']:.6g}"] for m, q in c.items()),
+        parts += _dense_truths(section["small"])
+    if "monitor" in section:
+        m = section["monitor"]
+        rows = [[
+            f"{m['batch']}, {m['probe']}", seconds(m["step"]), seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
+            "yes" if m["identical"] else "no",
+        ]]  # fmt: skip
+        head = [
+            "monitor, ResNet-20: batch, probe",
+            "step, CPU s",
+            "reading, CPU s",
+            "one in 100 steps",
+            "bitwise the same",
         ]
-        parts.append(table([f"{small['parameters']} parameters, dense truth", "measured"], rows))
+        parts.append(table(head, rows))
     return "\n\n".join(parts)
+
+
+def _products_and_eigenvalues(section: Section) -> Iterator[str]:
+    """Yield tables of products and of the largest eigenvalues."""
+    if section.get("cost"):
+        head = ["network", "mode", "gradient, CPU s", "set-up", "product", "product, gradients (median)"]
+        rows = [
+            [r["case"], r["mode"], seconds(r["gradient"]), seconds(r["setup"]), seconds(r["product"]),
+             f"{r['ratio']:.2f} ({r['median_ratio']:.2f})"]
+            for r in section["cost"]
+        ]  # fmt: skip
+        yield table(head, rows)
+    rows = []
+    for r in section["top"]:
+        if "error" in r:
+            rows.append([r["case"], r["tool"], "-", "-", r["error"], "-"])
+            continue
+        count = str(r["products"] or "-")
+        rows.append([r["case"], r["tool"], count, seconds(r["cpu"]), f"{r['residual']:.1e}", f"{r['values'][0]:.5g}"])
+    yield table(["network, evaluation mode", "tool", "products", "CPU s", "worst residual", "largest"], rows)
+    if "training" in section:
+        names = (
+            "network, training mode",
+            "products",
+            "CPU s",
+            "worst residual",
+            "|VV'-I|",
+            "model untouched",
+            "largest",
+        )
+        rows = [
+            [r["case"], str(r["products"]), seconds(r["cpu"]), f"{r['residual']:.1e}", f"{r['orthogonality']:.1e}",
+             "yes" if r["untouched"] else "no", f"{r['values'][0]:.5g}"]
+            for r in section["training"]
+        ]  # fmt: skip
+        yield table(list(names), rows)
+
+
+def _dense_truths(small: Section) -> Iterator[str]:
+    """Yield tables of what small networks give beside dense truths."""
+    rows = []
+    for r in small["plain"]:
+        t = r["trace"]
+        rows.append([
+            f"{r['activation']}, {r['parameters']}", f"{r['exact_costs']:.0f} + {t['products']}",
+            f"{100 * t['coverage']:.1f} %", f"{100 * t['median_error']:.2f} %", f"{100 * t['hutchinson']:.2f} %",
+        ])  # fmt: skip
+    head = [
+        "trace: activation, parameters",
+        "price in products",
+        "95 % interval covers",
+        "median error",
+        "Hutchinson, 60",
+    ]
+    yield table(head, rows)
+    rows = []
+    for r in small["plain"]:
+        d = r["density"]
+        for x in d["rows"]:
+            shown = " / ".join(f"{v:.2e}" for v in x["distance"]) if "distance" in x else x["error"]
+            rows.append([r["activation"], str(d["products"]), x["tool"], shown])
+    yield table(["density: activation", "products", "tool", "distance to the spectrum (quadrature / curve)"], rows)
+    rows = [[m, f"{q['condition']:.6g}", f"{q['smallest']:.6g}"] for m, q in small["condition"].items()]
+    head = [f"{small['condition_parameters']} parameters, modulo symmetries", "condition number", "smallest eigenvalue"]
+    yield table(head, rows)
 
 
 def bounds(section: Section) -> str:
