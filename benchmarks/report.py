@@ -492,7 +492,7 @@ def bounds(section: Section) -> str:
     note = (
         "Bounds are certified, rounding included, unless a remark says otherwise; a statement about 95 % of inputs has "
         "confidence 99 %. CPU times are of one thread; a busy machine inflates them. CIFAR-10, MNIST and the weights "
-        "of ResNet-20 are looked for in `$NORMSCOPE_DATA`. auto_LiRPA asks for torch < 2.9 and is not compared."
+        "of ResNet-20 are looked for in `$NORMSCOPE_DATA`. auto_LiRPA runs from its source: it asks for an older torch."
     )
     return "\n\n".join([_where(section), table(head, rows), note])
 

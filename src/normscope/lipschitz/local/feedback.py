@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -80,8 +80,8 @@ class Feedback:
 
     def single(self) -> Feedback:
         """Return the system in float32, for a search."""
-        parts = (self.A, self.G, self.B, self.N, self.centre, self.radius)
-        return Feedback(*(part.float() for part in parts), self.unit, self.blocks, self.error)
+        names = ("A", "G", "B", "N", "centre", "radius")
+        return replace(self, **{name: getattr(self, name).float() for name in names})
 
     @cached_property
     def side(self) -> _Side:
