@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from checking import found, places
+from checking import found, noise, places
 from normscope.core.finding import Severity
 
 
@@ -87,3 +87,39 @@ def test_a_normalizer_of_ones_own() -> None:
     model.norm = norm
     norm.forward = lambda x: x  # type: ignore[method-assign]
     assert places("NS205", model) == ["norm"]
+
+
+class ByHand(nn.Module):
+    """A BatchNorm of one's own in evaluation, its averages plain tensors."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.mean, self.var = torch.zeros(width), torch.ones(width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the standardized input, scaled and shifted."""
+        return (x - self.mean) / torch.sqrt(self.var + 1e-5) * self.gamma + self.beta
+
+
+def test_averages_of_a_layer_written_by_hand() -> None:
+    """New ones under a trained scale and shift; nothing of a layer that is new as a whole, or has gathered some."""
+    model = nn.Sequential(nn.Linear(4, 6), ByHand(6)).eval()
+    assert found("NS205", model, noise(32, 4)) == []
+    nn.init.normal_(model[1].gamma), nn.init.normal_(model[1].beta)
+    (one,) = found("NS205", model, noise(32, 4))
+    assert one.place == "1"
+    model[1].mean, model[1].var = torch.rand(6), torch.rand(6) + 0.5
+    assert found("NS205", model, noise(32, 4)) == []
+
+
+def test_evaluation_mode_from_the_start() -> None:
+    """A new BatchNorm in evaluation mode inside a model that trains; not where all of it is in evaluation."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU()).train()
+    assert found("NS205", model, noise(32, 4)) == []
+    model[1].eval()
+    (one,) = found("NS205", model, noise(32, 4))
+    assert "normalizes nothing" in one.message
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    assert found("NS402", model, noise(32, 4), optimizer=optimizer) == []
+    assert found("NS205", model.eval(), noise(32, 4)) == []

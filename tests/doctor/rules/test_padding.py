@@ -17,10 +17,12 @@ def _padded(value: float = 0.0) -> torch.Tensor:
 
 
 def test_padding_of_unequal_length_is_told() -> None:
-    """At every BatchNorm over places, not at one of single vectors, nor at other normalizers."""
+    """At every BatchNorm and InstanceNorm over places, not at one of single vectors, nor at other normalizers."""
     conv = nn.Conv1d(3, 4, 3, padding=1, bias=False)
     (one,) = found("NS214", nn.Sequential(conv, nn.BatchNorm1d(4)), _padded())
     assert one.place == "1"
+    (one,) = found("NS214", nn.Sequential(conv, nn.InstanceNorm1d(4)), _padded())
+    assert "instance_norm" in one.message
     assert found("NS214", nn.Sequential(conv, nn.BatchNorm1d(4)), noise(32, 3, 10)) == []
     assert found("NS214", nn.Sequential(conv, nn.GroupNorm(2, 4)), _padded()) == []
 

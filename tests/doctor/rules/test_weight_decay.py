@@ -23,14 +23,14 @@ def _split(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def test_everything_in_one_group() -> None:
-    """Scale, shift and biases are told, each kind once, with their numbers."""
+    """Scale, shift and biases are told at once, those of the normalizer first."""
     model = _model()
-    told = found("NS401", model, noise(4, 4), optimizer=torch.optim.AdamW(model.parameters(), weight_decay=0.1))
-    assert sorted((str(f.evidence["first"]), f.evidence["parameters"]) for f in told) == [
-        ("0.bias", 2),
-        ("1.bias", 1),
-        ("1.weight", 1),
-    ]
+    (told,) = found("NS401", model, noise(4, 4), optimizer=torch.optim.AdamW(model.parameters(), weight_decay=0.1))
+    assert (told.place, told.places, told.evidence["parameters"]) == ("1", ("1", "0", "3"), 4)
+    assert told.message == (
+        "weight decay 0.1 acts on scales of normalizers (1.weight), shifts of normalizers (1.bias), "
+        "biases (0.bias and 1 more)"
+    )
 
 
 def test_two_groups_or_no_decay() -> None:

@@ -9,6 +9,7 @@ import torch
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
+from normscope.doctor.rules.half_reduction import planned_graph, widened
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
 
@@ -24,6 +25,10 @@ def precision(subject: Subject, site: Site) -> torch.dtype:
     if not isinstance(own, torch.dtype) or not own.is_floating_point:
         own = torch.float32
     planned = subject.dtype
+    if site.written_out:
+        graph = planned_graph(subject)
+        if graph is not None and widened(graph, site):
+            return torch.float32
     return planned if planned is not None and torch.finfo(planned).bits < torch.finfo(own).bits else own
 
 

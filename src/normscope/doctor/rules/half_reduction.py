@@ -19,6 +19,16 @@ _REDUCTIONS = ("mean", "sum")
 _HALF = ("float16", "bfloat16")
 
 
+def widened(graph: Graph, site: Site) -> bool:
+    """Tell whether a written-out normalizer reduces in float32 or wider."""
+    names = {n.name for n in graph}
+    if site.node not in names or site.source not in names:
+        return False
+    inner = [graph[name] for name in between(graph, site.source, site.node)]
+    reduced = [n.dtype for n in inner if name_of(n) in (*_REDUCTIONS, "var", "std", "norm", "linalg_vector_norm")]
+    return bool(reduced) and not any(dtype in _HALF for dtype in reduced)
+
+
 def reduces_in(graph: Graph, site: Site) -> str:
     """Return the half precision in which a written-out normalizer reduces, or nothing."""
     for name in sorted(between(graph, site.source, site.node)):
@@ -28,7 +38,7 @@ def reduces_in(graph: Graph, site: Site) -> str:
     return ""
 
 
-def _graph(subject: Subject) -> Graph | None:
+def planned_graph(subject: Subject) -> Graph | None:
     """Return the graph in the precision that is planned, if it is another one and half."""
     captured, planned = subject.captured, subject.dtype
     if captured is None or planned not in (torch.float16, torch.bfloat16):
@@ -40,7 +50,7 @@ def _graph(subject: Subject) -> Graph | None:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every normalizer that is written out and does not widen its input first."""
-    graph = _graph(subject)
+    graph = planned_graph(subject)
     if graph is None:
         return
     names = {n.name for n in graph}

@@ -47,11 +47,13 @@ def is_trained(bn: nn.Module) -> bool:
     """
     shift, scale = getattr(bn, "bias", None), getattr(bn, "weight", None)
     # Some recipes draw the scales at random; none draws the shifts.
-    moved = shift if isinstance(shift, Tensor) else scale
-    if not isinstance(moved, Tensor):
-        return False
+    moved = [shift if isinstance(shift, Tensor) else scale]
+    if moved == [None]:  # a layer written by hand, which calls them otherwise
+        moved = [p for p in bn.parameters(recurse=False) if p.ndim == 1]
     with torch.no_grad():
-        return moved.numel() > 1 and bool((moved != moved.flatten()[0]).any())
+        return bool(moved) and all(
+            isinstance(p, Tensor) and p.numel() > 1 and bool((p != p.flatten()[0]).any()) for p in moved
+        )
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -65,6 +67,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             half = _half_new(mean, variance)
             if half:
                 yield rule.finding(path, half, facts)
+            continue
+        if subject.model.training and not bn.training:
+            yield rule.finding(
+                path,
+                "it is in evaluation mode while the model trains, with the statistics of a new layer (mean 0, "
+                "variance 1): it normalizes nothing",
+                facts,
+                severity=Severity.WARNING,
+            )
             continue
         if is_trained(bn) or _count(bn):
             because = "its scale and shift were trained" if is_trained(bn) else f"it has counted {_count(bn)} batches"
@@ -82,6 +93,23 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 facts,
                 severity=Severity.ERROR if inside else Severity.WARNING,
                 certainty=Certainty.LIKELY,
+            )
+    yield from _hand_written(rule, subject)
+
+
+def _hand_written(rule: Rule, subject: Subject) -> Iterator[Finding]:
+    """Yield every normalizer of another class whose statistics are new and whose scale and shift are trained."""
+    known = {path for path, *_ in tracked(subject.model)}
+    modules = dict(subject.model.named_modules())
+    for site in subject.sites():
+        path = place_of(site)
+        if site.running is None or path in known or not are_new(*site.running) or path not in modules:
+            continue
+        if is_trained(modules[path]):
+            yield rule.finding(
+                path,
+                "its statistics are those of a new layer (mean 0, variance 1), and its scale and shift were trained",
+                {"channels": site.running[0].numel()},
             )
 
 

@@ -1,4 +1,4 @@
-"""NS214: padding inside batch statistics."""
+"""NS214: padding inside the statistics of a normalizer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from normscope.doctor.subject import Subject, place_of
 
 #: Share of padding that matters, share of leading blanks that speaks against padding, and fewest samples.
 SHARE, LEADING, FEWEST = 0.05, 0.02, 8
+#: Normalizers whose statistics run over places.
+_OVER_PLACES = ("batch_norm", "instance_norm")
 
 
 def padded_share(x: Tensor) -> float:
@@ -43,7 +45,7 @@ def padded_share(x: Tensor) -> float:
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield every BatchNorm over places of padded data."""
+    """Yield every normalizer over places of padded data."""
     batch = subject.batch or []
     inputs = [t for t in batch if t.ndim > 1 and t.shape[0] >= FEWEST and t.shape[-1] > 1]
     share = max((padded_share(t) for t in inputs), default=0.0)
@@ -52,10 +54,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     # A program holds one sample, or the whole example; more rows than samples are places of sequences.
     samples = 1 if subject.captured is None else max(t.shape[0] for t in subject.captured.example if t.ndim)
     for site in subject.sites():
-        if site.kind == "batch_norm" and (len(site.shape) > 2 or site.shape[0] > samples):
+        if site.kind in _OVER_PLACES and (len(site.shape) > 2 or site.shape[0] > samples):
             yield rule.finding(
                 place_of(site),
-                f"{share:.0%} of the data is padding, and this batch_norm counts it in its mean and variance",
+                f"{share:.0%} of the data is padding, and this {site.kind} counts it in its mean and variance",
                 {"padding": share},
             )
 
@@ -63,12 +65,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS214",
     name="padding",
-    title="padding inside batch statistics",
+    title="padding inside statistics",
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="",
-    why="Sequences of different length are padded to one. BatchNorm knows no lengths: zeros pull the mean to zero and "
-    "shrink the variance, by an amount that changes with the longest sequence of each batch.",
+    why="Sequences of different length are padded to one. BatchNorm and InstanceNorm know no lengths: zeros "
+    "pull the mean to zero and shrink the variance, by an amount that changes with the longest sequence of each batch.",
     effect="a sequence is normalized differently in every batch, and otherwise in evaluation",
     fix="use a normalizer of single places (LayerNorm over the features), mask the statistics, or batch sequences of "
     "like length",

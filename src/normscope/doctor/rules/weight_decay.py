@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 
@@ -79,23 +80,36 @@ def _is_added(graph: Graph, node: Node, depends: set[str], users: dict[str, list
     return False
 
 
+#: Kinds of parameters in the order in which they are told, with their names for many.
+_KINDS = {
+    "scale of a normalizer": "scales of normalizers",
+    "shift of a normalizer": "shifts of normalizers",
+    "gate of a branch": "gates of branches",
+    "bias": "biases",
+}
+
+
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
-    """Yield one finding per kind of parameter, with how many there are."""
+    """Yield one finding with the parameters of every kind, at the first of the most important kind."""
     decay = decay_of(subject)
-    kinds: dict[str, list[str]] = {}
+    kinds: dict[str, list[str]] = {what: [] for what in _KINDS}
     for name, what in (gates(subject) | scales_and_shifts(subject)).items():
         if decay.get(name, 0.0) > 0:
-            kinds.setdefault(what, []).append(name)
-    for what, names in kinds.items():
-        place = names[0].rpartition(".")[0]
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        words = {"bias": "biases", "gate of a branch": "gates of branches"}
-        yield rule.finding(
-            place,
-            f"weight decay {decay[names[0]]:g} acts on {words.get(what, f'{what.split()[0]}s of normalizers')}: "
-            f"{names[0]}{more}",
-            {"parameters": len(names), "weight_decay": decay[names[0]], "first": names[0]},
-        )
+            kinds[what].append(name)
+    parts = [
+        f"{_KINDS[what]} ({names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''})"
+        for what, names in kinds.items()
+        if names
+    ]
+    if not parts:
+        return
+    first, *others = (name for names in kinds.values() for name in names)
+    found = rule.finding(
+        first.rpartition(".")[0],
+        f"weight decay {decay[first]:g} acts on {', '.join(parts)}",
+        {"parameters": 1 + len(others), "weight_decay": decay[first], "first": first},
+    )
+    yield replace(found, places=tuple(dict.fromkeys(name.rpartition(".")[0] for name in (first, *others))))
 
 
 RULE = Rule(
