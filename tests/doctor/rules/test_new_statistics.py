@@ -95,11 +95,11 @@ class ByHand(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gamma, self.beta = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
-        self.mean, self.var = torch.zeros(width), torch.ones(width)
+        self.mean, self.std = torch.zeros(width), torch.ones(width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return the standardized input, scaled and shifted."""
-        return (x - self.mean) / torch.sqrt(self.var + 1e-5) * self.gamma + self.beta
+        return (x - self.mean) / self.std * self.gamma + self.beta
 
 
 def test_averages_of_a_layer_written_by_hand() -> None:
@@ -109,7 +109,7 @@ def test_averages_of_a_layer_written_by_hand() -> None:
     nn.init.normal_(model[1].gamma), nn.init.normal_(model[1].beta)
     (one,) = found("NS205", model, noise(32, 4))
     assert one.place == "1"
-    model[1].mean, model[1].var = torch.rand(6), torch.rand(6) + 0.5
+    model[1].mean, model[1].std = torch.rand(6), torch.rand(6) + 0.5
     assert found("NS205", model, noise(32, 4)) == []
 
 
