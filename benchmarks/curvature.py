@@ -283,13 +283,13 @@ def _peers_in_training_mode(say: Say) -> list[dict[str, Any]]:
 
 def _small(settings: Settings, say: Say) -> dict[str, Any]:
     """Measure trace, density and condition number against dense truths in float64."""
-    width = settings.small
+    width = settings.small // 2
     with seeded(2):
         normed = nn.Sequential(
-            nn.Linear(20, width), nn.BatchNorm1d(width), nn.Tanh(),
-            nn.Linear(width, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 10),
+            nn.Linear(12, width), nn.BatchNorm1d(width), nn.Tanh(),
+            nn.Linear(width, width), nn.BatchNorm1d(width), nn.Tanh(), nn.Linear(width, 4),
         )  # fmt: skip
-        x, y = torch.randn(200, 20), torch.randint(0, 10, (200,))
+        x, y = torch.randn(200, 12), torch.randint(0, 4, (200,))
     _train(normed, x, y, 100, 1e-2)
     say("small network: condition number")
     with Problem(normed, (x, y), dtype=torch.float64, batch=200) as problem:
@@ -343,7 +343,7 @@ def _every_symmetry(problem: Problem) -> Directions:
     rows = []
     for name in ("0.bias", "3.bias", "6.weight", "6.bias"):
         size = parts[name].shape.numel()
-        units = torch.eye(size) if name.startswith(("0", "3")) else torch.eye(size // 10).repeat(1, 10)
+        units = torch.eye(size) if name.startswith(("0", "3")) else torch.eye(size // 4).repeat(1, 4)
         whole = torch.zeros(len(units), problem.dimension, dtype=torch.float64)
         whole[:, parts[name].place] = units.double()
         rows.append(whole)
@@ -426,7 +426,7 @@ def _monitor(settings: Settings, say: Say) -> dict[str, Any]:
     for watched in (False, True):
         with seeded(3):
             model = zoo.build("resnet20").train()
-            x, y = torch.randn(4, 64, 3, 32, 32), torch.randint(0, 10, (4, 64))
+            x, y = torch.randn(4, 128, 3, 32, 32), torch.randint(0, 10, (4, 128))
         optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
         monitor = None
         if watched:
@@ -452,6 +452,6 @@ def _monitor(settings: Settings, say: Say) -> dict[str, Any]:
         states.append(model.state_dict())
     same = losses[0] == losses[1] and all(same_bits(a, b) for a, b in zip(*map(dict.values, states), strict=True))
     return {
-        "batch": 64, "probe": 32, "step": float(np.median(steps)), "reading": float(np.median(readings)),
+        "batch": 128, "probe": 32, "step": float(np.median(steps)), "reading": float(np.median(readings)),
         "overhead": float(np.median(readings)) / (100 * float(np.median(steps))), "identical": same,
     }  # fmt: skip
