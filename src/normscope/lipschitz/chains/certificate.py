@@ -103,9 +103,11 @@ def certify_torus(
         first = start(few)
     except NonFiniteError:
         return None
+    everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
     multipliers, steps = first.multipliers, 0
     balance = -torch.tensor(first.form.weights, dtype=torch.float64).log()
     stages = STAGES if STAGES * once < seconds else 1
+    candidates: list[tuple[float, list[Tensor], Tensor]] = []
     for stage in range(stages):
         small = first.measured(torus.form(chosen, weights)).converted(torch.complex64)
         ready = repaired(small, multipliers, balance)
@@ -115,14 +117,20 @@ def certify_torus(
             found = search(small, ready[0], steps=planned_steps(small, seconds / stages), out_of_time=late)
         if found is not None:
             multipliers, balance, steps = found.multipliers, found.balance, steps + found.steps
-        if stage + 1 < stages:
-            everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
-            whole = repaired(everywhere, multipliers, balance)
-            worst = [] if whole is None else whole[1].argsort(descending=True)[:MORE_FREQUENCIES].tolist()
-            chosen = sorted({*chosen, *(frequencies[i] for i in worst)})
+        whole = repaired(everywhere, multipliers, balance)
+        if whole is None:
+            break
+        candidates.append((float(whole[1].max()), whole[0], balance))
+        progress(f"{0.5 * math.log(candidates[-1][0]):.4f} at all frequencies")
+        worst = whole[1].argsort(descending=True)[:MORE_FREQUENCIES].tolist()
+        chosen = sorted({*chosen, *(frequencies[i] for i in worst)})
     progress(f"proof at {len(frequencies)} frequencies")
-    proved = _proved_on_torus(torus, first, weights, [m * (1.0 + 1e-6) for m in multipliers], balance)
-    return None if proved is None else (proved, steps)
+    best = sorted(candidates or [(math.inf, multipliers, balance)], key=lambda c: c[0])[:2]
+    for _, given, sides in best:
+        proved = _proved_on_torus(torus, first, weights, [m * (1.0 + 1e-6) for m in given], sides)
+        if proved is not None:
+            return proved, steps
+    return None
 
 
 def _proved_on_torus(
