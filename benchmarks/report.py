@@ -398,11 +398,11 @@ def curvature(section: Section) -> str:
     if "small" in section:
         parts += _dense_truths(section["small"])
     if "monitor" in section:
-        m = section["monitor"]
-        rows = [[
-            f"{m['batch']}, {m['probe']}", seconds(m["step"]), seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
-            "yes" if m["identical"] else "no",
-        ]]  # fmt: skip
+        rows = [
+            [f"{m['batch']}, {m['probe']}", seconds(m["step"]), seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
+             "yes" if m["identical"] else "no"]
+            for m in section["monitor"]
+        ]  # fmt: skip
         head = [
             "monitor, ResNet-20: batch, probe",
             "step, CPU s",
