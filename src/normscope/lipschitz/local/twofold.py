@@ -75,7 +75,7 @@ def passed(expr: Expr, steps: Steps, below: list[Flow], *, sources: dict[int, fl
             pair = pair.plus(flow.pair)
     elif op.kind == "diagonal" and expr.inputs[0].shape == expr.shape:
         pair = first.times(op.data["scale"].to(torch.float64).expand(expr.shape))
-        own += 0.0 if given else gamma(step.roundings) * step.mass * size
+        own += 0.0 if given else gamma(step.roundings) * size_of([pair.high])
     elif len(below) == 1 and (op.kind in ("isometry", "embedding") or op.data.get("coordinate")):
         pair = first.mapped(lambda z: apply(expr, [z]))
     elif op.kind == "convolution" and not op.data["transposed"]:
