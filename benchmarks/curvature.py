@@ -327,7 +327,9 @@ def _plain(settings: Settings, activation: type[nn.Module], say: Say) -> dict[st
         for _ in range(20):
             products(full[0])
         each = (time.process_time() - begin) / 20
-        known, _ = directions_of(problem, symmetry(model, data, mode="running").groups)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # torch's own, on loading its forward derivatives
+            known, _ = directions_of(problem, symmetry(model, data, mode="running").groups)
     assert exact is not None
     part = Part(lambda v: gauss @ v, exact)
     left = 60 - math.ceil(spent / each)
