@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmarks.__main__ import CHOICES
 from benchmarks.convolutions import faster, one_sided
 from benchmarks.peers import ONE_SIDED
+
+from rotation import todays
 
 ROOT = Path(__file__).parents[1]
 #: Runs the benchmarks as if no peer were installed, with short searches.
@@ -40,6 +43,15 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[subprocess.Complete
     return _run("--quick", "--out", str(out)), out
 
 
+@pytest.mark.parametrize("name", todays(CHOICES, 2))
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    """Others every day; `make test-all` runs all of them and looks at their numbers."""
+    done = _run(name, "--quick", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads((tmp_path / "results.json").read_text())) == [name]
+
+
+@pytest.mark.slow
 def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, out = quick
     assert done.returncode == 0, done.stderr
@@ -62,6 +74,7 @@ def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], 
     assert {r["eclipse"] for r in results["certificates"]["rows"]} == {"not installed"}
 
 
+@pytest.mark.slow
 def test_tables_on_the_terminal_are_those_of_the_file(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     done, out = quick
     written = (out / "RESULTS.md").read_text()
@@ -70,6 +83,7 @@ def test_tables_on_the_terminal_are_those_of_the_file(quick: tuple[subprocess.Co
     assert set(tables) <= set(done.stdout.splitlines())
 
 
+@pytest.mark.slow
 def test_every_method_speaks_of_the_same_norm(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     rows = json.loads((quick[1] / "results.json").read_text())["convolutions"]["rows"]
     assert rows
@@ -85,6 +99,7 @@ def test_every_method_speaks_of_the_same_norm(quick: tuple[subprocess.CompletedP
         assert circular - 1e-5 <= gram <= circular + 0.1  # one bounds the other from above
 
 
+@pytest.mark.slow
 def test_methods_from_below_are_compared_at_equal_work(
     quick: tuple[subprocess.CompletedProcess[str], Path],
 ) -> None:
@@ -114,12 +129,14 @@ def test_peers_are_compared_with_our_value_of_their_kind() -> None:
     assert {(f["peer"], f["kind_ratio"]) for f in found} == {("above", 0.5), ("below", 1.5)}
 
 
+@pytest.mark.slow
 def test_exponents_are_fitted_to_finite_costs(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     series = json.loads((quick[1] / "results.json").read_text())["growth"]["series"]
     assert [s["axis"] for s in series] == ["depth", "width"] * 2
     assert all(-5 < s["exponent"] < 5 for s in series)
 
 
+@pytest.mark.slow
 def test_training_beside_the_monitor_is_identical(quick: tuple[subprocess.CompletedProcess[str], Path]) -> None:
     rows = json.loads((quick[1] / "results.json").read_text())["monitor"]["rows"]
     assert rows

@@ -85,6 +85,7 @@ def test_shows_what_was_promised_side_by_side(shown: Any) -> None:
         assert lower.log <= upper.log
 
 
+@pytest.mark.slow
 def test_same_seed_same_summary(run: Run) -> None:
     """The summary depends on the seed alone."""
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
