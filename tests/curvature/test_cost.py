@@ -36,13 +36,25 @@ def test_the_estimate_from_four_samples_is_that_of_the_whole_batch() -> None:
 def test_the_way_follows_cost_and_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with Problem(classifier(), labelled(), batch=10) as problem:
         monkeypatch.setattr(memory, "available", lambda: 1e9)
-        assert plan(problem, 20, 10).way == "retained"
-        assert plan(problem, 200, 10).way == "linearize"
-        assert plan(problem, 200, 10, "recompute").way == "recompute"
-        needed = {way: plan(problem, 20, 10, way).bytes for way in ("retained", "recompute")}
+        assert plan(problem, 20, (4, 10)).way == "retained"
+        assert plan(problem, 200, (4, 10)).way == "linearize"
+        assert plan(problem, 200, (4, 10), "recompute").way == "recompute"
+        assert plan(problem, 20, (4, 10)).vectors == 10
+        needed = {way: plan(problem, 20, (4, 10), way).bytes for way in ("retained", "recompute")}
         assert needed["recompute"] < needed["retained"]
         monkeypatch.setattr(memory, "available", lambda: (needed["recompute"] + needed["retained"]) / 2 / 0.8)
-        assert plan(problem, 20, 10).way == "recompute"
+        assert plan(problem, 20, (4, 10)).way == "recompute"
         monkeypatch.setattr(memory, "available", lambda: 1000.0)
         with pytest.raises(NotEnoughMemoryError, match="smaller batches"):
-            plan(problem, 20, 10)
+            plan(problem, 20, (4, 10))
+
+
+def test_a_smaller_basis_comes_before_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Problem(classifier(), labelled(), batch=10) as problem:
+        vector = 4 * problem.dimension
+        monkeypatch.setattr(memory, "available", lambda: 1e9)
+        full = plan(problem, 20, (4, 100), "recompute")
+        monkeypatch.setattr(memory, "available", lambda: (full.bytes - 90 * vector) / 0.8 + 1)
+        assert plan(problem, 20, (4, 100), "recompute").vectors == 10
+        with pytest.raises(NotEnoughMemoryError):
+            plan(problem, 20, (11, 100), "recompute")

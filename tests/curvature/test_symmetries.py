@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+import pytest
 import torch
 from torch import Tensor
 
 from curved import classifier, labelled
+from normscope.curvature import symmetries
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.curvature.symmetries import directions_of
+from normscope.curvature.symmetries import directions_of, find_groups
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,25 @@ def test_scales_and_shifts_become_directions_along_which_nothing_changes() -> No
         assert (found.count, found.scales, left_out) == (20, 13, 0)
         gauss = Products(problem, "ggn").dense()
         assert float((found.basis() @ gauss).abs().max()) < 1e-10
+
+
+def _found(seconds: float) -> tuple[list[str] | None, list[str]]:
+    told: list[str] = []
+    found = find_groups(classifier(), labelled(), "batch", "auto", seconds, lambda text: None, told)
+    return None if found is None else sorted({group.kind for group in found}), told
+
+
+def test_a_search_that_takes_too_long_is_given_up_and_says_so() -> None:
+    assert _found(30.0) == (["row", "scale", "shift"], [])
+    found, told = _found(1e-6)
+    assert found is None
+    assert "not found within 1e-06 s" in told[0]
+    assert _found(0) == (None, [])
+
+
+def test_large_networks_keep_their_scales_unless_time_is_unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symmetries, "MOST", 1000)
+    found, told = _found(30.0)
+    assert found == ["scale"]
+    assert "only scalings" in told[0]
+    assert _found(math.inf) == (["row", "scale", "shift"], [])

@@ -59,6 +59,9 @@ def curvature(
     quotient: Annotated[
         bool | None, typer.Option("--quotient/--no-quotient", help="Spectrum and condition number modulo symmetries.")
     ] = None,
+    symmetry_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Time for the search of symmetries; 0 for none, inf for as long as it takes.")
+    ] = 30.0,
     modes: Annotated[bool, typer.Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
     sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness family.")] = False,
     radius: Annotated[float, typer.Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
@@ -89,7 +92,8 @@ def curvature(
     chosen: dict[str, Any] = {
         "mode": mode, "matrix": matrix, "parameters": split_commas(parameters) or None, "top": top, "bottom": bottom,
         "tolerance": tolerance, "max_products": max_products, "probes": probes, "density": density,
-        "quotient": quotient, "modes": modes, "sharpness": sharpness or rate is not None,
+        "quotient": quotient, "symmetry_seconds": symmetry_seconds, "modes": modes,
+        "sharpness": sharpness or rate is not None,
         "radius": radius, "rate": rate or None, "momentum": momentum, "masks": masks, "batch": batch, "seed": seed,
     }  # fmt: skip
     named = Named(model, weights, data, data_root, split, limit, normalize, None)

@@ -65,6 +65,10 @@ class NotEnoughMemoryError(NormscopeError):
     """What is asked for does not fit into memory."""
 
 
+class OutOfTimeError(NormscopeError):
+    """The time that was given is over before the end of a search."""
+
+
 class MissingDependencyError(NormscopeError):
     """An optional library is needed for this and is not installed."""
 

@@ -17,6 +17,8 @@ MANY = 100
 SHARE = 0.8
 #: What a product takes beside the graph it goes through, as a share of the graph.
 TRANSIENT = 0.5
+#: Vectors of all parameters that a product and a step of a solver hold for a moment.
+WORKING = 4
 
 
 @dataclass(frozen=True)
@@ -27,11 +29,13 @@ class Plan:
         way: one of :data:`normscope.curvature.products.WAYS`.
         bytes: memory that is needed beside what is held already.
         free: memory that is there.
+        vectors: vectors of all parameters that may be kept beside the graph.
     """
 
     way: str
     bytes: float
     free: float
+    vectors: int
 
 
 def graph_bytes(problem: Problem, term: Term) -> float:
@@ -67,32 +71,30 @@ def _kept_bytes(problem: Problem, term: Term) -> float:
     return float(sum(seen.values()))
 
 
-def plan(problem: Problem, products: int, vectors: int, way: str | None = None) -> Plan:
+def plan(problem: Problem, products: int, vectors: tuple[int, int], way: str | None = None) -> Plan:
     """Return the way of making products that fits into memory and costs least.
 
     Args:
         problem: the loss, entered as a context.
         products: how many products are expected.
-        vectors: how many vectors of all parameters are kept beside.
+        vectors: how many vectors of all parameters are kept beside: the fewest that do, and as many as are of use.
         way: a way that was asked for.
 
     Raises:
         NotEnoughMemoryError: if no way fits, or the one asked for does not, with both sizes and what to do.
     """
     graphs = [graph_bytes(problem, term) for term in problem.terms]
-    item = torch.finfo(problem.dtype).bits // 8
-    stored = (vectors + 4) * problem.dimension * item
-    needed = {
-        "retained": sum(graphs) + TRANSIENT * max(graphs) + stored,
-        "recompute": (1 + TRANSIENT) * max(graphs) + stored,
-    }
-    needed["linearize"] = 2 * needed["retained"]
+    vector = problem.dimension * torch.finfo(problem.dtype).bits // 8
+    fewest, useful = vectors
+    needed = {"retained": sum(graphs) + TRANSIENT * max(graphs), "recompute": (1 + TRANSIENT) * max(graphs)}
+    needed["linearize"] = 2 * (needed["retained"] + (fewest + WORKING) * vector)
     free = SHARE * memory.available()
     order = [way] if way is not None else [*(["linearize"] if products > MANY else []), "retained", "recompute"]
     for candidate in order:
-        if needed[candidate] <= free:
-            return Plan(candidate, needed[candidate], free)
-    least = needed[order[-1]]
+        fitting = min(useful, int((free - needed[candidate]) // vector) - WORKING)
+        if fitting >= fewest:
+            return Plan(candidate, needed[candidate] + (fitting + WORKING) * vector, free, fitting)
+    least = needed[order[-1]] + (fewest + WORKING) * vector
     raise NotEnoughMemoryError(
         f"Curvature of {problem.dimension} parameters on batches of {problem.terms[0].inputs.batch} samples needs "
         f"about {memory.readable(least)} of memory; {memory.readable(free)} may be used. Use smaller batches (batch=, "

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import InputError, NormscopeError
+from normscope.core.errors import InputError
 from normscope.core.result import Rows
 from normscope.curvature.batch_norm import MODES
 from normscope.curvature.cost import Plan, plan
@@ -24,13 +24,12 @@ from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
 from normscope.curvature.self_test import difference_gap, random_vector, symmetry_gap
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
-from normscope.curvature.symmetries import directions_of
+from normscope.curvature.symmetries import directions_of, find_groups
 from normscope.curvature.trace import Estimate, Part, moments
-from normscope.geometry.discover import symmetry
 from normscope.graph.inputs import check_runs
 from normscope.graph.objective import LossFunction
 from normscope.linalg.accumulated import length
-from normscope.linalg.thick_restart import FLOOR, Eigenpairs, eigenpairs, rayleigh
+from normscope.linalg.thick_restart import FEWEST, FLOOR, USEFUL, Eigenpairs, eigenpairs, rayleigh
 
 #: A relative gap between a product and a difference of gradients above this is told as a warning.
 DIFFERENT = 0.01
@@ -56,6 +55,8 @@ class Settings:
         density: random vectors for the density; 0 for none.
         quotient: compute the spectrum modulo symmetries; by default for small networks.
         symmetry: look for the symmetries of the model; or the names of weights whose rows may be rescaled.
+        symmetry_seconds: time for the search of symmetries: 0 for no search, ``math.inf`` for as long as it takes,
+            as with ``quotient=True``.
         generators: further flat directions, one a row.
         modes: also compare the largest eigenvalue in all three modes.
         sharpness: also measure the sharpness family.
@@ -81,6 +82,7 @@ class Settings:
     density: int = 0
     quotient: bool | None = None
     symmetry: bool | Sequence[str] = True
+    symmetry_seconds: float = 30.0
     generators: Tensor | None = None
     modes: bool = False
     sharpness: bool = False
@@ -154,7 +156,9 @@ class _Run:
     messages: list[str] = field(default_factory=list)
     tested: tuple[Tensor, Tensor] | None = None
     groups: tuple[Any, ...] = ()
+    searched: bool = True
     left_out: int = 0
+    basis: int = 0
     room: bool = False
 
     def measure(self) -> CurvatureResult:
@@ -197,22 +201,22 @@ class _Run:
     def _plan(self, problem: Problem) -> Plan:
         """Choose the way of making products, or refuse."""
         s = self.settings
-        expected = 4 * (s.top + s.bottom) + s.probes + 30 * s.density
-        return plan(problem, expected, min(60 + 2 * (s.top + s.bottom), problem.dimension), s.way)
+        wanted = s.top + s.bottom
+        vectors = (3 * wanted + FEWEST, 3 * wanted + USEFUL)  # a basis, and the eigenvectors themselves
+        planned = plan(problem, 4 * wanted + s.probes + 30 * s.density, vectors, s.way)
+        self.basis = planned.vectors - wanted
+        return planned
 
     def _find_groups(self) -> tuple[Any, ...]:
-        """Return the symmetry groups of the model in this mode; where they cannot be found, say so."""
+        """Return the symmetry groups of the model in this mode; where they are not found, say so."""
         s = self.settings
         if s.symmetry is not True or s.mode == "frozen-batch":  # of frozen statistics none is known
             return ()
-        self.say("looking for symmetries")
-        try:
-            kind = "auto" if self.loss is None else "none"
-            found = symmetry(self.model, self.data, mode=s.mode, loss=kind, seed=s.seed)
-        except NormscopeError as error:
-            self.messages.append(f"Symmetries were not looked for: {str(error).splitlines()[0]}")
-            return ()
-        return found.groups
+        seconds = math.inf if s.quotient else s.symmetry_seconds
+        kind = "auto" if self.loss is None else "none"
+        found = find_groups(self.model, self.data, s.mode, kind, seconds, self.say, self.messages, seed=s.seed)
+        self.searched = found is not None
+        return found or ()
 
     def _directions(self, problem: Problem) -> Directions:
         """Return the known flat directions at the point."""
@@ -251,7 +255,7 @@ class _Run:
 
         found = eigenpairs(
             products, random_vector(products.problem, s.seed + 100), largest=top, smallest=bottom,
-            tolerance=s.tolerance, max_products=s.max_products, keep_basis=True, told=told,
+            tolerance=s.tolerance, max_products=s.max_products, size=self.basis, keep_basis=True, told=told,
         )  # fmt: skip
         return found if found.stopped else verified(products, found, s.tolerance)
 
@@ -414,7 +418,8 @@ class _Run:
         """Add the spectrum modulo symmetries, in float64."""
         s, curved = self.settings, ("hessian", "residual")
         size = result.model["parameters"]
-        if s.quotient is False or (s.quotient is None and (size > min(SMALL, DENSE) or result.matrix in curved)):
+        unasked = size <= min(SMALL, DENSE) and result.matrix not in curved and self.searched
+        if not (unasked if s.quotient is None else s.quotient):
             return result
         self.say("spectrum modulo symmetries")
         with s.problem(self.model, self.data, self.loss, dtype=torch.float64) as problem:

@@ -2,17 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from normscope.core.errors import NormscopeError, OutOfTimeError
 from normscope.curvature.directions import Directions
 from normscope.curvature.problem import Problem
+from normscope.geometry.discover import symmetry
 
 #: Numbers that generators may hold together; larger networks keep only their scale groups.
 MOST = 5 * 10**7
+#: Generators that must fit, or they are not looked for.
+WORTHWHILE = 100
+
+
+def find_groups(
+    model: nn.Module,
+    data: Any,
+    mode: str,
+    loss: str,
+    seconds: float,
+    say: Callable[[str], None],
+    told: list[str],
+    *,
+    seed: int = 0,
+) -> tuple[Any, ...] | None:
+    """Return the continuous symmetries of a model, or nothing where the search failed or took too long.
+
+    In networks so large that few directions fit into memory only scalings of weights are looked for, unless time is
+    unlimited.
+
+    Args:
+        model: the network.
+        data: batches, with labels.
+        mode: ``batch`` or ``running``.
+        loss: as for :func:`normscope.geometry.discover.symmetry`.
+        seconds: time for the search; 0 for none, ``math.inf`` for as long as it takes.
+        say: called with a line of text at each step.
+        told: messages, to which what was not looked for is added.
+        seed: of the random coefficients.
+    """
+    if not seconds:
+        return None
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    large = size * WORTHWHILE > MOST and seconds < math.inf
+    within = "" if seconds == math.inf else f", at most {seconds:g} s"
+    try:
+        found = symmetry(
+            model, data, mode=mode, loss=loss, seed=seed, seconds=seconds, search="scales" if large else "directions",
+            progress=lambda text: say(f"symmetries{within}: {text}"),
+        )  # fmt: skip
+    except OutOfTimeError:
+        told.append(
+            f"Symmetries were not found within {seconds:g} s: numbers modulo symmetries are left out. Allow more time "
+            "with --symmetry-seconds (symmetry_seconds=)."
+        )
+        return None
+    except NormscopeError as error:
+        told.append(f"Symmetries were not looked for: {str(error).splitlines()[0]}")
+        return None
+    if large:
+        told.append(
+            f"Of the symmetries of {size:,} parameters only scalings of weights were looked for: few other directions "
+            "fit into memory. `normscope symmetry` counts all."
+        )
+    return found.groups
 
 
 def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | None = None) -> tuple[Directions, int]:

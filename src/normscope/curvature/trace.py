@@ -174,8 +174,15 @@ class _Known:
         self.layers = {"": float(self.columns[:, :known].diagonal().sum())}
         for name, place in places.items():
             if name:
-                gram = self.every[:, place].double() @ self.basis[:, place].double().mT
-                self.layers[name] = float((self.columns.mT * gram).sum())
+                self.layers[name] = float((self.columns.mT * self._gram(place)).sum())
+
+    def _gram(self, place: slice) -> Tensor:
+        """Return the inner products of all vectors with the known ones on one layer, in float64."""
+        total = torch.zeros(len(self.every), len(self.basis), dtype=torch.float64, device=self.every.device)
+        for at in range(place.start, place.stop, 2**16):
+            piece = self.every[:, at : min(at + 2**16, place.stop)].double()
+            total += piece @ piece[: len(self.basis)].mT
+        return total
 
     def whole(self, vector: Tensor, image: Tensor) -> Tensor:
         """Return ``A z`` from the image of what the space does not hold of ``z``."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -48,15 +50,17 @@ _CURVES = ("times", "along", "stabilized", "across")
 Progress = Callable[[str], None]
 
 
-def discovered(function: Function, progress: Progress | None = None, seed: int = 0) -> tuple[Labels, list[Group]]:
+def discovered(
+    function: Function, say: Progress, seed: int = 0, *, identities: bool = True
+) -> tuple[Labels, list[Group]]:
     """Return the labelled channels of a function and its verified continuous symmetries, with their certificates.
 
     Args:
         function: the model.
-        progress: called with a line of text at each step.
+        say: called with a line of text at each step.
         seed: of the random coefficients.
+        identities: also measure what each says about gradient and Hessian.
     """
-    say = progress or (lambda text: None)
     exact = _evaluable(function)
     say("labelling channels")
     walk = Labelling(function)
@@ -72,8 +76,26 @@ def discovered(function: Function, progress: Progress | None = None, seed: int =
     rows = _rows(exact, labels, seed)
     say("shifts")
     found += rows + _shifts(exact, labels, rows, seed)
+    if not identities:
+        return labels, found
     say("gradient and Hessian")
     return labels, with_identities(function, exact, walk, found, seed)
+
+
+def scalings(function: Function, say: Progress, seed: int = 0) -> list[Group]:
+    """Return the verified scales of weights that a normalizer undoes: one derivative for all, however large the model.
+
+    Args:
+        function: the model.
+        say: called with a line of text at each step.
+        seed: of the random coefficients.
+    """
+    say("labelling channels")
+    labels = Labelling(function).run()
+    say("scales")
+    shapes = {name: function.tensors[name].shape for name in function.names}
+    found = [group for group in scale_groups(labels, shapes) if group.kind == "scale"]
+    return verify_all(_evaluable(function), found, seed)
 
 
 def _evaluable(function: Function) -> Function:
@@ -301,6 +323,8 @@ def symmetry(
     seed: int = 0,
     progress: Progress | None = None,
     follow_orbits: bool = False,
+    search: str = "all",
+    seconds: float = math.inf,
 ) -> Symmetries:
     """Find the symmetries of a model: changes of its parameters that leave the function it computes as it is.
 
@@ -319,12 +343,16 @@ def symmetry(
         seed: of everything random.
         progress: called with a line of text at each step.
         follow_orbits: measure how the outputs change along and across one orbit of each kind, for the report.
+        search: ``all``; ``directions`` for the continuous symmetries alone; ``scales`` for those of them that
+            rescale weights in front of normalizers, which is fast for large models.
+        seconds: the time for the search, once the model is captured.
 
     Returns:
         The verified groups.
 
     Raises:
         NormscopeError: a subclass that says what is wrong.
+        OutOfTimeError: if the search does not end in time.
 
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
     >>> symmetry(net, torch.randn(16, 3)).dimension
@@ -332,6 +360,8 @@ def symmetry(
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a Module, got {type(model).__name__}.")
+    if search not in ("all", "directions", "scales"):
+        raise InputError(f"Expected search 'all', 'directions' or 'scales', got {search!r}.")
     if loss not in ("auto", "cross_entropy", "none"):
         raise InputError(f"Expected loss 'auto', 'cross_entropy' or 'none', got {loss!r}.")
     model = uncompiled(model)
@@ -343,16 +373,22 @@ def symmetry(
         loss = "cross_entropy" if integer else "none"
     with untouched(model):
         function = function_of(capture(model, inputs), mode=mode, loss=loss)
+    function = replace(function, deadline=time.monotonic() + seconds)
     if not function.names:
         return Symmetries(name or type(model).__name__, mode, loss, 0, (), function)
-    labels, groups = discovered(function, progress, seed)
-    say("permutations")
-    groups = [*groups, *permutation_groups(function, labels, seed)]
+    if search == "scales":
+        groups = scalings(function, say, seed)
+    else:
+        labels, groups = discovered(function, say, seed, identities=search == "all")
+    if search == "all":
+        say("permutations")
+        groups = [*groups, *permutation_groups(function, labels, seed)]
     count = sum(function.tensors[n].numel() for n in function.names)
     followed: tuple[Orbit, ...] = ()
     if follow_orbits:
         say("orbits")
         followed = tuple(orbits(function, groups, seed=seed))
+    function = replace(function, deadline=math.inf)
     return Symmetries(name or type(model).__name__, mode, loss, count, tuple(groups), function, followed)
 
 

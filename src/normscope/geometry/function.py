@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from normscope.core.errors import CaptureError, InputError
+from normscope.core.errors import CaptureError, InputError, OutOfTimeError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
@@ -85,6 +87,7 @@ class Function:
         mode: ``batch`` or ``running``, what BatchNorm does.
         loss: ``cross_entropy`` if outputs that differ by a common shift of the classes count as equal, or ``none``.
         statistics: names of the stored mean and variance of each BatchNorm, by its node.
+        deadline: on the monotonic clock; after it the function is not evaluated any more.
     """
 
     graph: Graph
@@ -95,6 +98,7 @@ class Function:
     mode: str = "batch"
     loss: str = "none"
     statistics: dict[str, tuple[str, str]] = field(default_factory=dict)
+    deadline: float = math.inf
 
     @property
     def point(self) -> dict[str, Tensor]:
@@ -110,7 +114,13 @@ class Function:
         return self.aliases.get(target, target)
 
     def outputs(self, point: Point, visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None) -> list[Tensor]:
-        """Return what the model gives at other parameters, classes centred if the loss does not see their mean."""
+        """Return what the model gives at other parameters, classes centred if the loss does not see their mean.
+
+        Raises:
+            OutOfTimeError: after the deadline.
+        """
+        if time.monotonic() > self.deadline:
+            raise OutOfTimeError("The time for the search is over.")
         tensors = {**self.tensors, **point}
         tensors |= {name: tensors[first] for name, first in self.aliases.items()}
         with sdpa_kernel(SDPBackend.MATH):

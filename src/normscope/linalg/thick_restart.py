@@ -15,6 +15,8 @@ from normscope.linalg.accumulated import dot, dots, length, orthogonalized
 Apply = Callable[[Tensor], Tensor]
 #: Bytes that the stored basis may take by default.
 BASIS_BYTES = 2**30
+#: Vectors of a basis beside two for each eigenvalue: the fewest with which restarts make progress, and all that help.
+FEWEST, USEFUL = 4, 60
 #: A residual of this many units in the last place of the largest eigenvalue cannot be improved.
 FLOOR = 8.0
 #: Components left by rounding, relative to the rest, above which they are taken out once more.
@@ -112,7 +114,7 @@ def eigenpairs(
 def _useful_size(start: Tensor, wanted: int) -> int:
     """Return how many basis vectors to keep."""
     affordable = BASIS_BYTES // max(1, start.numel() * start.element_size())
-    return max(2 * wanted + 4, min(60 + 2 * wanted, int(affordable)))
+    return max(2 * wanted + FEWEST, min(2 * wanted + USEFUL, int(affordable)))
 
 
 class _Run:
