@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -61,14 +62,17 @@ def test_slow_steps_get_one_plain_line(capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.usefixtures("impatient")
-def test_notes_of_long_work_come_while_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_notes_of_long_work_come_while_it_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One line each, in their order, control characters spelled out; none of quick work."""
+    monkeypatch.setattr("normscope.cli.console.NOTED", 0.05)
     with Stages() as stages:
         stages.note("first\x1b")
         time.sleep(0.2)
         assert capsys.readouterr().err.splitlines()[0] == "first\\x1b"
         stages.note("second")
-        time.sleep(0.1)
+        time.sleep(0.2)
     assert capsys.readouterr().err == "second\n"
     with Stages() as stages:
         stages.note("quick")
@@ -121,6 +125,24 @@ def test_sections_are_plain_when_piped_and_styled_on_a_terminal(
     show(sections)
     assert "\x1b[" in stream.getvalue()
     assert all(cell in stream.getvalue() for cell in ("title", "line [bold]", "a[0]", "after"))
+
+
+def test_a_narrow_terminal_wraps_words_and_keeps_names_and_numbers_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is wider than the terminal; lines after the first are set in; names and numbers stay on their line."""
+    monkeypatch.setenv("COLUMNS", "60")
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    prose = "word " * 30
+    row = ("layer4.0.downsample.0", "1.234e+56", prose.strip())
+    label = f"says      {prose}"
+    show([Section("t", (f"  fix: {prose}", label), Table(("name", "n", "why"), (row,), frozenset({"name", "why"})))])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert sum("layer4.0.downsample.0" in line and "1.234e+56" in line for line in lines) == 1
+    fix = next(i for i, line in enumerate(lines) if "fix:" in line)
+    assert lines[fix + 1].startswith("      word")
+    says = next(i for i, line in enumerate(lines) if "says" in line)
+    assert lines[says + 1].startswith("            word")
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,22 @@ def test_a_theorem(run: Run, words: list[str]) -> None:
         "001-T13(8)",
         "verdict   false",
         "measured  true: 5",
-        "(normscope/papers/than2025/extremal/weight_direction.py:",
+        "code      normscope/papers/than2025/extremal/weight_direction.py:",
     ):
         assert piece in result.stdout
+
+
+def test_several_words_are_explained_one_after_the_other(run: Run) -> None:
+    """And where one of them is unknown, what was asked for is named as a whole."""
+    result = run("explain", "certified", "NS101")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines() if not line.startswith(" ") and line] == [
+        "certified",
+        "NS101",
+    ]
+    wrong = run("explain", "certified", "NS1O1")
+    assert wrong.exit_code == 2
+    assert "'certified NS1O1'" in wrong.stderr
 
 
 def test_json_alone(run: Run) -> None:

@@ -50,11 +50,20 @@ def test_weights_are_written_and_read_back(net: Run) -> None:
     assert set(torch.load("new.pt")) == set(state)
 
 
+def test_without_a_file_nothing_is_written_and_that_is_said(net: Run) -> None:
+    """The command that a verdict names is one that works."""
+    before = set(Path().iterdir())
+    done = net("fix", "net.py:build", "--input", "3,6,6")
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == "nothing was written; --write-to FILE.safetensors writes the new weights"
+    assert "further training is unchanged: the bias had no gradient" in done.stdout
+    assert set(Path().iterdir()) == before
+
+
 def test_wrong_use(net: Run) -> None:
-    """Neither or both of the two ways, a strange ending, a file that exists, an unknown fix."""
+    """Both of the two ways, a strange ending, a file that exists, an unknown fix."""
     Path("there.pt").write_text("mine")
     for wrong in (
-        (),
         ("--dry-run", "--write-to", "a.pt"),
         ("--write-to", "a.bin"),
         ("--write-to", "there.pt"),

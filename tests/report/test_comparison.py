@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 from torch import nn
 
@@ -49,6 +51,29 @@ def test_everything_shows_every_row_in_order() -> None:
     (table,) = [s.table for s in comparison_sections(_pair(10.0), everything=True) if s.title == "layers"]
     assert table is not None
     assert [row[0] for row in table.rows if row[0]] == ["0", "2"]
+
+
+def test_formulas_of_papers_are_shown_where_asked_for_and_every_number_has_words() -> None:
+    """No key of the result is shown as it is."""
+    norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    layer = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3)).eval()
+    both = compare({"bn": analyze(norm, X), "ln": analyze(layer, X)})
+    brief, whole = comparison_text(both), comparison_text(both, printed=True)
+    assert "printed (" not in brief
+    assert "--printed" in brief
+    for words in ("printed (Corollary 10)", "printed (Corollary 11)", "printed (Theorem 9)"):
+        assert words in whole
+    assert not re.search(r"\b(upper|lower|proved|\w+_\w+)\b", whole.replace("batch_norm", "").replace("layer_norm", ""))
+
+
+def test_first_looks_have_no_attained_norms() -> None:
+    """What was not looked for is not zero."""
+    net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    text = comparison_text(compare({"one": analyze(net, X, fast=True), "two": analyze(other, X, fast=True)}))
+    layers = text[text.index("\nlayers") :]
+    assert "certified" in layers
+    assert "attained" not in layers
 
 
 def test_many_models_have_titles() -> None:

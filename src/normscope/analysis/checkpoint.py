@@ -382,7 +382,8 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
         yield "no tensor looks like the weight of a linear layer"
     unreadable = sum(r.note.startswith("not floating point") for r in results)
     if unreadable:
-        yield f"{unreadable} tensors hold integers: no norm is given (quantized weights must be dequantized first)"
+        hold = "tensor holds" if unreadable == 1 else "tensors hold"
+        yield f"{unreadable} {hold} integers: no norm is given (quantized weights must be dequantized first)"
     packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
     if packed:
         yield f"{packed} tensors are {_NOT_MEASURED}, their format is stored only: save them in another to have a norm"

@@ -196,7 +196,7 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
         rows = _rows([c.tensors for c in checkpoints], _tensor_part, ("upper", "kernel"))
         products = _quantities([c.products for c in checkpoints])
         return Comparison(names, products, rows, (), seen, checked, _messages(rows), tuple(checkpoints))
-    layers = _rows([r.layers for r in models], _layer_part, ("upper", "lower", "folded"))
+    layers = _rows([r.layers for r in models], _layer_part, ("upper", "attained", "folded"))
     normalizers = _rows([r.normalizers for r in models], _normalizer_part, ("proved", "on_floor", "printed"))
     whole = _quantities([r.end_to_end for r in models])
     messages = (*_messages((*layers, *normalizers)), *_other_domains(models))

@@ -116,8 +116,8 @@ def effect(
         out["change_of_bound"] = {
             "log10": whole.log10 - bare.log10,
             "kind": "estimate",
-            "note": "difference of two upper bounds, with and without normalizers; the second moves with the scale of "
-            "the weights",
+            "note": "bound with over bound without: both are upper bounds, and the second moves with the scale of the "
+            "weights",
         }
     return out
 
@@ -165,4 +165,4 @@ def messages(work: Work) -> Iterable[str]:
     if not work.program.outputs:
         yield "no output depends on a floating input: every constant is zero"
     if work.seen is None:
-        yield "no data was given: nothing is said about data"
+        yield "no data was given: nothing here is about your data (--data on the command line, data= in Python)"

@@ -78,6 +78,7 @@ def compare(
         str | None,
         typer.Option(help="symmetries: how far the weights of two models are apart once symmetries are removed."),
     ] = None,
+    printed: Annotated[bool, typer.Option("--printed", help="Show the formulas printed in papers, too.")] = False,
     no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
     out: Out = None,
     report: ReportFile = None,
@@ -91,7 +92,7 @@ def compare(
     With --model, checkpoints are loaded into that model; without it, their weights are compared alone.
     """
     if len(items) < 2:
-        raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="ITEMS")
+        raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")
     if modulo is not None:
         named = Named("", None, data, data_root, split, limit, normalize, parse_shape(input))
         compare_modulo(items, model, modulo, named, seed, json=json)
@@ -109,7 +110,7 @@ def compare(
     elif not quiet:
         from normscope.report.comparison import comparison_sections
 
-        show(comparison_sections(found, everything=everything))
+        show(comparison_sections(found, everything=everything, printed=printed))
         print(f"\nwritten: {target}")
         if page is not None:
             print(f"open: {page}")

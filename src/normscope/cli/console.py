@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 from normscope.core.errors import NormscopeError
 
 if TYPE_CHECKING:
-    from normscope.report.table import Section
+    from normscope.report.table import Section, Table
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,7 +27,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 WRONG_USE, STOPPED = 2, 130
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
+#: Seconds that a note waits for the result, which holds it too.
+NOTED = 10.0
 _TICK = 0.2
+#: Characters up to which a name keeps its line in a table.
+NAME = 40
 #: What a path raises that the user named wrongly, or may not use.
 _UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 #: What a message of several lines may hold.
@@ -133,8 +138,12 @@ def guarded(function: F) -> F:
 
 
 def _say(text: str) -> None:
-    """Print a line on stderr."""
-    print(f"normscope: {visible(text, keep=_BREAKS)}", file=sys.stderr)
+    """Print a line on stderr, wrapped if that is a terminal."""
+    lines = f"normscope: {visible(text, keep=_BREAKS)}".split("\n")
+    if is_terminal(sys.stderr):
+        width = shutil.get_terminal_size().columns
+        lines = [piece for line in lines for piece in textwrap.wrap(line, width, break_long_words=False) or [""]]
+    print("\n".join(lines), file=sys.stderr)
 
 
 def _is_memory(error: Exception) -> bool:
@@ -166,7 +175,7 @@ class Stages:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._status: Any = None
-        self._notes: list[str] = []
+        self._notes: list[tuple[float, str]] = []
         self._above: tuple[str, ...] = ()
 
     def above(self, lines: Sequence[str]) -> None:
@@ -184,8 +193,8 @@ class Stages:
         self._text = text
 
     def note(self, text: str) -> None:
-        """Print a line that stays, as soon as the work has taken long; of quick work nothing is shown."""
-        self._notes.append(visible(text))
+        """Print a line that stays, if the work goes on for long after it; of quick work nothing is shown."""
+        self._notes.append((time.monotonic(), visible(text)))
 
     def __enter__(self) -> Stages:
         if self._live or self._lines:
@@ -211,8 +220,8 @@ class Stages:
                 self._status = _status(self._text)
             elif self._status is not None:
                 self._status.update(self._text, self._above)
-            while self._notes and now - begun > PATIENCE:
-                print(self._notes.pop(0), file=sys.stderr, flush=True)
+            while self._notes and now - self._notes[0][0] > NOTED:
+                print(self._notes.pop(0)[1], file=sys.stderr, flush=True)
             step = _step(self._text)
             if self._lines and step and step != self._announced and now - self._began > PATIENCE:
                 print(f"normscope: {step} ...", file=sys.stderr, flush=True)
@@ -282,26 +291,63 @@ def show(sections: Sequence[Section]) -> None:
         print(plain_text(sections))
         return
     from rich.console import Console
-    from rich.padding import Padding
-    from rich.table import Table
     from rich.text import Text
 
     console = Console()
     for section in sections:
         console.print(Text(section.title, style="bold"))
-        for line in (*section.sentences, *section.lines):
-            console.print(Padding(Text(line), (0, 0, 0, 2)))
+        for line in _wrapped((*section.sentences, *section.lines), console.width):
+            console.print(Text(line))
         if section.table is not None:
-            table = Table(box=None, header_style="dim", pad_edge=True)
-            for column in section.table.columns:
-                side: Any = "left" if column in section.table.left else "right"
-                table.add_column(Text(column), justify=side, overflow="fold")  # names are never cut
-            for row in section.table.rows:
-                table.add_row(*(Text(cell) for cell in row))
-            console.print(table)
-        for line in section.after:
-            console.print(Padding(Text(line, style="dim"), (0, 0, 0, 2)))
+            console.print(_grid(section.table, console.width))
+        for line in _wrapped(section.after, console.width):
+            console.print(Text(line, style="dim"))
         console.print()
+
+
+def _wrapped(lines: Sequence[str], width: int) -> list[str]:
+    """Return lines set in by two, none wider than the terminal unless a word of it is."""
+    from normscope.report.table import wrapped
+
+    return [f"  {piece}" for line in lines for piece in wrapped(line, width - 2)]
+
+
+def _grid(table: Table, width: int) -> Any:
+    """Return a table for a terminal: where it does not fit, words are wrapped; names and numbers keep their line."""
+    from rich.table import Table as Grid
+    from rich.text import Text
+
+    columns = list(zip(table.columns, *table.rows, strict=True))
+    natural = [max(map(len, cells)) for cells in columns]
+    least = []
+    for i, (title, *cells) in enumerate(columns):
+        whole = i == 0 or title not in table.left
+        words = [*title.split(), *(piece for cell in cells for piece in ([cell] if whole else cell.split()))]
+        least.append(min(NAME, max(map(len, words), default=1)))
+    between = 2 if sum(least) + 2 * len(columns) <= width else 1
+    grid = Grid(box=None, header_style="dim", padding=(0, between - 1, 0, 1))
+    fitted = _fitted(natural, least, width - between * len(columns))
+    for column, wide in zip(table.columns, fitted, strict=True):
+        side: Any = "left" if column in table.left else "right"
+        grid.add_column(Text(column), justify=side, overflow="fold", width=wide)  # what is too long is never cut
+    for row in table.rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    return grid
+
+
+def _fitted(natural: Sequence[int], least: Sequence[int], room: int) -> list[int]:
+    """Return widths of columns that fit in a line: the widest give way first, none below its least.
+
+    >>> _fitted([10, 30, 20], [10, 5, 5], 40), _fitted([4, 9], [4, 6], 5)
+    ([10, 15, 15], [4, 6])
+    """
+    widths = list(natural)
+    while sum(widths) > room:
+        loose = [i for i in range(len(widths)) if widths[i] > least[i]]
+        if not loose:
+            break
+        widths[max(loose, key=lambda i: widths[i])] -= 1
+    return widths
 
 
 def _spelled(section: Section) -> Section:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
+from normscope.core.errors import InputError
 from normscope.core.words import WORDS
+
+if TYPE_CHECKING:
+    from normscope.papers.explain import Answer, Explanation
 
 
 @guarded
@@ -30,16 +35,32 @@ def explain(
         return
     with Stages(lines=not json) as stages:
         stages("loading torch")
+        from normscope.papers.explain import Answer
         from normscope.papers.explain import explain as look_up
 
         with one_thread():
-            answer = look_up(" ".join(name))
+            try:
+                answer = look_up(" ".join(name))
+            except InputError as unknown:
+                answer = Answer(" ".join(name), _each(name, look_up, unknown))
     if json:
         print(answer.to_json())
         return
     from normscope.report.audit import explanation_sections
 
     show(explanation_sections(answer.parts))
+
+
+def _each(names: Sequence[str], look_up: Callable[[str], Answer], unknown: InputError) -> tuple[Explanation, ...]:
+    """Return the explanations of several names, if each of them has one.
+
+    Raises:
+        InputError: what is wrong with them as one name.
+    """
+    try:
+        return tuple(part for name in names for part in look_up(name).parts)
+    except InputError:
+        raise unknown from None
 
 
 def _word(name: str) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, visible
+from normscope.cli.console import Stages, aside, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 @guarded
 def fix(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done; write nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done; write nothing. So it is without --write-to.")
+    ] = False,
     write_to: Annotated[
         Path | None, typer.Option(help="Write the new state dict to this file (.safetensors or .pt).")
     ] = None,
@@ -69,10 +71,14 @@ def fix(
         print(result.to_json())
         return
     from normscope.report.findings import fix_text
+    from normscope.report.table import wrapped
 
-    print(visible(fix_text(result, everything=everything), keep="\n"))
+    for line in visible(fix_text(result, everything=everything), keep="\n").splitlines():
+        print("\n".join(wrapped(line, line_width())))
     if write_to is not None:
         print(f"written: {write_to}")
+    elif result.changes and not dry_run:
+        print("nothing was written; --write-to FILE.safetensors writes the new weights")
 
 
 def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> FixResult:
@@ -95,11 +101,11 @@ def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> Fix
 
 
 def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
-    """Return where the new weights go; raise if it is not clear what to do with them, before any work is done."""
-    if dry_run == (target is not None):
-        raise typer.BadParameter("Pass either --dry-run or --write-to FILE.safetensors.", param_hint="--write-to")
+    """Return where the new weights go, if anywhere; raise if they cannot, before any work is done."""
     if target is None:
         return None
+    if dry_run:
+        raise typer.BadParameter("Pass either --dry-run or --write-to FILE.safetensors.", param_hint="--write-to")
     if target.suffix not in (".safetensors", ".pt"):
         raise typer.BadParameter(
             f"Expected a file ending in .safetensors or .pt, got {target.name}.", param_hint="--write-to"

@@ -157,7 +157,7 @@ def rule_topics() -> Iterable[Topic]:
 def word_topics() -> Iterable[Topic]:
     """Yield the words of reports and results."""
     for word, says in WORDS.items():
-        names = (word, word.replace(" ", "-"), f"{word}s")
+        names = (word, word.replace(" ", "-"))
         yield Topic(names, lambda word=word, says=says: Explanation("word", word, says=says))  # type: ignore[misc]
 
 
@@ -206,7 +206,7 @@ def _paper_of(asked: str) -> tuple[str, str]:
 def _found(asked: str, topics: list[Topic]) -> list[Topic]:
     """Return the topics that answer to a name, or else, if its first word is a paper, those of that paper."""
     word, paper = _paper_of(asked)
-    for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper)):
+    for name, wanted in ((asked, ""), (asked.removeprefix(word).strip(), paper), (asked.removesuffix("s"), "")):
         same = name.casefold()
         found = [t for t in topics if wanted in ("", t.paper) and same in (n.casefold() for n in t.names)]
         if found:

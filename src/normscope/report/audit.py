@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 
 from normscope.core.number_text import digits
@@ -14,7 +13,6 @@ from normscope.report.table import Section, Table
 
 #: Below this a measured number is rounding, which differs between machines.
 NOISE = 1e-12
-_WIDTH = 110
 _COLUMNS = ("id", "place", "verdict", "what was found")
 
 
@@ -166,16 +164,9 @@ def _section(part: Explanation) -> Section:
         (true, part.corrected),
         ("holds", part.holds),
     ):
-        lines += _wrapped(word, text)
+        lines += [f"{word:<9} {text}"] if text else []
     lines += [f"measured  {name}: {measured_text(value)}" for name, value in part.measured.items()]
-    lines += [f"code      {place.name}  ({place.file}:{place.line})" for place in part.code]
+    lines += [f"code      {place.file}:{place.line} ({place.name.rpartition('.')[2]})" for place in part.code]
     # A statement's name holds its paper and place already.
     title = part.name if part.kind == "statement" else "  ".join(text for text in (part.name, part.place) if text)
-    return Section(title, tuple(lines))
-
-
-def _wrapped(word: str, text: str) -> list[str]:
-    """Return a text under its word, wrapped; nothing for no text."""
-    if not text:
-        return []
-    return textwrap.wrap(text, _WIDTH, initial_indent=f"{word:<9} ", subsequent_indent=" " * 10)
+    return Section(title, sentences=tuple(lines))

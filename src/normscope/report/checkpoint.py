@@ -7,7 +7,7 @@ from collections import Counter
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
 from normscope.core.number_text import digits
 from normscope.report.numbers import count_text, kind_text, value_text
-from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.table import ROWS, Section, Table, plain_text, without_empty
 
 
 def checkpoint_text(result: CheckpointResult, *, everything: bool = False) -> str:
@@ -69,7 +69,7 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
         after.append(
             "certified for a convolution: on any image size, sqrt(taps) times its kernel; kernel: the reshaped kernel"
         )
-    return Section("tensors", table=table, after=tuple(after))
+    return Section("tensors", table=without_empty(table), after=tuple(after))
 
 
 def _row(t: TensorResult) -> tuple[str, ...]:

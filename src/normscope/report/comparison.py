@@ -3,44 +3,50 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from normscope.analysis.compare import Comparison, Quantity, Row
 from normscope.core.finding import Finding
 from normscope.core.number_text import number_text
-from normscope.core.value import Value
+from normscope.core.value import Kind, Value
 from normscope.report.numbers import NOTHING, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, plain_text
-from normscope.report.text import END_TO_END
+from normscope.report.text import END_TO_END, FOLDED
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
     "printed_kernels": "product of matrices and reshaped kernels",
 }
+#: Numbers of a layer, a normalizer or a tensor.
+_NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor"}
 
 
-def comparison_text(comparison: Comparison, *, everything: bool = False) -> str:
+def comparison_text(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> str:
     """Return a comparison as plain text.
 
     Args:
         comparison: what ``compare`` returned.
         everything: show every row, also what did not change.
+        printed: show the formulas of papers too.
     """
-    return plain_text(comparison_sections(comparison, everything=everything))
+    return plain_text(comparison_sections(comparison, everything=everything, printed=printed))
 
 
-def comparison_sections(comparison: Comparison, *, everything: bool = False) -> list[Section]:
+def comparison_sections(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> list[Section]:
     """Return a comparison as sections; those without content are left out.
 
     Args:
         comparison: what ``compare`` returned.
         everything: show every row, also what did not change.
+        printed: show the formulas of papers too; of checkpoints there is nothing else.
     """
     names = [f"{letter} = {name}" for letter, name in zip(letters(comparison), comparison.models, strict=True)]
     sections = [Section("compared", lines=(*names, *comparison.messages))]
-    sections.append(_whole(comparison))
+    sections.append(_whole(comparison, printed))
     if comparison.layers:
         sections.append(_parts("layers", comparison, comparison.layers, everything))
     if comparison.normalizers:
-        sections.append(_parts("normalizers", comparison, comparison.normalizers, everything))
+        rows = tuple(replace(row, quantities=_asked(row.quantities, printed)) for row in comparison.normalizers)
+        sections.append(_parts("normalizers", comparison, rows, everything))
     if any(comparison.checked):
         sections.append(_findings(comparison))
     return sections
@@ -68,11 +74,19 @@ def change_text(change: float | None) -> str:
     return "x no bound" if change == math.inf else f"x {number_text(change)}"
 
 
-def _whole(comparison: Comparison) -> Section:
+def _whole(comparison: Comparison, printed: bool) -> Section:
     """Return the constants of the whole networks."""
     columns = ("constant", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]), "kind")
-    rows = tuple((_WORDS.get(q.name, q.name), *_cells(q), kind_text(_first(q))) for q in comparison.end_to_end)
-    return Section("end to end", table=Table(columns, rows, frozenset({"constant", "kind"})))
+    asked = _asked(comparison.end_to_end, printed) or comparison.end_to_end
+    ordered = sorted(asked, key=lambda q: list(_WORDS).index(q.name))
+    rows = tuple((_WORDS[q.name], *_cells(q), kind_text(_first(q))) for q in ordered)
+    after = (FOLDED,) if len(asked) < len(comparison.end_to_end) else ()
+    return Section("end to end", table=Table(columns, rows, frozenset({"constant", "kind"})), after=after)
+
+
+def _asked(quantities: tuple[Quantity, ...], printed: bool) -> tuple[Quantity, ...]:
+    """Return quantities, formulas of papers only if they are asked for."""
+    return tuple(q for q in quantities if printed or (value := _first(q)) is None or value.kind is not Kind.PRINTED)
 
 
 def _cells(quantity: Quantity) -> tuple[str, ...]:
@@ -104,7 +118,7 @@ def _parts(title: str, comparison: Comparison, rows: tuple[Row, ...], everything
         kinds = " / ".join(dict.fromkeys(kind for kind in row.kinds if kind is not None))
         for i, quantity in enumerate(row.quantities):
             head = (_name(row), kinds) if i == 0 else ("", "")
-            cells.append((*head, quantity.name.replace("_", " "), *_cells(quantity)))
+            cells.append((*head, _NUMBERS.get(quantity.name, quantity.name), *_cells(quantity)))
         if not row.quantities:
             there = (NOTHING if name is None else "there" for name in row.names)
             cells.append((_name(row), kinds, NOTHING, *there, *(NOTHING for _ in row.names[1:])))

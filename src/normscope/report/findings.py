@@ -13,6 +13,7 @@ from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
 from normscope.report.sarif import Source
 from normscope.report.table import Section
+from normscope.report.wording import plural
 
 WIDTH = 118
 
@@ -183,7 +184,7 @@ def fix_text(result: FixResult, *, everything: bool = False) -> str:
     kinds = Counter(change.kind for change in result.changes)
     for kind, count in kinds.items():
         own = [change for change in result.changes if change.kind == kind]
-        lines.append(f"{kind} ({count}); training on: {own[0].training}")
+        lines.append(f"{kind}, {plural(count, 'change')}; further training is {own[0].training}")
         lines += _some([f"  {change.place}: {change.what}" for change in own], everything=everything)
     code = [f"  {change.code}" for change in result.changes if change.code]
     if code:
@@ -195,7 +196,8 @@ def fix_text(result: FixResult, *, everything: bool = False) -> str:
     if not result.changes:
         return "\n".join([*lines, f"{result.model}: nothing to change"])
     moved = "not at all" if result.difference == 0 else f"by {digits(result.difference)} (relative)"
-    lines.append(f"{result.model}: {len(result.changes)} changes; outputs moved {moved} on {result.samples} samples")
+    done = plural(len(result.changes), "change")
+    lines.append(f"{result.model}: {done}; outputs moved {moved} on {plural(result.samples, 'sample')}")
     return "\n".join(lines)
 
 

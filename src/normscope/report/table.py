@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from normscope.report.charts import Chart
-from normscope.report.numbers import span_text
+from normscope.report.numbers import NOTHING, span_text
 
 #: Characters of a line of prose.
 WIDTH = 110
 #: Rows beyond which a table is folded by repeated blocks, and cut if that does not help.
 ROWS = 30
+_LABEL = re.compile(r"[^\s:]+ {2,}(?=\S)")
 _RUN = re.compile(r"^(?P<base>.*?)(?P<first>\d+)\.\.(?P<last>\d+)$")
 
 
@@ -43,7 +45,8 @@ class Section:
         table: the table, if there is one.
         after: text after it.
         chart: the same as a picture, on pages.
-        sentences: prose before everything else; plain text wraps it.
+        sentences: prose before everything else; plain text wraps it. A word, two or more spaces and a text keep the
+            text beside the word.
     """
 
     title: str
@@ -64,12 +67,27 @@ def plain_text(sections: Iterable[Section]) -> str:
     """
     blocks = []
     for section in sections:
-        prose = (line for text in section.sentences for line in textwrap.wrap(text, WIDTH, break_long_words=False))
+        prose = (line for text in section.sentences for line in wrapped(text, WIDTH))
         lines = [section.title, *(f"  {line}" for line in (*prose, *section.lines))]
         if section.table is not None:
             lines += _table_lines(section.table)
         blocks.append("\n".join([*lines, *(f"  {line}" for line in section.after)]))
     return "\n\n".join(blocks)
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a line of prose in lines of some width, those after the first set in under its text.
+
+    Names, paths and numbers are never broken.
+
+    >>> wrapped("  fix: build the layer without", 18)
+    ['  fix: build the', '    layer without']
+    >>> wrapped("says      what it does and why", 22)
+    ['says      what it does', '          and why']
+    """
+    label = _LABEL.match(text)
+    rest = " " * (label.end() if label else len(text) - len(text.lstrip()) + (2 if text[:1] == " " else 0))
+    return textwrap.wrap(text, width, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False)
 
 
 def _table_lines(table: Table) -> list[str]:
@@ -114,6 +132,23 @@ def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: 
         said = (f"... {len(rows) - ROWS} more rows, all of them in result.json (or with --all)", *said)
         rows = rows[:ROWS]
     return Table(table.columns, rows, table.left), said
+
+
+def without_empty(table: Table) -> Table:
+    """Return a table without the columns that say nothing in any row.
+
+    >>> without_empty(Table(("name", "norm", "width"), (("fc", "2", "-"),))).columns
+    ('name', 'norm')
+    """
+    empty = [c for i, c in enumerate(table.columns) if table.rows and all(row[i] == NOTHING for row in table.rows)]
+    return functools.reduce(without_column, empty, table)
+
+
+def without_column(table: Table, title: str) -> Table:
+    """Return a table without one of its columns."""
+    at = table.columns.index(title)
+    rows = tuple((*row[:at], *row[at + 1 :]) for row in table.rows)
+    return Table((*table.columns[:at], *table.columns[at + 1 :]), rows, table.left)
 
 
 def _runs(blocks: Sequence[Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], int, int]]:

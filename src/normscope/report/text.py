@@ -14,7 +14,7 @@ from normscope.core.result import Coverage, LayerResult, NormalizerResult, Resul
 from normscope.core.value import Kind, Value
 from normscope.report.gap import gap_section
 from normscope.report.numbers import NOTHING, count_text, factor_text, float_text, kind_text, value_text
-from normscope.report.table import Section, Table, plain_text, shortened
+from normscope.report.table import Section, Table, plain_text, shortened, without_column, without_empty
 from normscope.report.verdict import verdict_lines
 
 #: Rows of the end-to-end table: key in the result, words, key of the attained value it is compared with.
@@ -32,6 +32,7 @@ END_TO_END: tuple[tuple[str, str, str | None], ...] = (
     ("jacobian", "largest Jacobian", None),
     ("stacked_batch_lower", "attained, stacked batch", None),
     ("printed", "printed (Theorem 9)", "lower"),
+    ("corollary_10", "printed (Corollary 10)", "lower"),
     ("corollary_10_power", "printed (Corollary 10, sigma^-K)", "lower"),
     ("corollary_11", "printed (Corollary 11)", "lower"),
     ("printed_weights", "product of weight norms (Lemma 5)", None),
@@ -137,13 +138,24 @@ def _model(result: Result) -> Section:
     lines = []
     if "parameters" in facts:
         lines.append(f"{facts.get('class', '')}, {count_text(int(facts['parameters']))} parameters")
-    blocks = [f"{b['name']} {'x'.join(map(str, b['shape']))} ({b['kind']})" for b in result.input.get("blocks", ())]
+    blocks = [_block(b) for b in result.input.get("blocks", ())]
     if blocks:
         lines.append(f"input: {', '.join(blocks)}")
-    seen = [f"{key.replace('_', ' ')} {facts[key]}" for key in ("mode", "norm", "front_end") if facts.get(key)]
+    words = {"mode": "BatchNorm mode {}", "norm": "{} norm", "front_end": "graph by {}"}
+    seen = [text.format(facts[key]) for key, text in words.items() if facts.get(key)]
     if seen:
         lines.append(", ".join(seen))
     return Section("model", lines=tuple(lines))
+
+
+def _block(block: Mapping[str, Any]) -> str:
+    """Return an input with its shape, and what it is where it is not the input itself.
+
+    >>> _block({"name": "x", "shape": [1, 64], "kind": "input"})
+    'x 1x64'
+    """
+    text = f"{block['name']} {'x'.join(map(str, block['shape']))}"
+    return text.removeprefix("input ") if block["kind"] == "input" else f"{text} ({block['kind']})"
 
 
 def _coverage(coverage: Coverage) -> Section:
@@ -221,7 +233,9 @@ def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section
         rows.append((words, value_text(value), kind_text(value), gap, value.mode or NOTHING, value.domain))
     columns = ("constant", "value", "kind", "over attained", "mode", "domain")
     table = Table(columns, tuple(rows), frozenset({"constant", "kind", "mode", "domain"}))
-    return Section("end to end", table=table, after=(FOLDED,) if folded else ())
+    if len({row[4] for row in rows} - {NOTHING}) <= 1:
+        table = without_column(table, "mode")  # the model has one mode, which is said above
+    return Section("end to end", table=without_empty(table), after=(FOLDED,) if folded else ())
 
 
 def _gap(value: Value, attained: Value | None) -> str:
@@ -238,7 +252,7 @@ def _normalizers(result: Result, everything: bool, printed: bool) -> Section:
     table = Table(columns, rows, frozenset({"normalizer", "kind", "a bound"}))
     table, said = shortened(table, result.blocks, everything=everything)
     explain = "least std: before it in the data; with running statistics, of the running variance"
-    return Section("normalizers", table=table, after=(*said, explain))
+    return Section("normalizers", table=without_empty(table), after=(*said, explain))
 
 
 _PRINTED = ("printed", "a bound")
@@ -261,7 +275,7 @@ def _layers(result: Result, everything: bool) -> Section:
     after = list(said)
     if any(x.folded is not None for x in result.layers):
         after.append("folded: the norm together with the fixed normalization after it, ||diag(gamma/sigma) W||")
-    return Section("layers", table=table, after=tuple(after))
+    return Section("layers", table=without_empty(table), after=tuple(after))
 
 
 def _layer_row(x: LayerResult) -> tuple[str, ...]:
@@ -282,7 +296,7 @@ def _effect(effect: Mapping[str, Any], printed: bool) -> Section | None:
         rows.append((words, number_text(item["log10"]), item["kind"]))
         if "weights_log10" in item:
             rows.append(("  the same layers without them, prod ||W||", number_text(item["weights_log10"]), "certified"))
-        after.append(f"{key.replace('_', ' ')}: {item['note']}")
+        after.append(item["note"])
     if not rows:
         return None
     table = Table(("quantity", "value", "kind"), tuple(rows), frozenset({"quantity", "kind"}))

@@ -9,7 +9,7 @@ from normscope.core.number_text import digits
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
 from normscope.report.numbers import NOTHING, count_text, kind_text, value_text
-from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.table import ROWS, Section, Table, plain_text, without_empty
 
 #: Rows of the table of all weights together: key in the result and words.
 _JOINTLY = {
@@ -85,20 +85,19 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
     said = (f"... {more} more rows, all of them in weights.json (or with --all)",) if more else ()
     sections = []
     if any(row.constants for row in shown):
-        measured = ("attained", "proved", "over all W", "input", "Theorem 12", "a bound?", "stacked")
+        measured = ("attained", "certified", "over all W", "input", "Theorem 12", "a bound?", "stacked")
         columns = ("weight", "shape", "uses", *measured)
         table = Table(columns, tuple(_constants(row) for row in shown), frozenset({"weight", "shape", "a bound?"}))
         after = (
             *said,
-            "attained: largest ||dh/dW|| at a point; proved: certified ||h, W|| over the data, least of all domains",
+            "attained: largest ||dh/dW|| at a point; certified: ||h, W|| over the data, least of all domains",
             "over all W: on all inputs and for every value of this weight; input: largest norm of dW -> dy in the data",
         )
-        sections.append(Section("in the weights", table=table, after=after))
+        sections.append(Section("in the weights", table=without_empty(table), after=after))
     titles = ("weight", "uses", "attained", "all inputs", "small changes", "variance floor", "small changes there")
     rows = tuple(_outputs(row) for row in shown)
-    sections.append(
-        Section("in the outputs of their layers", table=Table(titles, rows, frozenset({"weight"})), after=said)
-    )
+    table = without_empty(Table(titles, rows, frozenset({"weight"})))
+    sections.append(Section("in the outputs of their layers", table=table, after=said))
     notes = tuple(f"{row.name}: {note}" for row in shown for note in row.notes)
     if notes:
         cut = notes if everything else notes[:ROWS]
