@@ -210,3 +210,38 @@ def test_a_precision_is_that_of_floating_tensors() -> None:
     assert as_floating(third, None) is third
     assert as_floating(third, torch.int64) is third
     assert float(as_floating(third.double(), torch.bfloat16)) != float(third)
+
+
+def test_what_is_known_is_not_computed_again() -> None:
+    """Of a chain with a branch only what depends on the moved weight, up to where its change ends."""
+    nodes = (
+        Node("x", "input"),
+        Node("a", "parameter", target="a"),
+        Node("b", "parameter", target="b"),
+        Node("u", "aten.mul.Tensor", (Ref("x"), Ref("a"))),
+        Node("v", "aten.mul.Tensor", (Ref("x"), Ref("b"))),
+        Node("s", "aten.add.Tensor", (Ref("u"), Ref("v"))),
+        Node("t", "aten.exp.default", (Ref("s"),)),
+        Node("out", "output", (Ref("t"),)),
+    )
+    graph, x = Graph(nodes, ("y",)), torch.tensor([1.0, 2.0])
+    known: dict[str, Any] = {}
+    seen: list[str] = []
+
+    def keep(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        if node.op.startswith("aten."):
+            known[node.name] = value
+
+    def note(node: Node, value: Any, values: Mapping[str, Any]) -> Any:
+        seen.extend([node.name] if node.op.startswith("aten.") else [])
+        return known["s"] if node.name == "s" and bool((value == known["s"]).all()) else None
+
+    before = {"a": torch.tensor(2.0), "b": torch.tensor(3.0)}
+    expected = run(graph, before, [x], keep)[0]
+    after = {"a": torch.tensor(2.0), "b": torch.tensor(4.0)}
+    found = run(graph, after, [x], note, known=known, moved={"b"})[0]
+    assert torch.equal(found, run(graph, after, [x])[0])
+    assert seen == ["v", "s", "t"]
+    seen.clear()
+    assert torch.equal(run(graph, dict(before), [x], note, known=known, moved={"b"})[0], expected)
+    assert seen == ["v", "s"], "the change ended in the sum"

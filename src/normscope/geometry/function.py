@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normscope.core import memory
 from normscope.core.errors import CaptureError, InputError, OutOfTimeError
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
@@ -34,6 +36,8 @@ _EPS_POSITION = {
 }
 #: The largest constant added under a root that is taken for a stabilizer.
 LARGEST_EPS = 1e-2
+#: Share of the free memory for the values of a run, so that later runs compute only what has changed.
+KEPT = 0.2
 
 
 def without_stabilizers(graph: Graph) -> Graph:
@@ -72,6 +76,26 @@ def is_stabilizer(node: Node) -> bool:
         return False
     added = node.args[1]
     return isinstance(added, float) and 0 < added <= LARGEST_EPS
+
+
+def _writes(node: Node) -> bool:
+    """Tell whether an operation overwrites its first argument."""
+    return name_of(node).endswith("_")
+
+
+@dataclass(frozen=True, eq=False)
+class Backwards:
+    """Gradients of one random combination of the outputs.
+
+    Attributes:
+        length: of the weights of the combination.
+        parameters: the gradient in each parameter.
+        nodes: the gradient in the value of each node that is kept.
+    """
+
+    length: float
+    parameters: dict[str, Tensor]
+    nodes: dict[str, Tensor]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,8 +137,19 @@ class Function:
         """Return the name under which a tensor is held."""
         return self.aliases.get(target, target)
 
-    def outputs(self, point: Point, visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None) -> list[Tensor]:
+    def outputs(
+        self,
+        point: Point,
+        visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None,
+        *,
+        everywhere: bool = True,
+    ) -> list[Tensor]:
         """Return what the model gives at other parameters, classes centred if the loss does not see their mean.
+
+        Args:
+            point: parameters that differ from those of the function.
+            visit: called for each node, as by :func:`normscope.graph.interpreter.run`.
+            everywhere: call it also for nodes that do not change.
 
         Raises:
             OutOfTimeError: after the deadline.
@@ -122,12 +157,53 @@ class Function:
         if time.monotonic() > self.deadline:
             raise OutOfTimeError("The time for the search is over.")
         tensors = {**self.tensors, **point}
+        moved = {name for name, value in point.items() if value is not self.tensors[name]}
+        moved |= {name for name, first in self.aliases.items() if first in moved}
         tensors |= {name: tensors[first] for name, first in self.aliases.items()}
         with sdpa_kernel(SDPBackend.MATH):
-            found = run(self.graph, tensors, self.inputs, visit, dtype=torch.float64)
+            known = None if visit is not None and everywhere else self.known
+            found = run(self.graph, tensors, self.inputs, visit, torch.float64, known, moved)
         if self.loss == "cross_entropy":
             found = [t - t.mean(-1, keepdim=True) for t in found]
         return found
+
+    @functools.cached_property
+    def known(self) -> dict[str, Any]:
+        """Return the values of the nodes at the parameters as they are, as many as fit into a part of the memory."""
+        found: dict[str, Any] = {}
+        left = KEPT * memory.available()
+        written = {ref.name for node in self.graph for ref in node.args[:1] if _writes(node) and isinstance(ref, Ref)}
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+            nonlocal left
+            if isinstance(value, Tensor) and node.op.startswith("aten.") and node.name not in written:
+                left -= value.nbytes
+                found.update({node.name: value} if left >= 0 else {})
+
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
+            run(self.graph, self.tensors, self.inputs, visit, torch.float64)
+        return found
+
+    @functools.cached_property
+    def backwards(self) -> Backwards:
+        """Return the gradients of a random combination of the outputs."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.point.items()}
+        nodes: dict[str, Tensor] = {}
+
+        def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+            if node.name in self.known and value.requires_grad:
+                nodes[node.name] = value
+
+        with torch.enable_grad():
+            outputs = [t for t in self.outputs(leaves, visit) if t.requires_grad]
+        generator = torch.Generator().manual_seed(0)
+        weights = [torch.randn(t.shape, generator=generator, dtype=torch.float64) for t in outputs]
+        every = [*leaves.values(), *nodes.values()]
+        found = torch.autograd.grad(outputs, every, weights, allow_unused=True, materialize_grads=True)
+        length = math.sqrt(sum(float(w.square().sum()) for w in weights))
+        return Backwards(
+            length, dict(zip(leaves, found, strict=False)), dict(zip(nodes, found[len(leaves) :], strict=True))
+        )
 
     def flat(self, point: Point) -> Tensor:
         """Return all outputs as one vector."""

@@ -66,6 +66,11 @@ class Entry:
     parameter: str
     labels: Tensor
 
+    @property
+    def line(self) -> Tensor:
+        """Return the labels of the first row of a table, of all entries of a vector."""
+        return self.labels.reshape(-1, self.labels.shape[-1])[0] if self.labels.ndim else self.labels[None]
+
 
 @dataclass(frozen=True, eq=False)
 class Product:
@@ -165,6 +170,7 @@ class Labels:
         outputs: labels of the network's outputs.
         statistics: mean and variance of a BatchNorm by name, and the labels before it.
         size: how many labels there are.
+        holders: parameters by the channels they read or write, once :meth:`holding` was asked.
     """
 
     scale: Classes = field(default_factory=Classes)
@@ -186,6 +192,20 @@ class Labels:
     outputs: set[int] = field(default_factory=set)
     statistics: list[tuple[str, str, Tensor]] = field(default_factory=list)
     size: int = 1
+    holders: dict[int, list[Product | Entry]] = field(default_factory=dict)
+
+    def holding(self, channel: int) -> list[Product | Entry]:
+        """Return the parameters that read or write a channel, given by its representative; products first.
+
+        Ask when all labels are made.
+        """
+        if not self.holders:
+            sites: list[Product | Entry] = [*self.products, *self.entries]
+            for site in sites:
+                line = site.line if isinstance(site, Entry) else torch.cat([site.outputs, site.inputs[0]])
+                for root in {self.same.find(label) for label in line.tolist() if label > 0}:
+                    self.holders.setdefault(root, []).append(site)
+        return self.holders.get(channel, [])
 
     def fresh(self, *shape: int) -> Tensor:
         """Return new labels."""

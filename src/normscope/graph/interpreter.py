@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -189,6 +189,8 @@ def run(
     inputs: Sequence[Any],
     visit: Callable[[Node, Any, Mapping[str, Any]], Any] | None = None,
     dtype: torch.dtype | None = None,
+    known: Mapping[str, Any] | None = None,
+    moved: Collection[str] = (),
 ) -> list[Any]:
     """Run the graph and return its outputs.
 
@@ -199,34 +201,39 @@ def run(
         visit: called as ``visit(node, value, values)`` after each computed node; what it returns, unless ``None``,
             replaces the value.
         dtype: run in this precision: takes the place of every floating dtype named in the graph.
+        known: values of an earlier run on the same inputs, by node: what does not depend on a moved tensor is not
+            computed again, nor what depends only on nodes to which ``visit`` gave back their known value.
+        moved: names of the tensors that differ from those of that run.
 
     Returns:
         The output tensors in the order of ``graph.output_names``.
     """
     values: dict[str, Any] = {}
+    kept, changed = known or {}, set[str]()
     moving: set[str] = set()  # what depends on the inputs; a weight that is cast to few bits is the rounded one
     supply = iter(inputs)
     dying = last_uses(graph)
     outputs: list[Any] = []
     for node in graph:
-        if node.op == "input":
-            values[node.name] = next(supply)
-            moving.add(node.name)
+        name, read = node.name, node.inputs()
+        moving.update([name] if node.op == "input" or not moving.isdisjoint(read) else [])
+        changed.update([name] if node.target in moved or not changed.isdisjoint(read) else [])
+        if name in kept and name not in changed:
+            values[name] = kept[name]
+        elif node.op == "input":
+            values[name] = next(supply)
         elif node.op in SOURCES:
-            values[node.name] = tensors[node.target]
+            values[name] = tensors[node.target]
         elif node.op == "output":
             outputs = [values[ref.name] for ref in node.args]
         else:
             value = call(node, values, dtype)
-            if any(name in moving for name in node.inputs()):
-                moving.add(node.name)
-            elif dtype is not None:
-                value = rounded(node, value)
-            values[node.name] = value
-        if visit is not None and node.op != "output":
-            replaced = visit(node, values[node.name], values)
+            values[name] = value if dtype is None or name in moving else rounded(node, value)
+        if visit is not None and node.op != "output" and not (name in kept and name not in changed):
+            replaced = visit(node, values[name], values)
             if replaced is not None:
-                values[node.name] = replaced
-        for name in dying[node.name]:
-            values.pop(name, None)
+                values[name] = replaced
+                changed.discard(name if replaced is kept.get(name) else "")
+        for last in dying[name]:
+            values.pop(last, None)
     return outputs

@@ -184,10 +184,9 @@ class Mixing:
         shift = point[frozen.beta]
         moved = left @ (shift[order] - mean) + (0.0 if minus else mean)
         found = {frozen.beta: (torch.zeros_like(shift) if minus else shift).index_copy(0, order, moved)}
-        writers = Frame(tuple(self.labels.same.find(label) for label in frozen.inputs[order].tolist()))
-        part = replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
+        part = self._behind(frozen, frame)
         inner = left * gain / gain[:, None]
-        return found | part._changes(writers, inner, -inner if minus else inner, base, point, minus=minus)
+        return found | part._changes(part.frames[0], inner, -inner if minus else inner, base, point, minus=minus)
 
     @functools.cached_property
     def _sites(self) -> list[list[Site]]:
@@ -197,17 +196,34 @@ class Mixing:
         for frame in self.frames:
             place = {label: i for i, label in enumerate(frame.labels)}
             here: list[Site] = []
-            for product in self.labels.products:
-                rows, columns = self.places(product.outputs, place), self._repeats(product.inputs[0], place)
-                if rows is not None or columns:
-                    here.append((product, rows, columns))
-            for entry in self.labels.entries:
-                line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
-                where = None if entry.parameter in gains else self.places(line, place)
+            for site in self.labels.holding(frame.labels[0]):
+                if isinstance(site, Product):
+                    rows, columns = self.places(site.outputs, place), self._repeats(site.inputs[0], place)
+                    if rows is not None or columns:
+                        here.append((site, rows, columns))
+                    continue
+                where = None if site.parameter in gains else self.places(site.line, place)
                 if where is not None:
-                    here.append((entry, where, ()))
+                    here.append((site, where, ()))
             found.append(here)
         return found
+
+    def moved(self) -> tuple[str, ...]:
+        """Return the names of the parameters it moves."""
+        found: list[str] = []
+        for frame, sites in zip(self.frames, self._sites, strict=True):
+            for frozen in self._frozen(frame):
+                writers = self._behind(frozen, frame)
+                found += [frozen.beta, *(site.parameter for site, _, _ in writers._sites[0])]
+            found += [site.parameter for site, _, _ in sites]
+        return tuple(dict.fromkeys(found))
+
+    def _behind(self, frozen: Frozen, frame: Frame) -> Mixing:
+        """Return the matrices on what a BatchNorm with fixed statistics reads, channels in the order of a frame."""
+        order = self.places(frozen.outputs, {label: i for i, label in enumerate(frame.labels)})
+        assert order is not None
+        writers = Frame(tuple(self.labels.same.find(label) for label in frozen.inputs[order].tolist()))
+        return replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
 
     def _repeats(self, labels: Tensor, place: dict[int, int]) -> tuple[Tensor, ...]:
         """Return where the channels of a frame are, once for each time that all of them are read."""
@@ -431,11 +447,10 @@ def _group(family: Mixing, words: str) -> list[Group]:
     """Return one candidate, if it moves something and readers can undo it."""
     if family.size <= 0:
         return []
-    point = {name: torch.ones(shape, dtype=torch.float64) for name, shape in family.shapes.items()}
-    moved = family.field(point, torch.ones(family.size, dtype=torch.float64))
+    moved = family.moved()
     if not moved:
         return []
-    family = replace(family, parameters=tuple(moved))
+    family = replace(family, parameters=moved)
     name = {"full": f"GL({family.width})", "skew": f"SO({family.width})", "centred": f"SO({family.width - 1})"}
     kind = "linear" if family.algebra == "full" else "rotation"
     return [Group(kind, family.parameters, family.size, f"{name[family.algebra]} on {words}", family)]

@@ -6,6 +6,7 @@ that bias takes it up. What arrives at the outputs decides.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from normscope.geometry.certificate import FLAT, TOLERANCE
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point, random_like
+from normscope.geometry.groups import Certificate, Group, Point
 from normscope.geometry.labels import Labels
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
@@ -77,6 +78,10 @@ class Absorber:
 def _equal(a: Tensor, b: Tensor) -> bool:
     """Tell whether two changes agree but for rounding."""
     return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max())
+
+
+class _MovesError(Exception):
+    """A shift moves the outputs."""
 
 
 @dataclass(eq=False)
@@ -179,27 +184,38 @@ class Shift:
         made[self.basis] = coefficients
         return made.reshape(shape)
 
-    def push(self, coefficients: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """Return the whole direction, and how the outputs change along it."""
+    def push(self, coefficients: Tensor, *, until: float = math.inf) -> tuple[dict[str, Tensor], Tensor]:
+        """Return the whole direction, and how the outputs change along it.
+
+        Args:
+            coefficients: one for each row of the basis.
+            until: give up as soon as the outputs are known to move by more, and nothing behind can take that up.
+
+        Raises:
+            _MovesError: if it gave up.
+        """
         direction = {self.source: self.start(coefficients)}
         with forward.dual_level(), torch.no_grad():
             point = {self.source: forward.make_dual(self.function.tensors[self.source], direction[self.source])}
-            outputs = self.function.outputs(point, self._visitor(direction))
+            outputs = self.function.outputs(point, self._visitor(direction, until), everywhere=False)
             tangents = [forward.unpack_dual(t) for t in outputs]
         return direction, torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
 
-    def _visitor(self, direction: dict[str, Tensor]) -> Callable[[Node, Any, Any], Any]:
+    def _visitor(self, direction: dict[str, Tensor], until: float) -> Callable[[Node, Any, Any], Any]:
         """Return what lets biases take up changes on the way."""
         size = float(direction[self.source].abs().max())
+        last, open_ends = self.function.graph.last_uses, set[str]()
 
         def visit(node: Node, value: Any, values: Any) -> Any:
+            open_ends.difference_update(last[node.name])
             if not isinstance(value, Tensor) or not value.is_floating_point():
                 return None
             primal, tangent = forward.unpack_dual(value)
             if tangent is None:
                 return None
+            ended = self.function.known.get(node.name, primal)
             if float(tangent.abs().max()) <= 1e-11 * size:
-                return primal
+                return ended
             candidates = [self.biases.own[node.name]] if node.name in self.biases.own else []
             candidates += self.biases.beside.get(node.name, []) if self.beside else []
             for absorber in candidates:
@@ -208,10 +224,30 @@ class Shift:
                 taken = absorber.absorbed(tangent, self.function.tensors[absorber.parameter].shape)
                 if taken is not None:
                     direction[absorber.parameter] = taken.clone()
-                    return primal
+                    return ended
+            open_ends.add(node.name)
+            if until < math.inf and len(open_ends) == 1 and self._moves(node, tangent, until):
+                raise _MovesError
             return None
 
         return visit
+
+    def _moves(self, node: Node, tangent: Tensor, until: float) -> bool:
+        """Tell whether a change that goes through one node alone moves the outputs by more than a number.
+
+        A change that varies between samples and along every other axis is no constant that a bias behind can take up.
+        """
+        back = self.function.backwards
+        batch = self.function.inputs[0].shape[:1]
+        if node.name not in back.nodes or tangent.ndim < 2 or tangent.shape[:1] != batch:
+            return False
+        least = 1e-6 * float(tangent.abs().max())
+        axes = [dim for dim, size in enumerate(tangent.shape) if size > 1 or dim == 0]
+        if any(float((tangent - tangent.narrow(dim, 0, 1)).abs().max()) <= least for dim in axes):
+            return False
+        gradient = back.nodes[node.name]
+        along = abs(float((gradient * tangent).sum()))
+        return along > max(back.length * until, 1e-9 * float(gradient.norm() * tangent.norm()))
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the direction; it depends on the point through the weights between the biases."""
@@ -225,11 +261,17 @@ class Shift:
         """Tell whether the outputs stay as they are."""
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(self.size, generator=generator, dtype=torch.float64)
-        direction, left = self.push(drawn)
-        if not float(left.norm()):
-            return True
-        across = self.function.derivative(random_like({self.source: direction[self.source]}, seed))
-        return float(left.norm()) <= FLAT * float(across.norm())
+        most = FLAT * self.across(float(self.start(drawn).norm()))
+        try:
+            _, left = self.push(drawn, until=most)
+        except _MovesError:
+            return False
+        return float(left.norm()) <= most
+
+    def across(self, length: float) -> float:
+        """Return how far the outputs move along a random direction of the source that is as long, about."""
+        gradient = self.function.backwards.parameters[self.source]
+        return length * float(gradient.norm()) / gradient.numel() ** 0.5
 
 
 @dataclass(frozen=True, eq=False)
@@ -370,7 +412,7 @@ def certified(shift: Shift, words: str, seed: int = 0) -> Group | None:
 
     coefficients = coefficients_of(shift, seed)
     direction, left = shift.push(coefficients)
-    across = float(shift.function.derivative(random_like({shift.source: direction[shift.source]}, seed)).norm())
+    across = shift.across(float(direction[shift.source].norm()))
     derivative = float(left.norm()) / across if across else 0.0
     orbit = orbit_change(shift.function, _Line(direction), coefficients, (0.5,))
     if not (derivative <= FLAT and orbit <= TOLERANCE):
