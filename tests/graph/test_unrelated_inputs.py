@@ -40,6 +40,17 @@ def test_shapes_types_and_the_example_stay() -> None:
         assert [sorted(row) for row in batch[1].tolist()] == example[1].tolist()
 
 
+def test_tokens_alone_are_reordered_and_repeated() -> None:
+    """Four probes of what integers allow, each sample from its own entries."""
+    example = torch.arange(10).reshape(2, 5)
+    rows = [row.tolist() for (batch,) in unrelated([example]) for row in batch]
+    assert len(rows) == 4
+    assert all(set(row) <= set(example[i % 2].tolist()) for i, row in enumerate(rows))
+    assert sorted(rows[0]) == [0, 1, 2, 3, 4] != rows[0]
+    assert sorted(rows[1]) == [5, 6, 7, 8, 9] != rows[1]
+    assert rows[2:] == [[4, 3, 2, 1, 0], [5, 5, 5, 5, 5]]
+
+
 def test_nothing_is_no_harm() -> None:
     """An input without entries stays as it is."""
     assert all(batch[0].shape == (2, 0) for batch in unrelated([torch.zeros(2, 0)]))

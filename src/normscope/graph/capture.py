@@ -22,12 +22,12 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref, map_refs
 from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
-from normscope.graph.unrelated_inputs import unrelated
+from normscope.graph.unrelated_inputs import number_of_probes, unrelated
 
 ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
 _PREFIX = "model"
-#: Inputs unlike the example that are tried, and the most numbers in all of them if they are run as one batch.
-PROBES, AT_ONCE = 17, 2**20
+#: The most numbers in all inputs unlike the example if they are run as one batch.
+AT_ONCE = 2**20
 _ANY_ATTENTION = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 _RMS_NORMS = ("aten.rms_norm.default", "aten._fused_rms_norm.default")
 
@@ -340,8 +340,9 @@ def _holds_elsewhere(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor
     A forward may do something else while it is exported, and the same at the example.
     """
     numbers = sum(t[0].numel() if t.ndim and len(t) else 1 for t in given)
-    if graph.batch == "dynamic" and numbers * PROBES <= AT_ONCE:
-        many = [t[torch.arange(PROBES) % len(t)] if t.ndim else t for t in given]
+    probes = number_of_probes(given)
+    if graph.batch == "dynamic" and numbers * probes <= AT_ONCE:
+        many = [t[torch.arange(probes) % len(t)] if t.ndim else t for t in given]
         if _agreement(runs, graph, tensors, many) is True:
             return True
     return _agreement(runs, graph, tensors, given) is not False

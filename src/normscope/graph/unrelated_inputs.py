@@ -20,7 +20,8 @@ def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]
     """Yield batches of inputs unlike the example: other scales, signs, orders, single spikes, constants, noise.
 
     A batch of several samples holds a probe in each; together they take as few batches as that allows. Integers (token
-    ids, masks) are only put into another order.
+    ids, masks) beside floating inputs are only put into another order; where all inputs are integers, two other orders,
+    the reverse, and one of them repeated are all there is to try.
 
     Args:
         example: one tensor per input, batched along axis 0.
@@ -29,11 +30,13 @@ def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]
     >>> found = list(unrelated([torch.tensor([[1.0, 2.0]])]))
     >>> len(found), found[0][0].tolist()
     (17, [[-1.0, -2.0]])
+    >>> [batch[0].tolist() for batch in unrelated([torch.tensor([[1, 2]])])][2:]
+    [[[2, 1]], [[1, 1]]]
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = {t.shape[0] for t in example if t.ndim}
     size = sizes.pop() if len(sizes) == 1 else 0
-    kinds = [(change, amount) for change, amounts in _CHANGES for amount in amounts]
+    kinds = _kinds(example)
     if size < 2:
         for change, amount in kinds:
             yield [_changed(t, change, amount, generator) for t in example]
@@ -44,6 +47,21 @@ def unrelated(example: Sequence[Tensor], seed: int = 0) -> Iterator[list[Tensor]
             torch.stack([_changed(row, *kind, generator) for row, kind in zip(t, chosen, strict=True)]) if t.ndim else t
             for t in example
         ]
+
+
+def number_of_probes(example: Sequence[Tensor]) -> int:
+    """Return how many inputs unlike an example there are.
+
+    >>> number_of_probes([torch.ones(1, 2)]), number_of_probes([torch.ones(1, 2).long()])
+    (17, 4)
+    """
+    return len(_kinds(example))
+
+
+def _kinds(example: Sequence[Tensor]) -> list[tuple[object, float]]:
+    """Return the changes to make, each with its amount."""
+    changes = _CHANGES if any(t.is_floating_point() for t in example) else _INTEGER_CHANGES
+    return [(change, amount) for change, amounts in changes for amount in amounts]
 
 
 def _stretched(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
@@ -74,6 +92,16 @@ def _permuted(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     return x.flatten()[torch.randperm(x.numel(), generator=generator).to(x.device)].reshape(x.shape)
 
 
+def _reversed(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """Return the entries in reverse order."""
+    return x.flatten().flip(0).reshape(x.shape)
+
+
+def _repeated(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
+    """Return the first entry everywhere."""
+    return x.flatten()[:1].expand(x.numel()).reshape(x.shape)
+
+
 def _noise(x: Tensor, amount: float, generator: torch.Generator) -> Tensor:
     """Return noise about as large as the example."""
     drawn = torch.randn(x.shape, generator=generator, dtype=torch.float64).to(x.device)
@@ -88,10 +116,12 @@ _CHANGES = (
     (_permuted, (1.0,)),
     (_noise, (1.0, 20.0)),
 )
+_INTEGER_CHANGES = ((_permuted, (1.0, 1.0)), (_reversed, (1.0,)), (_repeated, (1.0,)))
 
 
 def _changed(x: Tensor, change: object, amount: float, generator: torch.Generator) -> Tensor:
-    """Return one input changed; integers and truth values are only put into another order."""
+    """Return one input changed; integers and truth values are only put into another order, or repeated."""
     if x.numel() == 0:
         return x
-    return (change if x.is_floating_point() else _permuted)(x.detach(), amount, generator)  # type: ignore[operator]
+    fits = x.is_floating_point() or change in (_reversed, _repeated)
+    return (change if fits else _permuted)(x.detach(), amount, generator)  # type: ignore[operator]
