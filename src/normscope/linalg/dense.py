@@ -17,8 +17,6 @@ from normscope.operators.linear_map import LinearMap
 
 #: Sides up to which eigenvalues are cheaper than a Lanczos run.
 EIGENVALUES_UP_TO = 256
-#: Columns of a Gram matrix that are computed at once where it is large.
-BLOCK_SIDE = 256
 #: Fewer matrices than this are measured one by one.
 FEW = 4
 #: How many numbers of a stack of matrices to hold at once in each intermediate result.
@@ -145,20 +143,17 @@ def gram_norm(
 
 
 def symmetric_product(A: Tensor) -> Tensor:
-    r"""Return :math:`A^T A`, of a large matrix only the blocks below the diagonal: the others mirror them.
+    r"""Return :math:`A^T A`, exactly symmetric.
+
+    On the CPU by NumPy, which computes half of such a product and mirrors it; torch computes all of it.
 
     >>> symmetric_product(torch.tensor([[1.0, 2.0]])).tolist()
     [[1.0, 2.0], [2.0, 4.0]]
     """
-    n = A.shape[1]
-    if n < 4 * BLOCK_SIDE:
+    if A.device.type != "cpu":
         return A.mT @ A
-    gram = A.new_empty(n, n)
-    for start in range(0, n, BLOCK_SIDE):
-        stop = min(start + BLOCK_SIDE, n)
-        gram[start:, start:stop] = A[:, start:].mT @ A[:, start:stop]
-        gram[start:stop, stop:] = gram[stop:, start:stop].mT
-    return gram
+    entries = A.detach().numpy()
+    return torch.from_numpy(entries.T @ entries)
 
 
 def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:

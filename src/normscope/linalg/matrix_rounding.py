@@ -73,16 +73,18 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     wide = tensor.detach().to(torch.float64)
     if wide.numel() == 0:
         return wide, 0.0
-    top = float(wide.abs().max())
+    lowest, highest = torch.aminmax(wide)
+    top = max(-float(lowest), float(highest))
     if not math.isfinite(top):
         raise NonFiniteError("Expected finite weights, got NaN or infinity: check the weights of this layer.")
     if top == 0.0:
         return wide, 0.0
     exponent = math.frexp(top)[1]
+    if abs(exponent) < 1_000:
+        return wide * math.ldexp(1.0, -exponent), exponent * math.log(2.0)
     # In two halves: 2**-exponent alone overflows for subnormal weights.
     half = exponent // 2
-    scaled = wide * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent)
-    return scaled, exponent * math.log(2.0)
+    return wide * math.ldexp(1.0, -half) * math.ldexp(1.0, half - exponent), exponent * math.log(2.0)
 
 
 @statement("normscope", "Schur test", holds="every coefficient of the map is >= 0")
