@@ -166,6 +166,8 @@ def jacobian_norm(
 
 def _largest(mapping: LinearMap, steps: int, tolerance: float, seed: int) -> tuple[float, Tensor]:
     """Return an attained value of the norm of a map and the unit vector of its domain that attains it."""
+    if 0 < mapping.range_dimension <= min(2 * steps, mapping.domain_dimension):
+        return _largest_of_few(mapping)
     try:
         found = lanczos_norm(mapping, tolerance=tolerance, max_steps=steps, seed=seed, apply_error=0.0)
     except ValueError:  # NaN or infinity on the way: values beyond the float range
@@ -175,6 +177,22 @@ def _largest(mapping: LinearMap, steps: int, tolerance: float, seed: int) -> tup
         vector = mapping.adjoint(vector.to(mapping.dtype)).to(vector)
     norm = euclidean(vector)
     return found.lower, vector / norm if norm > 0 else vector
+
+
+def _largest_of_few(mapping: LinearMap) -> tuple[float, Tensor]:
+    """Return the same of a map to few numbers from its rows: fewer products than an iteration takes, and nothing left.
+
+    Their products are taken at unit scale, where no square leaves the float range.
+    """
+    units = torch.eye(mapping.range_dimension, dtype=mapping.dtype, device=mapping.device)
+    rows = torch.stack([mapping.adjoint(u.reshape(mapping.range_shape)).reshape(-1) for u in units]).double()
+    size = float(rows.abs().max())
+    if size == 0.0 or not math.isfinite(size):
+        return (math.nan if size else 0.0), torch.zeros_like(rows[0])
+    rows = rows / size
+    direction = rows.mT @ torch.linalg.eigh(rows @ rows.mT)[1][:, -1]
+    direction = direction / torch.linalg.vector_norm(direction)
+    return float(torch.linalg.vector_norm(rows @ direction)) * size, direction
 
 
 def euclidean(x: Tensor) -> float:
@@ -256,6 +274,8 @@ def _differences(
             noise = 1e-13 * max(euclidean(ahead), euclidean(behind), size * value)
             if step * value > 10.0 * noise:
                 found.append([max(0.0, euclidean(d) / (2 * step) - noise / step) for d in parts(ahead - behind)])
+                if min(found[-1]) >= DOUBT * value:
+                    break  # no part is in doubt: smaller steps would change nothing
     return found
 
 
