@@ -142,6 +142,24 @@ def test_the_composed_matrix_is_the_jacobian_of_one_token(name: str) -> None:
     assert torch.allclose(matrix, whole[:, 0, :, 0].reshape(-1, 6), rtol=1e-13, atol=1e-15)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_weight_behind_a_layer_norm_takes_its_projection_from_its_own_side(turned: bool) -> None:
+    """``W diag(gamma) (I - 11'/n)``, with a transposition between the two as well, and without the weight."""
+    norm, layer = seeded(nn.LayerNorm(6)), seeded(nn.Linear(6, 40))
+    norm.weight.data.uniform_(0.5, 2.0)
+    model = Lambda(lambda s, x: s.layer(s.norm(x).transpose(1, 2) if turned else s.norm(x)), norm=norm, layer=layer)
+    program = program_of(model, points(2, 1, 4, 6))
+    source, target = program.atoms[-1], program.outputs[0][1]
+    scaled = norm.weight.detach().double()[:, None] * (torch.eye(6).double() - 1 / 6)
+    whole = token_matrix(source, target)
+    assert whole is not None
+    assert torch.allclose(whole, layer.weight.detach().double() @ scaled, atol=1e-14)
+    before = target.inputs[0]
+    part = token_matrix(source, before)
+    assert part is not None
+    assert torch.allclose(part, scaled, atol=1e-15)
+
+
 def test_what_was_composed_is_extended_and_room_is_limited() -> None:
     """A longer map gives the same with and without the matrices of the shorter one; none are kept without room."""
     model = seeded(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 4), nn.Linear(4, 3)))

@@ -304,8 +304,7 @@ class Composition:
         norm = self._norm_of(expr)
         out = Range(norm=product(norm, first.norm))
         if op.kind == "matrix" and op.data["axis"] == -1:
-            weight = op.data["weight"].to(torch.float64)
-            reach, row = ranges.up(weight.abs().sum(-1).max()), ranges.up(weight.norm(dim=-1).max())
+            reach, row = ranges.longest_rows(op)
             sup = min(product(reach, first.sup), product(row, first.row))
             out = Range(-sup, sup, product(norm, first.row), out.norm)
         if op.kind == "convolution":

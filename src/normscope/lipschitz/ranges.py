@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -150,6 +151,21 @@ def convolved(op: LinearOp, inside: Range) -> Range:
         return Range()
     reach = up(op.data["weight"].to(torch.float64).abs().flatten(1).sum(1).max())
     return Range(-reach * inside.sup, reach * inside.sup)
+
+
+#: What :func:`longest_rows` gave for an operation.
+_longest: WeakKeyDictionary[LinearOp, tuple[float, float]] = WeakKeyDictionary()
+
+
+def longest_rows(op: LinearOp) -> tuple[float, float]:
+    """Return the largest l1 norm and the largest l2 norm of a row of a matrix product's weight.
+
+    Computed once: every domain asks for them.
+    """
+    if op not in _longest:
+        weight = op.data["weight"].to(torch.float64)
+        _longest[op] = up(torch.linalg.vector_norm(weight, 1, -1).max()), up(weight.norm(dim=-1).max())
+    return _longest[op]
 
 
 def shifted(inside: Range, expr: Expr) -> Range:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,8 +55,44 @@ class Selection:
         return scaled.new_zeros(len(weight), self.width).index_add_(1, self.column, scaled)
 
 
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """A selection S, an orthogonal projection P and factors D: ``D P S``, not multiplied out.
+
+    A weight behind it is multiplied from its own side, ``((W D) P) S``: to centre 1,024 entries is a sum for each row
+    of the weight, where the dense matrix of ``D P S`` would ask for a product of two matrices.
+
+    Attributes:
+        selection: S.
+        projection: the expression of P.
+        place: how many tokens it treats alike, and their stride.
+        factor: the diagonal of D.
+    """
+
+    selection: Selection
+    projection: Expr
+    place: Track
+    factor: Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Return the number of rows and of columns."""
+        return self.selection.shape
+
+    def dense(self) -> Tensor:
+        """Return the matrix itself."""
+        n = self.place[0]
+        operand = self.selection.dense(), self.place
+        return _column_by_column(self.projection, [operand], n, self.place) * self.factor.unsqueeze(1)
+
+    def after(self, weight: Tensor) -> Tensor:
+        """Return the product of a matrix with this one: a projection is its own adjoint."""
+        operand = (weight * self.factor).mT, self.place
+        return self.selection.after(_column_by_column(self.projection, [operand], self.place[0], self.place).mT)
+
+
 #: The matrix of a map on one token, dense or not.
-Known = Tensor | Selection
+Known = Tensor | Selection | Projected
 
 
 class TokenMatrices:
@@ -110,7 +146,7 @@ class TokenMatrices:
                 if last[item.id] == expr.id:
                     found.pop(item.id, None)
         result = found[target.id]
-        return result.dense() if isinstance(result, Selection) else result
+        return _dense(result)
 
     def _missing(self, source: Expr, target: Expr, axis: Track, found: dict[int, Known]) -> list[Expr]:
         """Return the expressions still to be computed, in order; what is kept of those below goes into ``found``."""
@@ -150,7 +186,9 @@ def _identity(width: int) -> Selection:
 
 def _bytes(matrix: Known) -> int:
     """Return how much memory a matrix takes."""
-    return 8 * (matrix.numel() if isinstance(matrix, Tensor) else 2 * len(matrix.column))
+    if isinstance(matrix, Tensor):
+        return 8 * matrix.numel()
+    return 16 * matrix.shape[0]
 
 
 #: The matrix of an operand on one token, and the stride of tokens in it; ``None`` for a constant.
@@ -176,13 +214,15 @@ def _applied(expr: Expr, known: Sequence[Operand], n: int, place: Track) -> Know
             return _multiplied(weight, matrix)
         moved = _moved(op, expr, (n, stride), place) if _moves(op) else None
         if moved is not None:
-            return matrix.rows(*moved) if isinstance(matrix, Selection) else matrix[moved[0]] * moved[1].unsqueeze(1)
+            return _picked(matrix, *moved)
+        if op.data.get("projection") and isinstance(matrix, Selection) and place == (n, stride):
+            return Projected(matrix, expr, place, torch.ones(len(matrix.column), dtype=torch.float64))
     return _column_by_column(expr, known, n, place)
 
 
 def _dense(matrix: Known) -> Tensor:
     """Return a matrix as a tensor."""
-    return matrix.dense() if isinstance(matrix, Selection) else matrix
+    return matrix if isinstance(matrix, Tensor) else matrix.dense()
 
 
 def _scaled(matrix: Known, factor: Tensor) -> Known:
@@ -190,13 +230,22 @@ def _scaled(matrix: Known, factor: Tensor) -> Known:
     factor = factor.detach().to(torch.float64)
     if isinstance(matrix, Selection):
         return Selection(matrix.column, matrix.factor * factor, matrix.width)
+    if isinstance(matrix, Projected):
+        return replace(matrix, factor=matrix.factor * factor)
     return matrix * factor.unsqueeze(1)
+
+
+def _picked(matrix: Known, rows: Tensor, sign: Tensor) -> Known:
+    """Return some rows of a matrix, each times a sign or zero."""
+    if torch.equal(rows, torch.arange(matrix.shape[0])) and bool((sign == 1).all()):
+        return matrix
+    return matrix.rows(rows, sign) if isinstance(matrix, Selection) else _dense(matrix)[rows] * sign.unsqueeze(1)
 
 
 def _multiplied(weight: Tensor, matrix: Known) -> Tensor:
     """Return a weight times each block of rows of a matrix."""
     rows, columns = weight.shape
-    if isinstance(matrix, Selection) and len(matrix.column) == columns:
+    if not isinstance(matrix, Tensor) and matrix.shape[0] == columns:
         return matrix.after(weight)
     blocks = _dense(matrix).reshape(-1, columns, matrix.shape[1])
     return torch.matmul(weight.to(torch.float64), blocks).reshape(len(blocks) * rows, -1)
