@@ -109,6 +109,19 @@ def test_a_network_without_a_derivative_says_so() -> None:
     assert "zeta" in found.failure
 
 
+def test_derivatives_beyond_the_float_range_are_named() -> None:
+    """A chain of LayerNorms of tiny gain: its Jacobian is zero in float64, and that is no attained value."""
+    blocks = [layer for _ in range(40) for layer in (nn.LayerNorm(4), nn.Linear(4, 4))]
+    model = seeded(nn.Sequential(*blocks))
+    with torch.no_grad():
+        for layer in blocks[::2]:
+            layer.weight.fill_(1e-20)
+    captured, program, inputs = _walked(model, points(2, 4))
+    found = search(captured, program, inputs, floors={})
+    assert found.everywhere is None
+    assert "zero or not finite" in found.failure
+
+
 def test_nothing_to_search() -> None:
     """No inputs, or no output that depends on them."""
     captured, program, inputs = _walked(seeded(nn.Linear(3, 2)), points(2, 3))

@@ -127,7 +127,7 @@ def end_to_end(
         told,
     )
     if attained.failure:
-        told.append(f"no lower bound: the network cannot be differentiated ({attained.failure})")
+        told.append(f"no attained value: {attained.failure}")
     floor = out["variance_floor"]
     out["lower"] = (
         _lower(attained.everywhere, whole, mode) if floor is None else _lower(attained.on_floor, floor.domain, mode)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -154,7 +155,8 @@ def capture(
     """
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
-    with untouched(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
+    as_written = sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager")
+    with _without_garbage_collection(), untouched(model), torch.no_grad(), as_written[0], as_written[1]:
         evaluating(model)
         flat = _Flat(model, inputs)
         flat.training = False
@@ -178,6 +180,18 @@ def capture(
         _require_finite_buffers(graph, tensors)
         tensors = {k: v.clone() if v.is_inference() else v for k, v in tensors.items()}
     return Captured(_with_input_names(graph, names), tensors, example, names)
+
+
+@contextlib.contextmanager
+def _without_garbage_collection() -> Iterator[None]:
+    """Keep Python from looking through all objects again and again: export makes millions, and most of them stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:

@@ -25,6 +25,8 @@ from normscope.operators.survey import group_floor
 
 #: Of the inputs looked at all at once, how many are measured again one by one.
 BEST_LOOKED_AT = 2
+#: Why nothing was attained where no derivative is a number other than zero.
+BEYOND = "every derivative that was measured is zero or not finite in float64"
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,13 +117,14 @@ def search(
         try:
             value, direction = jacobian_norm(function, x, steps=8, tolerance=1e-2, seed=seed)
         except (RuntimeError, NotImplementedError) as error:  # an operation without a derivative
-            return Search(None, None, None, str(error).splitlines()[0])
+            reason = str(error).splitlines()[0]
+            return Search(None, None, None, f"the network cannot be differentiated ({reason})")
         if math.isfinite(value):
             found.append((value, x.double(), direction.double(), given))
     found.sort(key=lambda item: -item[0])
     if not found or found[0][0] == 0.0:
         deep = _rescaled(captured, program, inputs, seed)
-        return Search(deep, deep, deep)
+        return Search(deep, deep, deep, "" if deep is not None else BEYOND)
     network = network if dtype == torch.float64 else EndToEnd(captured, program, found[0][3], torch.float64)
     precise = network.at(found[0][3])
     _, x, direction, _ = found[0]
