@@ -144,6 +144,16 @@ def test_where_warnings_are_errors_training_goes_on(tmp_path: Path, caplog: pyte
     caplog.clear()
 
 
+def test_a_run_too_short_for_its_budget_says_so(tmp_path: Path) -> None:
+    """Two points are no curve: the notes say how to get more. With no limit there is nothing to say."""
+    for budget, said in ((1e-6, 1), (math.inf, 0)):
+        folder = tmp_path / str(budget)
+        with Monitor(_net(), _probe(), run=folder, budget=budget) as mon:
+            for _ in range(40):
+                mon.step(loss=1.0)
+        assert sum("budget=math.inf measures more" in note for note in Run.open(folder).notes) == said
+
+
 def test_a_complex_loss_is_refused(tmp_path: Path) -> None:
     with _monitor(tmp_path, every=100) as mon:
         for loss in (torch.tensor(1 + 2j), torch.tensor(1 + 0j), 1j):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from normscope.core.around import Around, Neighbourhood
 from normscope.core.errors import STOPPED
@@ -100,7 +101,7 @@ def test_networks_without_normalizers_and_unchanged_bounds() -> None:
     """Each has its own sentence."""
     assert sentence_text(verdict(result(normalizers=())).normalization) == "There are no normalizers."
     same = result(effect={"change_of_bound": {"log10": 0.001, "kind": "estimate", "note": ""}})
-    assert "leaves the certified bound as it is without it" in sentence_text(verdict(same).normalization)
+    assert "does not change the certified bound" in sentence_text(verdict(same).normalization)
     assert sentence_text(verdict(result(effect={})).normalization).startswith("There is 1 layer norm; it stretches")
 
 
@@ -111,22 +112,30 @@ def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
     )
     grave = Finding("NS210", Severity.ERROR, "bn", "a variance is negative")
     remark = Finding("NS503", Severity.INFO, "", "logits have no bound")
-    found = verdict(result(findings=(bias, remark, grave)))
-    assert sentence_text(found.next) == (
-        "Next: NS210, a variance is negative; NS101, a.bias has no effect (and at 1 more place). "
-        "Run: normscope fix small."
-    )
-    assert sentence_text(verdict(result(findings=(grave,))).next).endswith("Run: normscope explain NS210.")
-    assert sentence_text(verdict(result(findings=(remark,))).next).startswith("The doctor found nothing to fix.")
-    assert "normscope check small" in sentence_text(verdict(result()).next)
+    said = "Next: NS210, a variance is negative; NS101, a.bias has no effect (and at 1 more place). "
+    typed = {"name": "zoo:cnn[norm=none]", "origin": {}}
+    many = (bias, remark, grave)
+    assert _next(findings=many, model=typed) == said + "Run: `normscope fix 'zoo:cnn[norm=none]'`."
+    assert _next(findings=many) == said + "Run: `normscope.fix(model, data)`."
+    assert _next(findings=(grave,), model=typed).endswith("Run: `normscope explain NS210`.")
+    assert _next(findings=(grave,)).endswith('Run: `normscope.explain("NS210")`.')
+    assert _next(findings=(remark,)).startswith("The doctor found nothing to fix.")
+    assert "`normscope check 'zoo:cnn[norm=none]'`" in _next(model=typed)
+    assert "`normscope.check(model, data)`" in _next()
+
+
+def _next(**given: Any) -> str:
+    return sentence_text(verdict(result(**given)).next)
 
 
 def test_what_is_missing_is_asked_for() -> None:
     """Random weights and missing data are said, and how to give them."""
     random = result(findings=(), model={"name": "m", "origin": {"initialization": "random"}})
     assert "--weights" in sentence_text(verdict(random).next)
-    assert "--data" in sentence_text(verdict(result(findings=(), statistics={})).next)
+    assert "(--data)" in _next(findings=(), statistics={}, model={"name": "m", "origin": {}})
+    assert "(data=)" in _next(findings=(), statistics={})
     stopped = result(messages=(STOPPED,), end_to_end={}, findings=())
     assert sentence_text(verdict(stopped).input) == "No bound on the network can be certified: it was stopped."
     assert "run it again" in sentence_text(verdict(stopped).next)
-    assert "without --fast" in sentence_text(verdict(result(model={"fast": True})).next)
+    assert "without --fast" in _next(model={"fast": True, "origin": {}})
+    assert "without fast=True" in _next(model={"fast": True})

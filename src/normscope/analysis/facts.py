@@ -101,23 +101,22 @@ def effect(
     if fixed:
         moves = "moves with the scale of the weights"
         slides = [n.details["slides"] for n in fixed]
-        out["slides_product"] = _product(slides, f"product of ||gamma/sigma||_2, as on the slides: {moves}")
+        out["slides_product"] = _product(slides, moves)
         out["largest_inverse_std_product"] = _product(
-            [_largest_inverse_std(n.details) for n in fixed], f"product of max 1/sigma, scale left out: {moves}"
+            [_largest_inverse_std(n.details) for n in fixed], f"scale gamma left out; {moves}"
         )
-        out["normalizer_product"] = _product([n.proved for n in fixed], f"product of max |gamma|/sigma: {moves}")
+        out["normalizer_product"] = _product([n.proved for n in fixed], moves)
     folded = [(x.folded, x.upper) for x in layers if x.folded is not None]
     if folded:
-        out["folded_product"] = _product(
-            [value for value, _ in folded], "product of ||diag(gamma/sigma) W||: unchanged when a weight is rescaled"
-        ) | {"weights_log10": product(upper for _, upper in folded).log10}
+        out["folded_product"] = _product([value for value, _ in folded], "unchanged when a weight is rescaled") | {
+            "weights_log10": product(upper for _, upper in folded).log10
+        }
     whole, bare = end_to_end.get("variance_floor") or end_to_end.get("global"), end_to_end.get("without_normalizers")
     if whole is not None and bare is not None and not math.isinf(whole.log) and not math.isinf(bare.log):
         out["change_of_bound"] = {
             "log10": whole.log10 - bare.log10,
             "kind": "estimate",
-            "note": "bound with over bound without: both are upper bounds, and the second moves with the scale of the "
-            "weights",
+            "note": "both are upper bounds, and the second moves with the scale of the weights",
         }
     return out
 

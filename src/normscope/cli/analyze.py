@@ -259,7 +259,7 @@ def run(
 
         def shown(look: Result) -> None:
             if first is not None:
-                first(replace(look, findings=found))
+                first(replace(look, findings=found, model=look.model | {"origin": {}}))  # its commands can be typed
             doctor(quick=False)
 
         doctor(quick=big)

@@ -171,8 +171,8 @@ def _introduction(width: int, epochs: int, seed: int) -> Section:
 
     return Section(
         "Normscope demo",
-        lines=(
-            f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same first weights (seed {seed}),",
+        sentences=(
+            f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same first weights (seed {seed}), "
             f"{epochs} epochs on 1437 digits, analyzed on the 360 held out",
         ),
     )
@@ -183,13 +183,13 @@ def _reading() -> Section:
 
     return Section(
         "how to read it",
-        lines=(
-            "'within 0.01 of 95 % of inputs': certified around held-out digits, holds for 95 % of digits like them",
+        sentences=(
+            "'within 0.01 of 95 % of inputs': certified around held-out digits, holds for 95 % of digits like them "
             "with confidence 99 %; there the output moves at most so many times as far as the input",
             "on all inputs the true Lipschitz constant lies between 'attained' and 'certified'",
-            "'printed' is the formula of the paper, with its constants of BatchNorm; it leaves out the scale gamma",
-            "the printed product of the normalizers' constants changes when weights are rescaled, though the network",
-            "does not: compare the product of folded layers instead",
+            "products of max 1/sigma change when weights are rescaled, though the network does not: compare the "
+            "product of folded layers instead",
             "'without normalizers' is the same weights with BatchNorm taken out: another function, not trained so",
+            "what papers print for these networks is on the page",
         ),
     )

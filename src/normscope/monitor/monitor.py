@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -35,6 +36,8 @@ from normscope.monitor.warm_norms import ColdNorms, WarmNorms
 
 #: Where the doctor tells what it finds along a run.
 FINDINGS = logging.getLogger("normscope.doctor")
+#: Probes of a run in which there is little to see.
+SHORT = 3
 #: The part of the budget that writing the user's own metrics at every step may use.
 SCALARS = 0.25
 
@@ -285,6 +288,10 @@ class Monitor:
                 self._write(self._probed())
             self._last = last  # where it goes on, the probes do too
         self._write({})
+        if measure and self.probes <= SHORT < self._step and math.isfinite(self.budget.share):
+            share = f"{self.probes} probes fit into {100 * self.budget.share:g} % of its time"
+            with contextlib.suppress(Exception):  # a folder that cannot be written was told when points were
+                self._outlets.note(f"a short run: {share}; budget=math.inf measures more", self._step)
         self._outlets.close(self._step)
         self._view, self._previous = None, None
         self._ended, self._resumed = True, None  # from now on it goes on after the last point, not from ``step=``

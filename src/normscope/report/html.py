@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from normscope.core.errors import attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result
-from normscope.core.value import Value
+from normscope.core.value import Kind, Value
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
@@ -214,7 +214,8 @@ def _page(
         views=views,
         sections=sections,
         overlay=overlay,
-        compared=compared,
+        compared=[row for row in compared if not _is_printed(row[1])],
+        papers=[row for row in compared if _is_printed(row[1])],
         facts=facts or {},
         version=__version__,
         glossary=GLOSSARY,
@@ -258,6 +259,7 @@ def _template() -> jinja2.Template:
         "count": count_text,
         "still": lambda chart: Markup(still(chart)),
         "code": with_code,
+        "whole": whole_sentence,
     }
     environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}
     return environment.get_template("report.html.j2")
@@ -270,6 +272,20 @@ def with_code(text: str) -> Markup:
     'run <code>normscope fix</code> if a &lt; b'
     """
     return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def whole_sentence(text: str) -> str:
+    """Return a line of a report as a sentence.
+
+    >>> whole_sentence("each row is a step"), whole_sentence("||W|| is fixed."), whole_sentence("so it is:")
+    ('Each row is a step.', '||W|| is fixed.', 'So it is:')
+    """
+    return text[:1].upper() + text[1:] + ("" if text[-1:] in ".:!?" else ".")
+
+
+def _is_printed(values: Iterable[Value | None]) -> bool:
+    """Tell whether numbers of a row are a paper's formula."""
+    return any(value is not None and value.kind is Kind.PRINTED for value in values)
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:

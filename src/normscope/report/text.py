@@ -296,7 +296,7 @@ def _effect(effect: Mapping[str, Any], printed: bool) -> Section | None:
         rows.append((words, number_text(item["log10"]), item["kind"]))
         if "weights_log10" in item:
             rows.append(("  the same layers without them, prod ||W||", number_text(item["weights_log10"]), "certified"))
-        after.append(item["note"])
+        after.append(f"{words.partition(' ||')[0]}: {item['note']}")
     if not rows:
         return None
     table = Table(("quantity", "value", "kind"), tuple(rows), frozenset({"quantity", "kind"}))
@@ -347,7 +347,7 @@ def compare_text(results: Mapping[str, Result], facts: Facts | None = None) -> s
 
 
 def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -> Section:
-    """Return results side by side as a section, one column per result."""
+    """Return results side by side as a section, one column per result; the formulas of papers are left out."""
     rows: list[tuple[str, ...]] = []
     for name, cells in checked_facts(facts or {}, len(results)).items():
         rows.append((name, *cells, NOTHING))
@@ -361,12 +361,12 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
     for key, words, _ in END_TO_END:
         values = [result.end_to_end.get(key) for result in results.values()]
         present = [v for v in values if v is not None]
-        if present:
+        if present and present[0].kind is not Kind.PRINTED:
             rows.append((words, *(value_text(v) for v in values), kind_text(present[0])))
     for key, words in EFFECTS.items():
         items = [result.effect.get(key) for result in results.values()]
         kinds = [item["kind"] for item in items if item is not None]
-        if kinds:
+        if kinds and kinds[0] != Kind.PRINTED.value:
             cells = [NOTHING if item is None else number_text(item["log10"]) for item in items]
             rows.append((words, *cells, kinds[0]))
     columns = ("constant", *results, "kind")

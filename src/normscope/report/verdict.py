@@ -6,6 +6,7 @@ What moving the input does; what normalization does in this network; what to do 
 from __future__ import annotations
 
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -197,7 +198,7 @@ def _normalization(result: Result) -> Sentence:
     if effect is None:
         start = f"There {'is' if one else 'are'} {names}"
     elif abs(effect["log10"]) < EQUAL:
-        start = f"The {them} leave{'s' if one else ''} the certified bound as it is without {'it' if one else 'them'}"
+        start = f"The {them} {'does' if one else 'do'} not change the certified bound"
     else:
         words = "smaller" if effect["log10"] < 0 else "larger"
         times = number_text(abs(effect["log10"]))
@@ -219,25 +220,28 @@ def _strongest(normalizers: Iterable[NormalizerResult]) -> NormalizerResult | No
 
 def _next(result: Result) -> Sentence:
     """Return what to do next, the most useful thing first."""
-    name = str(result.model.get("name") or "MODEL")
+    typed = "origin" in result.model  # on the command line; otherwise in Python
+    name = shlex.quote(str(result.model.get("name") or "MODEL"))
     urgent = _urgent(result)
     if urgent:
-        return (f"Next: {_findings(urgent, name)}.",)
+        return (f"Next: {_findings(urgent, name if typed else None)}.",)
     unknown = [o for o in result.coverage.opaque if not o.known]
     if unknown:
         return (f"Next: give {unknown[0].op} in {unknown[0].module or unknown[0].name} a rule, see docs/rules.md.",)
     if STOPPED in result.messages:
         return ("Next: run it again and let it finish; it was stopped before the end.",)
     if result.model.get("fast"):
-        return ("Next: run again without --fast for tighter bounds.",)
+        return (f"Next: run again without {'--fast' if typed else 'fast=True'} for tighter bounds.",)
     start = "" if result.findings is None else "The doctor found nothing to fix. "
     if result.model.get("origin", {}).get("initialization") == "random":
         return (f"{start}Next: the weights are random; give those of a trained model with --weights.",)
     if not result.statistics:
-        return (f"{start}Next: give data (--data) for bounds around your own inputs.",)
+        return (f"{start}Next: give data ({'--data' if typed else 'data='}) for bounds around your own inputs.",)
     if result.findings is None:
-        return (f"Next: ask the doctor what to fix: normscope check {name}.",)
-    return (f"{start}Next: compare it with another model or checkpoint: normscope compare.",)
+        command = f"normscope check {name}" if typed else "normscope.check(model, data)"
+        return (f"Next: ask the doctor what to fix: `{command}`.",)
+    command = "normscope compare" if typed else "normscope.compare"
+    return (f"{start}Next: compare it with another model or checkpoint: `{command}`.",)
 
 
 def _urgent(result: Result) -> list[Finding]:
@@ -245,15 +249,18 @@ def _urgent(result: Result) -> list[Finding]:
     return [f for f in result.findings or () if f.severity is not Severity.INFO]
 
 
-def _findings(findings: Iterable[Finding], name: str) -> str:
-    """Return the gravest findings and the command that helps."""
+def _findings(findings: Iterable[Finding], name: str | None) -> str:
+    """Return the gravest findings and the command that helps: in Python, where the model has no name to type."""
     found = order(findings)
     said = "; ".join(_named(f) for f in found[:NAMED])
     more = len(found) - NAMED
     rest = f"; {more} more below" if more > 0 else ""
     fixable = any("normscope fix" in f.fix for f in found[:NAMED])
-    command = f"normscope fix {name}" if fixable else f"normscope explain {found[0].code}"
-    return f"{said}{rest}. Run: {command}"
+    if name is None:
+        command = "normscope.fix(model, data)" if fixable else f'normscope.explain("{found[0].code}")'
+    else:
+        command = f"normscope fix {name}" if fixable else f"normscope explain {found[0].code}"
+    return f"{said}{rest}. Run: `{command}`"
 
 
 def _named(finding: Finding) -> str:

@@ -61,6 +61,10 @@
   const short = (name) => (name.length > 16 ? `…${name.slice(-15)}` : name);
   // Names of places lie flat where there is room for all of them, and slant where there is not.
   const slanted = (data, width) => !data.x && width < 90 * data.places.length;
+  const letters = (data) => Math.max(0, ...data.places.map((name) => short(name).length));
+  const below = (data, width) => (slanted(data, width) ? 30 + 5.2 * letters(data) : 34);
+  // Half of the last name, where it lies flat, reaches beyond the last place.
+  const beyond = (data, width) => (data.x || slanted(data, width) ? 10 : 10 + 3.5 * short(data.places[data.places.length - 1] ?? "").length);
 
   // Colours are those of the legend, so that the style sheet alone decides them, in light and in dark.
   const colour = (figure, style) => {
@@ -76,13 +80,14 @@
     const few = data.places.length <= 80;
     return {
       ...size,
+      padding: [null, beyond(data, size.width), null, null],
       legend: { show: false },
       cursor: { drag: { x: true, y: false }, points: { size: 8 } },
       scales: { x: { time: false }, y: { range: (_, low, high) => range(given(), low, high) } },
       axes: [
         {
           stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 },
-          size: slanted(data, size.width) ? 112 : 34, space: slanted(data, size.width) ? 26 : 50,
+          size: below(data, size.width), space: slanted(data, size.width) ? 26 : 50,
           rotate: slanted(data, size.width) ? 50 : 0,
           label: data.xTitle, labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
           incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000],
@@ -167,7 +172,7 @@
     let plot = null;
     const hidden = new Set();
     const size = () => ({
-      width: box.clientWidth, height: (box.clientWidth < 560 ? 240 : 320) + (slanted(data, box.clientWidth) ? 90 : 0),
+      width: box.clientWidth, height: (box.clientWidth < 560 ? 240 : 320) + below(data, box.clientWidth) - 34,
     });
 
     const show = (plot) => {

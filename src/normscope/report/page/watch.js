@@ -98,6 +98,7 @@
       chart.look();
     }
   }), { rootMargin: "300px" });
+  all("#charts details.numbers").forEach((details) => (details.open = false)); // the charts say it
   const adopt = (root) => {
     all(".js", root).forEach((element) => (element.hidden = false));
     all("figure.chart", root).forEach((figure) => near.observe(figure));

@@ -116,7 +116,7 @@
       const rule = getComputedStyle(figure).borderTopColor;
       const plainAxis = { values: (_, values) => values.map(tick) };
       const logAxis = { splits: (_, axis, low, high) => logSplits(low, high), values: (_, values) => values.map(normscope.power) };
-      const few = source().runs.every((block) => block.x.length <= 40);
+      const few = (s) => countOf(source().runs[s.run].lines[s.name] ?? []) <= 40;
       return {
         ...size(),
         legend: { show: false },
@@ -130,7 +130,9 @@
           { stroke: quiet, grid: { show: false }, ticks: { stroke: rule, width: 1 }, size: 32, space: 60,
             label: "training step", labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
             values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
-          { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62, ...(log ? logAxis : plainAxis) },
+          { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
+            label: group().title.length <= 40 ? group().title.toLowerCase() : "value", labelSize: 20,
+            labelFont: "12px system-ui, sans-serif", labelGap: 2, ...(log ? logAxis : plainAxis) },
         ],
         series: [{}, ...order.map((s) => {
           const base = colours[(several() ? s.run : Math.max(s.rank, 0)) % 8];
@@ -142,7 +144,7 @@
             dash: s.rank > 0 && several() && !noisy ? DASHES[s.rank % DASHES.length] : undefined,
             spanGaps: true,
             show: !hidden.has(s.name),
-            points: { show: few && s.rank >= 0, size: 5 },
+            points: { show: s.rank >= 0 && few(s), size: 5 },
           };
         })],
         hooks: { setCursor: [showTip], setSelect: [selected] },
