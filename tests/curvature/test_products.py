@@ -108,3 +108,16 @@ def test_mistakes_are_told() -> None:
     own = Problem(classifier(), labelled(), nn.functional.cross_entropy)
     with own as problem, pytest.raises(InputError, match="needs a likelihood"):
         Products(problem, "fisher")
+
+
+@pytest.mark.parametrize("batch", [10, 100])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_product_can_be_written_into_memory_that_is_there(way: str, batch: int) -> None:
+    with Problem(classifier(), labelled(), batch=batch) as problem:
+        products = Products(problem, way=way)
+        vector = torch.linspace(-1, 1, problem.dimension)
+        place = torch.full_like(vector, torch.nan)
+        assert torch.equal(products.into(vector, place), products(vector))
+        if len(problem.terms) == 1:
+            assert torch.equal(place, products(vector))
+        assert products.count == 2 + (len(problem.terms) == 1)

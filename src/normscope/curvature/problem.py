@@ -210,12 +210,13 @@ class Problem:
         """Return the parts of a vector, or of several in rows, in the shapes of the parameters."""
         return [vector[..., block.place].reshape((*vector.shape[:-1], *block.shape)) for block in self.blocks]
 
-    def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None) -> Tensor:
+    def flatten(self, parts: Sequence[Tensor | None], like: Tensor | None = None, out: Tensor | None = None) -> Tensor:
         """Return one tensor per block as one vector; a missing one is zero.
 
         Args:
             parts: one per block; of several vectors at once, stacked.
             like: a vector, or several in rows, whose shape the result has.
+            out: where to write it.
         """
         rows = () if like is None else tuple(like.shape[:-1])
         pieces = [
@@ -224,7 +225,7 @@ class Problem:
             else part.detach().reshape(*rows, -1)
             for block, part in zip(self.blocks, parts, strict=True)
         ]
-        return torch.cat(pieces, dim=-1)
+        return torch.cat(pieces, dim=-1, out=out)
 
 
 def _terms(data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int) -> tuple[Term, ...]:

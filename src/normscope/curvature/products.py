@@ -22,7 +22,9 @@ TOGETHER = 32
 #: The most that a linearized product may differ from one by double backward, relative.
 AGREEMENT = 1e-5
 
-Product = Callable[[Tensor], Tensor]
+#: One tensor per block of parameters, or nothing where the product does not depend on it.
+Parts = Sequence[Tensor | None]
+Product = Callable[[Tensor], Parts]
 
 
 class Products:
@@ -77,14 +79,19 @@ class Products:
         self.count += 1
         return self._sum(vector.to(self.problem.dtype))
 
-    def _sum(self, vector: Tensor) -> Tensor:
+    def into(self, vector: Tensor, out: Tensor) -> Tensor:
+        """Multiply a vector, and write the product into memory that is there: fresh memory costs some per cent."""
+        self.count += 1
+        return self._sum(vector.to(self.problem.dtype), out)
+
+    def _sum(self, vector: Tensor, out: Tensor | None = None) -> Tensor:
         """Multiply one vector, or several in rows."""
-        terms = self.problem.terms
-        if len(terms) == 1:
-            return self._product(0)(vector)
+        problem = self.problem
+        if len(problem.terms) == 1:
+            return problem.flatten(self._product(0)(vector), vector, out)
         total = torch.zeros(vector.shape, dtype=torch.float64, device=vector.device)
-        for place, term in enumerate(terms):
-            total += term.share * self._product(place)(vector).double()
+        for place, term in enumerate(problem.terms):
+            total += term.share * problem.flatten(self._product(place)(vector), vector).double()
         return total.to(vector.dtype)
 
     def _product(self, place: int) -> Product:
@@ -105,15 +112,14 @@ class Products:
         slopes = torch.autograd.grad(loss, every, create_graph=True, allow_unused=True)
         curved = [(i, slope) for i, slope in enumerate(slopes) if slope is not None and slope.requires_grad]
 
-        def product(vector: Tensor) -> Tensor:
+        def product(vector: Tensor) -> Parts:
             if not curved:
-                return torch.zeros_like(vector)
+                return [None] * len(every)
             parts = problem.parts(vector)
-            found = torch.autograd.grad(
+            return torch.autograd.grad(
                 [slope for _, slope in curved], every, [parts[i] for i, _ in curved],
                 retain_graph=self.way != "recompute", allow_unused=True, is_grads_batched=vector.ndim == 2,
             )  # fmt: skip
-            return problem.flatten(found, vector)
 
         return product
 
@@ -143,16 +149,15 @@ class Products:
         used = [(i, part) for i, part in enumerate(pulled) if part is not None]
         middle = self.middle(term, outputs, scores)
 
-        def product(vector: Tensor) -> Tensor:
+        def product(vector: Tensor) -> Parts:
             parts = problem.parts(vector)
             several = {"retain_graph": True, "is_grads_batched": vector.ndim == 2}
             pushed = torch.autograd.grad([p for _, p in used], seed, [parts[i] for i, _ in used], **several)
-            back = torch.autograd.grad(scores, every, middle(pushed[0]), allow_unused=True, **several)
-            return problem.flatten(back, vector)
+            return torch.autograd.grad(scores, every, middle(pushed[0]), allow_unused=True, **several)
 
         return product
 
-    def middle(self, term: Term, outputs: Outputs, scores: Tensor) -> Product:
+    def middle(self, term: Term, outputs: Outputs, scores: Tensor) -> Callable[[Tensor], Tensor]:
         """Return the product with the Hessian of the loss in the outputs, or with the gradients of single samples."""
         problem = self.problem
         self._need_loss(outputs)
@@ -191,8 +196,8 @@ class Products:
             except (RuntimeError, NotImplementedError, TypeError, ValueError):
                 return None
 
-            def product(vector: Tensor, derivative: Callable[..., Sequence[Tensor]] = derivative) -> Tensor:
-                return problem.flatten(derivative(tuple(problem.parts(vector))), vector)
+            def product(vector: Tensor, derivative: Callable[..., Sequence[Tensor]] = derivative) -> Parts:
+                return derivative(tuple(problem.parts(vector)))
 
             if not _agree(product, self._hessian(term), problem):
                 return None
@@ -229,6 +234,6 @@ def _agree(product: Product, other: Product, problem: Problem) -> bool:
     """Tell whether two ways give one product of a random vector."""
     generator = torch.Generator().manual_seed(1)
     vector = torch.randn(problem.dimension, generator=generator).to(problem.device, problem.dtype)
-    expected = other(vector)
-    gap = torch.linalg.vector_norm(product(vector) - expected, dtype=torch.float64)
+    expected = problem.flatten(other(vector))
+    gap = torch.linalg.vector_norm(problem.flatten(product(vector)) - expected, dtype=torch.float64)
     return bool(gap <= AGREEMENT * torch.linalg.vector_norm(expected, dtype=torch.float64))

@@ -29,12 +29,14 @@ from normscope.curvature.trace import Estimate, Part, moments
 from normscope.graph.inputs import check_runs
 from normscope.graph.objective import LossFunction
 from normscope.linalg.accumulated import length
-from normscope.linalg.thick_restart import FEWEST, FLOOR, USEFUL, Eigenpairs, eigenpairs, rayleigh
+from normscope.linalg.thick_restart import FEWEST, USEFUL, Eigenpairs, eigenpairs, rayleigh
 
 #: A relative gap between a product and a difference of gradients above this is told as a warning.
 DIFFERENT = 0.01
 #: Parameters up to which the spectrum modulo symmetries is computed unasked.
 SMALL = 1500
+#: A measured residual of this many units in the last place of the largest eigenvalue is the rounding of the products.
+ROUNDING = 8.0
 
 Progress = Callable[[str], None]
 
@@ -461,7 +463,7 @@ def verified(products: Products, pairs: Eigenpairs, tolerance: float) -> Eigenpa
         values, measured = rayleigh(products, pairs.vectors)
     except KeyboardInterrupt:
         return replace(pairs, stopped=True)
-    floor = FLOOR * torch.finfo(pairs.vectors.dtype).eps * np.abs(pairs.values).max(initial=0.0)
+    floor = ROUNDING * torch.finfo(pairs.vectors.dtype).eps * np.abs(pairs.values).max(initial=0.0)
     accurate = pairs.converged & (measured <= 2 * np.maximum(tolerance * np.abs(values), floor))
     worst = np.maximum(pairs.residuals, measured)
     errors = np.minimum(worst, pairs.errors * (worst / np.maximum(pairs.residuals, 1e-300)) ** 2)

@@ -111,7 +111,7 @@ class _Slope(torch.autograd.Function):
         by_slope = None if u is None else _convolve(u, weight, b, ctx.shape)
         if v is not None:
             other = _convolve(x, v, b if u is None else None, ctx.shape)
-            by_slope = other if by_slope is None else by_slope + other
+            by_slope = other if by_slope is None else by_slope.add_(other)
         elif u is None and b is not None:
             by_slope = b.reshape(-1, *(1,) * (x.ndim - 2)).expand_as(slope)
         wanted = [v is not None and ctx.needs_input_grad[1], u is not None and ctx.needs_input_grad[2], False]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,12 +14,25 @@ from normscope.core.errors import InputError
 from normscope.linalg.accumulated import dot, dots, length, orthogonalized
 
 Apply = Callable[[Tensor], Tensor]
+
+
+@runtime_checkable
+class Writing(Protocol):
+    """An operator that can also write its product into memory that is there."""
+
+    def __call__(self, vector: Tensor) -> Tensor:
+        """Return the product."""
+
+    def into(self, vector: Tensor, out: Tensor) -> Tensor:
+        """Return the product, written into ``out`` where that is possible."""
+
+
 #: Bytes that the stored basis may take by default.
 BASIS_BYTES = 2**30
 #: Vectors of a basis beside two for each eigenvalue: the fewest with which restarts make progress, and all that help.
 FEWEST, USEFUL = 4, 60
-#: A residual of this many units in the last place of the largest eigenvalue cannot be improved.
-FLOOR = 8.0
+#: A residual of this many units in the last place of the largest eigenvalue is not improved further.
+FLOOR = 2.0
 #: Components left by rounding, relative to the rest, above which they are taken out once more.
 SMALL = 1e-2
 
@@ -150,7 +164,9 @@ class _Run:
         if self.filled == len(self.matrix):
             self._restart()
         k, basis = self.filled, self.basis
-        image = self.project(self.apply(basis[k]))
+        apply = self.apply
+        image = apply.into(basis[k], basis[k + 1]) if isinstance(apply, Writing) else apply(basis[k])
+        image = self.project(image)
         self.products += 1
         image = image.clone() if image.data_ptr() == basis[k].data_ptr() else image
         self.matrix[k, k] = dot(basis[k], image)
