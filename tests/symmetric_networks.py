@@ -85,8 +85,10 @@ class Residual(nn.Module):
         return self.head(F.relu(x + self.norm_two(self.two(F.relu(self.norm_one(self.one(x)))))))
 
 
-def rotary(x: Tensor) -> Tensor:
-    """Return queries or keys turned by their positions."""
+def rotary(x: Tensor, still: int = 0) -> Tensor:
+    """Return queries or keys turned by their positions, but for some channels at the end."""
+    if still:
+        return torch.cat([rotary(x[..., :-still]), x[..., -still:]], -1)
     one, two = x.chunk(2, -1)
     frequencies = 10.0 ** -torch.arange(x.shape[-1] // 2, dtype=x.dtype)
     angle = torch.arange(x.shape[-2], dtype=x.dtype)[:, None] * frequencies
@@ -104,12 +106,13 @@ class Attention(nn.Module):
         heads: int = 2,
         bias: bool = True,
         turned: bool = False,
+        still: int = 0,
         normed: bool = False,
         gated: bool = False,
         tokens: int = 0,
     ) -> None:
         super().__init__()
-        self.heads, self.turned = heads, turned
+        self.heads, self.turned, self.still = heads, turned, still
         self.embed = nn.Embedding(tokens, width) if tokens else nn.Linear(8, width, bias=bias)
         self.positions = None if turned else nn.Parameter(torch.randn(1, 4, width))
         self.norm_one, self.norm_two, self.norm_last = norm(width), norm(width), norm(width)
@@ -131,7 +134,7 @@ class Attention(nn.Module):
         q, k, v = (layer(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for layer in (self.q, self.k, self.v))
         q, k = self.norm_q(q), self.norm_k(k)
         if self.turned:
-            q, k = rotary(q), rotary(k)
+            q, k = rotary(q, self.still), rotary(k, self.still)
         z = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.o(z.transpose(1, 2).flatten(2))
         y = self.norm_two(x)

@@ -123,6 +123,11 @@ def test_dimension_is_the_number_of_zeros(name: str) -> None:
     found = symmetry(model, drawn(shape), mode=mode, loss=loss, batch=shape[0])
     assert found.dimension == nullity(found.function.exact())
     assert printed is None or found.dimension == printed
+    for group in found.groups:
+        if group.family is not None and group.dimension:
+            assert group.certificate is not None
+            assert group.certificate.hessian is not None
+            assert group.certificate.hessian <= 1e-9
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -267,3 +272,19 @@ def test_an_operation_without_forward_derivative_is_named() -> None:
 
     with pytest.raises(CaptureError, match="_cdist_forward"):
         symmetry(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), Distances()), torch.randn(8, 3))
+
+
+def test_convnext() -> None:
+    """Columns of the patches behind a LayerNorm, rows behind a layer scale."""
+    from transformers import ConvNextConfig, ConvNextModel
+
+    sizes = {"num_channels": 2, "patch_size": 2, "num_stages": 2, "hidden_sizes": [4, 6], "depths": [1, 1]}
+    torch.manual_seed(0)
+    model = ConvNextModel(ConvNextConfig(**sizes, image_size=16, layer_scale_init_value=1.0))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=2.0 * parameter[0].numel() ** -0.5)
+    found = symmetry(randomized(model), drawn((14, 2, 16, 16)), batch=14)
+    # Its smallest true eigenvalues are near 1e-11 of the largest, and the zeros below 1e-29.
+    assert found.dimension == nullity(found.function.exact(), 1e-20) == 134

@@ -273,22 +273,9 @@ def _shifted(found: Symmetries, target: Point, point: Point) -> dict[str, Tensor
     moved = dict(point)
     for group in found.groups:
         family = group.family
-        if isinstance(family, Rows):
-            axis = family.axis % len(family.shape)
-            size = family.shape[axis] // family.groups
-            gap = (target[family.parameter] - moved[family.parameter]).movedim(axis, 0)
-            mean = gap.unflatten(0, (family.groups, size)).mean(1, keepdim=True)
-            mean = mean.expand(-1, size, *gap.shape[1:]).flatten(0, 1).movedim(0, axis)
-            moved[family.parameter] = moved[family.parameter] + mean
-        elif isinstance(family, Shift) and len(group.parameters) == 1:
-            name = family.source
-            gap = (target[name] - moved[name]).reshape(-1)
-            if family.basis.ndim == 1:
-                chosen = torch.zeros_like(gap)
-                chosen[family.basis] = gap[family.basis]
-            else:
-                chosen = torch.linalg.pinv(family.basis) @ family.basis @ gap
-            moved[name] = moved[name] + chosen.reshape(moved[name].shape)
+        if isinstance(family, Rows | Shift):
+            name = family.parameter if isinstance(family, Rows) else family.source
+            moved |= family.move(moved, family.nearest(moved, target[name] - moved[name]), 1.0)
     return moved
 
 

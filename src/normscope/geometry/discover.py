@@ -18,6 +18,8 @@ from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.result import to_plain
 from normscope.core.shown import Shown
+from normscope.geometry.candidates.columns import column_groups, offset_groups
+from normscope.geometry.candidates.gains import Gains
 from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
@@ -27,9 +29,8 @@ from normscope.geometry.candidates.shifts import (
     Biases,
     Opposite,
     Shift,
+    all_but_one,
     certified,
-    column_groups,
-    differences,
     find_biases,
     free_entries,
     ones,
@@ -38,6 +39,7 @@ from normscope.geometry.certificate import verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group
 from normscope.geometry.identities import with_identities
+from normscope.geometry.independence import independent
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
 from normscope.geometry.orbits import Orbit, orbits
@@ -75,7 +77,7 @@ def discovered(
     say("rows")
     rows = _rows(exact, labels, seed)
     say("shifts")
-    found += rows + _shifts(exact, labels, rows, seed)
+    found = independent(found + rows + _shifts(exact, labels, rows, seed))
     if not identities:
         return labels, found
     say("gradient and Hessian")
@@ -153,12 +155,10 @@ def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> li
         if isinstance(group.family, Rows):
             freedom[group.family.parameter] = group.family.groups
     found += column_groups(exact, labels, biases, freedom, seed)
-    sizes = group_sizes(exact)
+    sizes, gains = group_sizes(exact), Gains(labels)
     for absorber in biases.sources.values():
-        if not absorber.table:
-            width = exact.tensors[absorber.parameter].numel()
-            groups = {1} | {width // size for size in sizes if size > 1 and width % size == 0}
-            found += _own_shifts(exact, biases, absorber, groups, freedom, seed)
+        found += _own_shifts(exact, gains, biases, absorber, sizes, freedom, seed)
+    found += verify_all(exact, offset_groups(exact, labels, found), seed)
     for pair in biases.pairs:
         shape = exact.tensors[pair[0]].shape
         family = Opposite(pair, torch.arange(shape.numel()), shape)
@@ -168,18 +168,30 @@ def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> li
 
 
 def _own_shifts(
-    exact: Function, biases: Biases, absorber: Absorber, groups: set[int], freedom: dict[str, int], seed: int
+    exact: Function,
+    gains: Gains,
+    biases: Biases,
+    absorber: Absorber,
+    sizes: set[int],
+    freedom: dict[str, int],
+    seed: int,
 ) -> list[Group]:
-    """Return the shifts of one bias that something behind it takes away or up."""
+    """Return the shifts of one bias, or of all rows of a table, that something behind takes away or up."""
     name = absorber.parameter
-    width = exact.tensors[name].numel()
-    single = Shift(exact, biases, name, torch.arange(width))
+    shape = exact.tensors[name].shape
+    width = shape[-1] if absorber.table else shape.numel()
+    single = Shift(exact, biases, name, torch.eye(width).double() if absorber.table else torch.arange(width))
+    shared = freedom.get(name, 0)  # what is common to a group is among the rows already
     if single.passes(seed):
         freedom[name] = -1
+        single = single.subset(all_but_one(width, shared)) if shared > 0 else single
         made = certified(single, f"{name} plus any vector, taken away by the normalizer or taken up behind", seed)
         return [made] if made else []
-    for count in sorted((g for g in groups if width % g == 0 and g < width), reverse=True):
-        family = Shift(exact, biases, name, ones(width, count))
+    if shared > 0 or absorber.table:
+        return []
+    counts = sorted({1} | {width // size for size in sizes if size > 1 and width % size == 0}, reverse=True)
+    for path, count in [(path, count) for path in (None, *gains.behind(name)) for count in counts]:
+        family = Shift(exact, biases, name, ones(width, count), path=path)
         if family.passes(seed):
             freedom[name] = count
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
@@ -215,7 +227,7 @@ def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int)
             continue
         both = [freedom.get(source.parameter, 0), *(freedom.get(name, 0) for name in others if name in reachable)]
         if min(both) > 0:  # what is common to a group is free on both sides already
-            family = replace(family, basis=differences(width, min(both)))
+            family = family.subset(all_but_one(width, min(both)))
         closed.add(source.parameter)
         made = (
             certified(family, f"{source.parameter} plus s, {', '.join(others)} minus s", seed) if family.size else None

@@ -100,11 +100,8 @@ def layer_norm(walk: Labelling, step: Step) -> Any:
         walk.labels.bend(inputs)
     last = torch.Size([*step.shape[: len(step.shape) - rank], len(inputs)])
     out = _affine(walk, plain, step["weight"], step["bias"], -1, last)
-    if "layer" in step.node.op and rank == 1:
-        names = [t.parameter if isinstance(t, Raw) else "" for t in (step["weight"], step["bias"])]
-        constant = any(isinstance(t, Tensor) for t in (step["weight"], step["bias"]))
-        if not constant:
-            walk.labels.centred.append((names[0], names[1], out.labels.reshape(-1, len(inputs))[0]))
+    if "layer" in step.node.op and rank == 1 and not isinstance(step["weight"], Tensor):
+        walk.labels.centred.append((plain, step["bias"].parameter if isinstance(step["bias"], Raw) else ""))
     out = Label(out.labels.reshape(step.shape))
     return [out, *step.value[1:]] if isinstance(step.value, tuple | list) else out
 

@@ -166,7 +166,7 @@ class Labels:
         attention: queries and keys.
         averaged: labels that are averaged over positions together, one row per head.
         links: labels before and after a division by one number for all channels.
-        centred: what LayerNorms give: names of scale and shift (empty without), and labels.
+        centred: what LayerNorms give before their scale, values that sum to zero, and the name of their shift.
         outputs: labels of the network's outputs.
         statistics: mean and variance of a BatchNorm by name, and the labels before it.
         size: how many labels there are.
@@ -188,7 +188,7 @@ class Labels:
     attention: list[Attention] = field(default_factory=list)
     averaged: list[Tensor] = field(default_factory=list)
     links: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    centred: list[tuple[str, str, Tensor]] = field(default_factory=list)
+    centred: list[tuple[Tensor, str]] = field(default_factory=list)
     outputs: set[int] = field(default_factory=set)
     statistics: list[tuple[str, str, Tensor]] = field(default_factory=list)
     size: int = 1

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.geometry.candidates.matrices import centred_basis
+from normscope.geometry.certificate import orbit_change
 from normscope.geometry.discover import symmetry
 from symmetric_networks import Attention, randomized
 
@@ -74,3 +75,13 @@ def test_heads_that_share_keys_and_values() -> None:
 
     torch.manual_seed(0)
     assert matrices(Grouped(), torch.randn(4, 5, 6)) == [9, 9]
+
+
+def test_orbits_of_turns_are_exact() -> None:
+    torch.manual_seed(0)
+    found = symmetry(randomized(Attention(nn.RMSNorm, bias=False, turned=True, heads=3)), torch.randn(8, 4, 8).double())
+    turns = [g for g in found.groups if "turned" in g.statement]
+    assert turns
+    for turn in turns:
+        assert turn.family is not None
+        assert orbit_change(found.function.exact(), turn.family, torch.ones(1).double(), (1.0,)) < 1e-12

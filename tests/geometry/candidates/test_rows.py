@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from normscope.geometry.candidates.rows import Rows, Vectors
 from normscope.geometry.discover import symmetry
+from symmetric_networks import nullity, randomized
 
 
 def rows(model: nn.Module, x: Tensor, loss: str = "none") -> dict[str, int]:
@@ -30,6 +31,36 @@ def test_group_norm_takes_a_mean_per_group_but_not_per_place() -> None:
 
 def test_rms_norm_takes_no_mean() -> None:
     assert rows(nn.Sequential(nn.Linear(3, 4), nn.RMSNorm(4), nn.Tanh()), torch.randn(8, 3)) == {}
+
+
+class Scaled(nn.Module):
+    """A branch that is scaled channel by channel on its way into a stream that a LayerNorm reads, as in ConvNeXt."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two = nn.Linear(3, 4), nn.Linear(4, 5), nn.Linear(5, 4)
+        self.scale = nn.Parameter(torch.rand(4) + 0.5)
+        self.norm, self.last = nn.LayerNorm(4), nn.Linear(4, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features."""
+        x = torch.tanh(self.stem(x))
+        return torch.tanh(self.last(self.norm(x + self.scale * self.two(torch.tanh(self.one(x))))))
+
+
+def test_rows_are_divided_by_a_gain_behind() -> None:
+    torch.manual_seed(0)
+    model = randomized(Scaled())
+    found = symmetry(model, torch.randn(300, 3, dtype=torch.float64), batch=300)
+    assert {g.parameters: g.dimension for g in found.groups if g.kind == "row"} == {("two.weight",): 5}
+    assert ("two.bias",) in {g.parameters for g in found.groups if g.kind == "shift"}
+    assert found.dimension == nullity(found.function.exact(), 1e-20)
+    row = next(g.family for g in found.groups if g.kind == "row")
+    assert isinstance(row, Rows)
+    point, coefficients = found.function.point, torch.arange(1.0, 6.0).double()
+    field = row.field(point, coefficients)["two.weight"]
+    assert torch.allclose(field, torch.outer(1.0 / point["scale"], coefficients))
+    assert torch.allclose(row.nearest(point, field), coefficients)
 
 
 def test_standardized_weights() -> None:

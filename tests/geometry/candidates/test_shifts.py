@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.shifts import Absorber, differences, ones
+from normscope.geometry.candidates.shifts import Absorber, all_but_one, ones
 from normscope.geometry.discover import symmetry
+from symmetric_networks import nullity, randomized
 
 
 def dimensions(model: nn.Module, x: Tensor, kind: str = "shift") -> dict[str, int]:
@@ -57,11 +58,6 @@ def test_keys_have_no_use_for_a_bias() -> None:
     assert dimensions(Self(), torch.randn(3, 5, 4)) == {"attention.in_proj_bias": 8}
 
 
-def test_columns_behind_a_layer_norm() -> None:
-    model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 3), nn.Tanh())
-    assert dimensions(model, torch.randn(8, 4), "column") == {"1.weight": 3}
-
-
 def test_absorber_takes_constants_only() -> None:
     along = Absorber("b", -1)
     constant = torch.tensor([1.0, 2.0]).expand(3, 2)
@@ -73,5 +69,35 @@ def test_absorber_takes_constants_only() -> None:
 
 
 def test_bases() -> None:
-    assert bool((differences(6, 2) @ ones(6, 2).mT == 0).all())
-    assert differences(6, 2).shape == (4, 6)
+    assert all_but_one(6, 2).tolist() == [0, 1, 3, 4]
+    assert ones(4, 2).tolist() == [[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]]
+
+
+class PostNorm(nn.Module):
+    """A block normalized behind its sum, with dropout, positions relative to each other, and a bias by itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.first = nn.Linear(3, 4), nn.LayerNorm(4)
+        self.q, self.k, self.v, self.o = (nn.Linear(4, 4) for _ in range(4))
+        self.table = nn.Parameter(torch.randn(9, 1))
+        self.drop, self.last, self.offset = nn.Dropout(0.1), nn.LayerNorm(4), nn.Parameter(torch.zeros(1, 1, 4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores for each of five places."""
+        x = self.first(self.stem(x))
+        places = torch.arange(5)
+        near = self.table[(places[:, None] - places + 4).reshape(-1)].reshape(5, 5)
+        weights = torch.softmax(self.q(x) @ self.k(x).mT + near, -1)
+        x = self.last(x + self.drop(self.o(weights @ self.v(x))))
+        return self.head(torch.tanh(x) + self.offset)
+
+
+def test_tables_bare_biases_and_sums_behind_dropout() -> None:
+    torch.manual_seed(0)
+    found = symmetry(randomized(PostNorm()).eval(), torch.randn(80, 5, 3, dtype=torch.float64), batch=80)
+    shifts = {g.parameters[0]: g.dimension for g in found.groups if g.kind == "shift"}
+    assert shifts["table"] == 1
+    assert shifts["offset"] == 4
+    assert found.dimension == nullity(found.function.exact(), 1e-20)

@@ -10,6 +10,7 @@ becomes ``A t``; and the complex numbers of each pair that rotary positions turn
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -131,8 +132,8 @@ class Mixing:
     def written(self, point: Point) -> Tensor:
         """Return what is written into the space, one row per channel: by tables and first layers, if there are some."""
         parts = []
-        first = any(isinstance(s, Product) and r is not None and _is_first(s) for s, r, _ in self._sites[0])
-        for site, rows, _ in self._sites[0]:
+        first = any(isinstance(s, Product) and r is not None and _is_first(s) for s, r, _ in self.sites[0])
+        for site, rows, _ in self.sites[0]:
             if isinstance(site, Entry) and rows is not None:
                 parts.append(point[site.parameter].reshape(-1, site.labels.shape[-1])[:, rows].mT)
             elif isinstance(site, Product) and rows is not None and (_is_first(site) or not first):
@@ -144,9 +145,9 @@ class Mixing:
     ) -> dict[str, Tensor]:
         """Return what a matrix on a frame makes of the parameters: new values, or changes if ``minus``."""
         found: dict[str, Tensor] = {}
-        for frozen in self._frozen(frame):
+        for frozen in self.entering(frame):
             found |= self._behind_statistics(frozen, frame, left, base, {**point, **found}, minus=minus)
-        for site, rows, columns in self._sites[self.frames.index(frame)]:
+        for site, rows, columns in self.sites[self.frames.index(frame)]:
             name = site.parameter
             if isinstance(site, Entry):
                 assert rows is not None
@@ -168,7 +169,13 @@ class Mixing:
             found[name] = flat.index_copy(0, site.index.reshape(-1), made.reshape(-1)).reshape(self.shapes[name])
         return found
 
-    def _frozen(self, frame: Frame) -> list[Frozen]:
+    def before(self, frozen: Frozen) -> list[Product]:
+        """Return the weights that write into a BatchNorm."""
+        find = self.labels.same.find
+        inputs = {find(label) for label in frozen.inputs.tolist()}
+        return [p for p in self.labels.products if {find(label) for label in p.outputs.tolist()} == inputs]
+
+    def entering(self, frame: Frame) -> list[Frozen]:
         """Return the BatchNorms with fixed statistics that write into a frame."""
         place = {label: i for i, label in enumerate(frame.labels)}
         return [f for f in self.labels.frozen if self.places(f.outputs, place) is not None]
@@ -189,7 +196,7 @@ class Mixing:
         return found | part._changes(part.frames[0], inner, -inner if minus else inner, base, point, minus=minus)
 
     @functools.cached_property
-    def _sites(self) -> list[list[Site]]:
+    def sites(self) -> list[list[Site]]:
         """Return for each frame the parameters that hold all of its channels, and where: rows and columns."""
         gains = {name for frame in self.frames for name, _ in frame.gains}
         found: list[list[Site]] = []
@@ -211,10 +218,10 @@ class Mixing:
     def moved(self) -> tuple[str, ...]:
         """Return the names of the parameters it moves."""
         found: list[str] = []
-        for frame, sites in zip(self.frames, self._sites, strict=True):
-            for frozen in self._frozen(frame):
+        for frame, sites in zip(self.frames, self.sites, strict=True):
+            for frozen in self.entering(frame):
                 writers = self._behind(frozen, frame)
-                found += [frozen.beta, *(site.parameter for site, _, _ in writers._sites[0])]
+                found += [frozen.beta, *(site.parameter for site, _, _ in writers.sites[0])]
             found += [site.parameter for site, _, _ in sites]
         return tuple(dict.fromkeys(found))
 
@@ -300,8 +307,13 @@ def _queries_and_keys(
         frames = (Frame(key, dual=True), *(Frame(q) for q in dict.fromkeys(several)))
         if all(_usable(frame.labels, bent) for frame in frames):
             found += _group(Mixing(labels, shapes, frames, "full"), "the queries and keys of one head")
-        else:
-            found += _turns(labels, shapes, [key, *dict.fromkeys(several)])
+            continue
+        found += _turns(labels, shapes, [key, *dict.fromkeys(several)])
+        still = [i for i in range(len(key)) if not any(frame.labels[i] in bent for frame in frames)]
+        part = tuple(replace(frame, labels=tuple(frame.labels[i] for i in still)) for frame in frames)
+        if len(still) > 1 and all(_usable(frame.labels, bent) for frame in part):
+            words = "the queries and keys of one head that rotary positions leave alone"
+            found += _group(Mixing(labels, shapes, part, "full"), words)
     return found
 
 
@@ -383,8 +395,8 @@ class Turn:
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return the turned parameters."""
         angle = float(coefficients[0]) * time
-        c, s = torch.cos(torch.tensor(angle)).item(), torch.sin(torch.tensor(angle)).item()
-        return self._turned(point, torch.tensor([[c, -s], [s, c]]).double(), minus=False)
+        c, s = math.cos(angle), math.sin(angle)
+        return self._turned(point, torch.tensor([[c, -s], [s, c]], dtype=torch.float64), minus=False)
 
 
 def _streams(labels: Labels, shapes: dict[str, torch.Size], bent: set[int], heads: set[int]) -> list[Group]:

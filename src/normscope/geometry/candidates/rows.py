@@ -1,7 +1,8 @@
 r"""Rows: ``W -> W + u v^T`` for any ``v``, where a normalizer or softmax takes the direction ``u`` of its input away.
 
-LayerNorm removes the mean over its features, so ``u = 1``; GroupNorm and norms of heads remove that of each group;
-cross-entropy does not see a shift common to all classes. Weight standardization removes the mean of each weight vector.
+LayerNorm removes the mean over its features, so ``u = 1``, or the inverse of a gain in between, such as a layer scale;
+GroupNorm and norms of heads remove the mean of each group; cross-entropy does not see a shift common to all classes.
+Weight standardization removes the mean of each weight vector.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from normscope.geometry.candidates.gains import Gains, Path
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Group, Point
 from normscope.geometry.labels import Labels
@@ -27,12 +29,14 @@ class Rows:
         shape: of the parameter.
         axis: the axis along which the same is added.
         groups: how many groups the axis has.
+        path: the gains between it and what takes the mean away; what is added is divided by them.
     """
 
     parameter: str
     shape: torch.Size
     axis: int
     groups: int = 1
+    path: Path | None = None
 
     @property
     def size(self) -> int:
@@ -48,7 +52,19 @@ class Rows:
         axis = self.axis % len(self.shape)
         rest = [size for dim, size in enumerate(self.shape) if dim != axis]
         rows = coefficients.reshape(self.groups, *rest).repeat_interleave(self.shape[axis] // self.groups, 0)
-        return {self.parameter: rows.movedim(0, axis)}
+        return {self.parameter: (rows * self.pattern(point).reshape(-1, *(1,) * len(rest))).movedim(0, axis)}
+
+    def pattern(self, point: Point) -> Tensor:
+        """Return ``u``: ones, or the inverse of the gains behind."""
+        if self.path is None:
+            return torch.ones(self.shape[self.axis], dtype=torch.float64)
+        return 1.0 / self.path.factors(point)
+
+    def nearest(self, point: Point, gap: Tensor) -> Tensor:
+        """Return the coefficients whose direction is nearest to a change of the parameter."""
+        rows = gap.movedim(self.axis, 0).unflatten(0, (self.groups, -1))
+        pattern = self.pattern(point).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
+        return ((rows * pattern).sum(1) / pattern.square().sum(1)).reshape(-1)
 
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return the moved parameter: the orbit is a straight line."""
@@ -64,7 +80,7 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
     """
     seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
     last = labels.outputs if function.loss == "cross_entropy" else set()
-    sizes = group_sizes(function)
+    sizes, gains = group_sizes(function), Gains(labels)
     found: list[Group] = []
     done: set[str] = set()
     for product in labels.products:
@@ -77,6 +93,8 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
         axis = _axis(product.index, shape)
         if axis is not None:
             found += _candidates(product.parameter, shape, axis, sizes)
+            for path in gains.paths(product.outputs)[1:]:
+                found += _candidates(product.parameter, shape, axis, sizes, path)
     for entry in labels.entries:
         shape = function.tensors[entry.parameter].shape
         if len(shape) < 2:
@@ -95,15 +113,16 @@ def _axis(index: Tensor, shape: torch.Size) -> int | None:
     return 1 if len(shape) > 1 and index.shape[0] == shape[1] else None
 
 
-def _candidates(name: str, shape: torch.Size, axis: int, sizes: set[int]) -> list[Group]:
+def _candidates(name: str, shape: torch.Size, axis: int, sizes: set[int], path: Path | None = None) -> list[Group]:
     """Return the candidates of one parameter: one vector for all, or one for each group."""
     width = shape[axis]
     counts = sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
     found = []
     for count in counts:
-        family = Rows(name, shape, axis, count)
+        family = Rows(name, shape, axis, count, path)
         each = "all rows" if count == 1 else f"all rows of each of {count} groups"
-        words = f"the same added to {each} of {name}, which the normalizer or softmax behind takes away"
+        by = "" if path is None else f", divided by {', '.join(gain for gain, _ in path.gains)},"
+        words = f"the same{by} added to {each} of {name}, which the normalizer or softmax behind takes away"
         found.append(Group("row", (name,), family.size, words, family, details={"groups": count}))
     return found
 

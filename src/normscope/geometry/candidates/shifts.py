@@ -6,6 +6,7 @@ that bias takes it up. What arrives at the outputs decides.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,10 +16,10 @@ import torch
 import torch.autograd.forward_ad as forward
 from torch import Tensor
 
+from normscope.geometry.candidates.gains import Path
 from normscope.geometry.certificate import FLAT, TOLERANCE
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point
-from normscope.geometry.labels import Labels
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
@@ -37,6 +38,10 @@ _BIASED = {
     "group_norm": ("bias", 1),
     "layer_norm": ("bias", -1),
 }
+#: Operations that read rows of a table, and the argument that is the table.
+_TABLES = {"embedding": "weight", "index": "self", "index_select": "self"}
+#: Operations behind which a bias can still be added.
+_SAME = ("dropout", "clone", "contiguous", "alias")
 
 
 @dataclass(frozen=True)
@@ -53,8 +58,14 @@ class Absorber:
     axis: int | None
     table: bool = False
 
-    def absorbed(self, tangent: Tensor, shape: torch.Size) -> Tensor | None:
-        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot."""
+    def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
+        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot.
+
+        Args:
+            tangent: the change of what the parameter is added to.
+            shape: of the parameter.
+            noise: the size of a change that is rounding.
+        """
         if self.axis is None:
             whole = tangent
             while whole.ndim > len(shape):
@@ -64,24 +75,39 @@ class Absorber:
                     whole = whole.narrow(dim, 0, 1)
             if whole.shape != shape:
                 return None
-            return -whole if _equal(whole.expand_as(tangent), tangent) else None
+            return -whole if _equal(whole.expand_as(tangent), tangent, noise) else None
         axis = self.axis % tangent.ndim
         line = tangent
         for dim in range(tangent.ndim):
             if dim != axis:
                 line = line.narrow(dim, 0, 1)
-        if not _equal(line.expand_as(tangent), tangent):
+        if not _equal(line.expand_as(tangent), tangent, noise):
             return None
         return -line.reshape(-1).expand(shape) if self.table else -line.reshape(shape)
 
 
-def _equal(a: Tensor, b: Tensor) -> bool:
+def _changes(value: Any) -> bool:
+    """Tell whether a value is a tensor that changes."""
+    return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
+
+
+def _takes_up(node: Node) -> bool:
+    """Tell whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
+    return name_of(node) in _BIASED and "norm" not in name_of(node)
+
+
+def _equal(a: Tensor, b: Tensor, noise: float) -> bool:
     """Tell whether two changes agree but for rounding."""
-    return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max())
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max()) + noise
 
 
 class _MovesError(Exception):
     """A shift moves the outputs."""
+
+
+class _EndedError(Exception):
+    """All changes that a shift makes are taken up."""
 
 
 @dataclass(eq=False)
@@ -121,17 +147,28 @@ def find_biases(function: Function) -> Biases:
                 found.sources[targets[ref.name]] = Absorber(targets[ref.name], axis)
             if isinstance(ref, Ref) and ref.name in single:
                 found.own[node.name] = Absorber(single[ref.name], axis)
-        elif name == "embedding" and isinstance(arguments["weight"], Ref) and arguments["weight"].name in single:
-            found.own[node.name] = Absorber(single[arguments["weight"].name], -1, table=True)
-            found.sources[single[arguments["weight"].name]] = found.own[node.name]
+        elif name in _TABLES and isinstance(ref := arguments[_TABLES[name]], Ref) and ref.name in single:
+            found.own[node.name] = Absorber(single[ref.name], -1, table=True)
+            found.sources[single[ref.name]] = found.own[node.name]
         elif name == "add":
             found.beside[node.name] = _summands(node, single, found, users)
+            for ref in node.args[:2]:
+                if isinstance(ref, Ref) and ref.name in single and _is_vector(function.tensors[single[ref.name]]):
+                    found.sources[single[ref.name]] = Absorber(single[ref.name], None)
+        elif name in _SAME and isinstance(node.args[0], Ref) and node.args[0].name in found.own:
+            if len(users[node.args[0].name]) == 1:
+                found.own[node.name] = found.own[node.args[0].name]
         elif name in ("lstm", "gru") and arguments.get("has_biases"):
             params = [single.get(ref.name, "") for ref in arguments["params"]]
             found.pairs += [
                 (params[i + 2], params[i + 3]) for i in range(0, len(params), 4) if all(params[i + 2 : i + 4])
             ]
     return found
+
+
+def _is_vector(value: Tensor) -> bool:
+    """Tell whether all axes of a tensor but the last have the length one."""
+    return value.ndim > 0 and value.numel() == value.shape[-1]
 
 
 def _summands(node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]) -> list[Absorber]:
@@ -156,6 +193,7 @@ class Shift:
         basis: what each coefficient adds to it: indices of single entries, or a matrix with one row per coefficient.
         beside: whether the other summand of a sum may take the change up.
         closed: parameters that must not.
+        path: gains by which what is added is divided.
     """
 
     function: Function
@@ -164,6 +202,7 @@ class Shift:
     basis: Tensor
     beside: bool = False
     closed: frozenset[str] = frozenset()
+    path: Path | None = None
 
     @property
     def size(self) -> int:
@@ -174,54 +213,127 @@ class Shift:
         """Return some of the coefficients."""
         return replace(self, basis=self.basis[keep])
 
-    def start(self, coefficients: Tensor) -> Tensor:
+    def start(self, point: Point, coefficients: Tensor) -> Tensor:
         """Return what is added to the source."""
         shape = self.function.tensors[self.source].shape
         if self.basis.ndim == 2:
-            line = coefficients @ self.basis.double()
+            line = coefficients @ self.basis
+            if self.path is not None:
+                line = line / self.path.factors(point)
             return line.expand(shape) if line.numel() != shape.numel() else line.reshape(shape)
         made = torch.zeros(shape.numel(), dtype=torch.float64)
         made[self.basis] = coefficients
         return made.reshape(shape)
 
-    def push(self, coefficients: Tensor, *, until: float = math.inf) -> tuple[dict[str, Tensor], Tensor]:
+    def nearest(self, point: Point, gap: Tensor) -> Tensor:
+        """Return the coefficients whose direction is nearest to a change of the source."""
+        if self.basis.ndim == 1:
+            return gap.reshape(-1)[self.basis]
+        lines = self.basis if self.path is None else self.basis / self.path.factors(point)
+        wide = gap.reshape(-1, lines.shape[1]).mean(0)
+        return torch.linalg.lstsq(lines.mT, wide[:, None]).solution[:, 0]
+
+    def push(
+        self, coefficients: Tensor, point: Point | None = None, *, until: float = math.inf
+    ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the whole direction, and how the outputs change along it.
 
         Args:
             coefficients: one for each row of the basis.
+            point: where; the function's own parameters by default.
             until: give up as soon as the outputs are known to move by more, and nothing behind can take that up.
 
         Raises:
             _MovesError: if it gave up.
         """
-        direction = {self.source: self.start(coefficients)}
-        with forward.dual_level(), torch.no_grad():
-            point = {self.source: forward.make_dual(self.function.tensors[self.source], direction[self.source])}
-            outputs = self.function.outputs(point, self._visitor(direction, until), everywhere=False)
-            tangents = [forward.unpack_dual(t) for t in outputs]
+        here = self.function.point if point is None else point
+        direction = {self.source: self.start(here, coefficients)}
+        known = self.function.known if point is None else {}
+        with torch.no_grad():
+            tangents = self._run(here, direction, self._visitor(direction, known, until))
         return direction, torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
 
-    def _visitor(self, direction: dict[str, Tensor], until: float) -> Callable[[Node, Any, Any], Any]:
-        """Return what lets biases take up changes on the way."""
-        size = float(direction[self.source].abs().max())
+    def _run(self, here: Point, direction: dict[str, Tensor], visit: Callable[[Node, Any, Any], Any]) -> list[Any]:
+        """Return the outputs and how they change."""
+        with forward.dual_level():
+            moved = {**here, self.source: forward.make_dual(here[self.source], direction[self.source])}
+            return [forward.unpack_dual(t) for t in self.function.outputs(moved, visit, everywhere=False)]
+
+    def _differentiable(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction at the function's own parameters, as a function of them."""
+        passed: set[str] = set()
+        direction = {self.source: self.start(self.function.point, coefficients)}
+        with torch.no_grad(), contextlib.suppress(_EndedError):
+            visit = self._visitor(direction, self.function.known, math.inf, passed)
+            self._run(self.function.point, direction, visit)
+        near = self.nearby | self._read(passed) | {self.source}
+        here = {name: value if name in near else self.function.tensors[name] for name, value in point.items()}
+        direction = {self.source: self.start(here, coefficients)}
+        with contextlib.suppress(_EndedError):
+            self._run(here, direction, self._visitor(direction, {}, math.inf, set()))
+        return direction
+
+    @property
+    def nearby(self) -> set[str]:
+        """Return parameters before the source on which the direction depends."""
+        return set() if self.path is None else {name for name, _ in self.path.gains}
+
+    def _read(self, nodes: set[str]) -> set[str]:
+        """Return the parameters that some nodes read, also transposed or otherwise computed without the inputs."""
+        graph, behind = self.function.graph, set[str]()
+        found: set[str] = set()
+        made: dict[str, set[str]] = {}  # the parameters that what does not depend on the inputs is made of
+        for node in graph:
+            if node.op == "input" or not behind.isdisjoint(node.inputs()):
+                behind.add(node.name)
+            elif node.op == "parameter":
+                made[node.name] = {self.function.canonical(node.target)}
+            else:
+                made[node.name] = {name for before in node.inputs() for name in made[before]}
+            if node.name in nodes:
+                found |= {name for before in node.inputs() for name in made.get(before, ())}
+        return found
+
+    def _visitor(
+        self,
+        direction: dict[str, Tensor],
+        known: Mapping[str, Any],
+        until: float,
+        passed: set[str] | None = None,
+    ) -> Callable[[Node, Any, Any], Any]:
+        """Return what lets biases take up changes on the way.
+
+        Args:
+            direction: of the source; those of the biases are added.
+            known: values of nodes where nothing changes.
+            until: give up as soon as the outputs are known to move by more.
+            passed: is given the nodes that change, and makes the run end when nothing changes any more.
+        """
+        noise = 1e-11 * float(direction[self.source].detach().abs().max())
         last, open_ends = self.function.graph.last_uses, set[str]()
 
         def visit(node: Node, value: Any, values: Any) -> Any:
             open_ends.difference_update(last[node.name])
-            if not isinstance(value, Tensor) or not value.is_floating_point():
+            if isinstance(value, tuple | list) and any(_changes(item) for item in value):
+                open_ends.add(node.name)
+            if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
                 return None
             primal, tangent = forward.unpack_dual(value)
             if tangent is None:
+                if passed and not open_ends:
+                    raise _EndedError
                 return None
-            ended = self.function.known.get(node.name, primal)
-            if float(tangent.abs().max()) <= 1e-11 * size:
+            if passed is not None:
+                passed.add(node.name)
+            ended = known.get(node.name, primal)
+            if float(tangent.detach().abs().max()) <= noise and not (tangent.requires_grad and _takes_up(node)):
                 return ended
             candidates = [self.biases.own[node.name]] if node.name in self.biases.own else []
             candidates += self.biases.beside.get(node.name, []) if self.beside else []
             for absorber in candidates:
                 if absorber.parameter in direction or absorber.parameter in self.closed:
                     continue
-                taken = absorber.absorbed(tangent, self.function.tensors[absorber.parameter].shape)
+                taken = absorber.absorbed(tangent, self.function.tensors[absorber.parameter].shape, noise)
                 if taken is not None:
                     direction[absorber.parameter] = taken.clone()
                     return ended
@@ -251,17 +363,19 @@ class Shift:
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the direction; it depends on the point through the weights between the biases."""
-        return self.push(coefficients)[0]
+        if any(value.requires_grad for value in point.values()):
+            return self._differentiable(point, coefficients)
+        return self.push(coefficients, point)[0]
 
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return the moved biases: the orbit is a straight line."""
-        return {name: point[name] + time * value for name, value in self.push(coefficients)[0].items()}
+        return {name: point[name] + time * value for name, value in self.push(coefficients, point)[0].items()}
 
     def passes(self, seed: int = 0) -> bool:
         """Tell whether the outputs stay as they are."""
         generator = torch.Generator().manual_seed(seed)
         drawn = torch.randn(self.size, generator=generator, dtype=torch.float64)
-        most = FLAT * self.across(float(self.start(drawn).norm()))
+        most = FLAT * self.across(float(self.start(self.function.point, drawn).norm()))
         try:
             _, left = self.push(drawn, until=most)
         except _MovesError:
@@ -272,69 +386,6 @@ class Shift:
         """Return how far the outputs move along a random direction of the source that is as long, about."""
         gradient = self.function.backwards.parameters[self.source]
         return length * float(gradient.norm()) / gradient.numel() ** 0.5
-
-
-@dataclass(frozen=True, eq=False)
-class Columns(Shift):
-    r"""``W -> W + v (1/gamma)^T`` behind a LayerNorm, whose normalized values sum to zero; biases take up the constant.
-
-    Attributes:
-        gamma: the name of the LayerNorm's scale, empty for none.
-        transposed: whether the weight is stored with its inputs first, as GPT-2's are.
-    """
-
-    gamma: str = ""
-    transposed: bool = False
-
-    def start(self, coefficients: Tensor) -> Tensor:
-        """Return ``v (1/gamma)^T``, as the weight is stored."""
-        shape = self.function.tensors[self.source].shape
-        rows, columns = reversed(shape) if self.transposed else shape
-        line = coefficients @ self.basis.double() if self.basis.ndim == 2 else coefficients
-        gain = self.function.tensors[self.gamma] if self.gamma else torch.ones(columns, dtype=torch.float64)
-        made = torch.zeros(rows, dtype=torch.float64)
-        made[self.basis if self.basis.ndim == 1 else slice(None)] = line
-        found = made[:, None] / gain
-        return found.T if self.transposed else found
-
-
-def column_groups(
-    function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int
-) -> list[Group]:
-    """Return the verified columns: every weight that reads nothing but a LayerNorm.
-
-    Args:
-        function: the model.
-        labels: its labelled channels.
-        biases: where parameters are added.
-        rows: parameters to all rows of which the same may be added.
-        seed: of the random coefficients.
-    """
-    find = labels.same.find
-    centred = {tuple(find(x) for x in line.tolist()): gamma for gamma, _, line in labels.centred}
-    uses: dict[str, int] = {}
-    for product in labels.products:
-        uses[product.parameter] = uses.get(product.parameter, 0) + 1
-    found: list[Group] = []
-    for product in labels.products:
-        key = tuple(find(max(x, 0)) for x in product.inputs[0].tolist())
-        shape = function.tensors[product.parameter].shape
-        if key not in centred or uses[product.parameter] > 1 or len(shape) != 2:
-            continue
-        straight = torch.arange(shape.numel()).reshape(shape)
-        transposed = not torch.equal(product.index, straight)
-        if transposed and not torch.equal(product.index, straight.T):
-            continue
-        count = len(product.index)
-        basis = differences(count) if rows.get(product.parameter) == 1 else torch.arange(count)
-        family = Columns(function, biases, product.parameter, basis, gamma=centred[key], transposed=transposed)
-        if basis.ndim == 1:
-            family = replace(family, basis=free_entries(family, seed))
-        if family.size and family.passes(seed):
-            words = f"{product.parameter} plus v (1/gamma)^T: the LayerNorm before it gives values that sum to zero"
-            made = certified(family, words, seed)
-            found += [replace(made, kind="column")] if made else []
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -390,15 +441,13 @@ def free_entries(shift: Shift, seed: int = 0, least: int | None = None) -> Tenso
     return torch.cat([free_entries(shift.subset(piece), seed, least) for piece in pieces])
 
 
-def differences(width: int, groups: int = 1) -> Tensor:
-    """Return a basis of the vectors that sum to zero over each group.
+def all_but_one(width: int, groups: int = 1) -> Tensor:
+    """Return the entries of each group without its last, which a vector common to the group makes up for.
 
-    >>> differences(3).tolist()
-    [[1.0, 0.0, -1.0], [0.0, 1.0, -1.0]]
+    >>> all_but_one(6, 2).tolist()
+    [0, 1, 3, 4]
     """
-    size = width // groups
-    block = torch.cat([torch.eye(size - 1), -torch.ones(size - 1, 1)], 1).double()
-    return torch.block_diag(*[block] * groups)
+    return torch.arange(width).reshape(groups, -1)[:, :-1].reshape(-1)
 
 
 def ones(width: int, groups: int = 1) -> Tensor:

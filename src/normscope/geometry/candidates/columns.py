@@ -1,0 +1,233 @@
+r"""Columns: ``W -> W + v (1/gamma)^T`` behind a LayerNorm, whose normalized values sum to zero.
+
+What reaches the outputs of ``W`` is the constant ``v sum(beta/gamma)``, which a bias takes up. A convolution has one
+such vector for each place of its kernel; where zeros are put around the image the place must not be seen to be outside.
+Where no bias takes up the shift of the LayerNorm, columns of all that reads it do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.candidates.gains import Gains, Path
+from normscope.geometry.candidates.shifts import Biases, Shift, all_but_one, certified, free_entries
+from normscope.geometry.function import Function
+from normscope.geometry.groups import Family, Group, Point
+from normscope.geometry.labels import Labels, Product
+from normscope.graph.interpreter import literals, resolve
+from normscope.graph.ir import Node
+from normscope.operators.registry import bind
+
+
+@dataclass(frozen=True, eq=False)
+class Columns(Shift):
+    """``W + v (1/gamma)^T``; ``path`` holds the gains, the basis is one of the outputs and places of the kernel.
+
+    Attributes:
+        index: flat positions in the weight: outputs, inputs, places of the kernel.
+        beta: the name of the LayerNorm's shift, empty for none.
+    """
+
+    index: Tensor = field(default_factory=lambda: torch.zeros(1, 1, 1, dtype=torch.int64))
+    beta: str = ""
+
+    @property
+    def nearby(self) -> set[str]:
+        """Return parameters before the source on which the direction depends."""
+        return super().nearby | ({self.beta} if self.beta else set())
+
+    def start(self, point: Point, coefficients: Tensor) -> Tensor:
+        """Return ``v (1/gamma)^T``, as the weight is stored."""
+        assert self.path is not None
+        outputs, inputs, places = self.index.shape
+        if self.basis.ndim == 2:
+            line = coefficients @ self.basis
+        else:
+            line = torch.zeros(outputs * places, dtype=torch.float64).index_copy(0, self.basis, coefficients)
+        made = line.reshape(outputs, 1, places) / self.path.factors(point).reshape(1, inputs, 1)
+        weight = self.function.tensors[self.source]
+        flat = torch.zeros(weight.numel(), dtype=torch.float64)
+        return flat.index_copy(0, self.index.reshape(-1), made.reshape(-1)).reshape(weight.shape)
+
+    def nearest(self, point: Point, gap: Tensor) -> Tensor:
+        """Return the coefficients whose direction is nearest to a change of the weight."""
+        assert self.path is not None
+        row = 1.0 / self.path.factors(point)
+        line = torch.einsum("oip,i->op", gap.reshape(-1)[self.index], row).reshape(-1) / row.square().sum()
+        if self.basis.ndim == 1:
+            return line[self.basis]
+        return torch.linalg.lstsq(self.basis.mT, line[:, None]).solution[:, 0]
+
+
+def column_groups(
+    function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int
+) -> list[Group]:
+    """Return the verified columns: every weight that reads nothing but a LayerNorm.
+
+    Args:
+        function: the model.
+        labels: its labelled channels.
+        biases: where parameters are added.
+        rows: parameters to all rows of which the same may be added, and for how many groups of them.
+        seed: of the random coefficients.
+    """
+    gains, find = Gains(labels), labels.same.find
+    centred: dict[tuple[int, ...], tuple[Path, str]] = {}
+    for line, beta in labels.centred:
+        centred |= {path.channels: (path, beta) for path in gains.paths(line)}
+    uses = [product.parameter for product in labels.products]
+    found: list[Group] = []
+    for product in labels.products:
+        path, beta = centred.get(tuple(find(max(label, 0)) for label in product.inputs[0].tolist()), (None, ""))
+        if path is None or not product.full or uses.count(product.parameter) > 1:
+            continue
+        index = product.index.reshape(*product.index.shape[:2], -1)
+        shared = rows.get(product.parameter, 0)  # what is common to a group of rows is among the rows already
+        outputs = all_but_one(len(index), shared) if shared else torch.arange(len(index))
+        whole = (outputs[:, None] * index.shape[2] + torch.arange(index.shape[2])).reshape(-1)
+        family = Columns(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
+        found += _group(family, _bases(function, product, outputs), seed)
+    return found
+
+
+def _group(family: Columns, narrower: Iterator[Tensor], seed: int) -> list[Group]:
+    """Return the verified part of a family: all of it, or the first of some narrower bases that holds anything."""
+    if not family.passes(seed):
+        parts = (free_entries(replace(family, basis=basis), seed) for basis in narrower)
+        family = replace(family, basis=next((part for part in parts if len(part)), family.basis[:0]))
+    if not family.size:
+        return []
+    words = f"{family.source} plus v (1/gamma)^T: the LayerNorm before it gives values that sum to zero"
+    made = certified(family, words, seed)
+    return [replace(made, kind="column")] if made else []
+
+
+def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Tensor]:
+    """Return what may be moved where not everything may: places of a kernel that no border shows, then no sum of them.
+
+    Args:
+        function: the model.
+        product: the weight.
+        outputs: the outputs that are moved.
+    """
+    node = function.graph[product.node]
+    if "conv" not in node.op:
+        yield outputs
+        return
+    seen = _seen(function, node, product.index.shape[2:])
+    for constraint in (seen - seen.mean(1, keepdim=True), seen):
+        _, values, right = torch.linalg.svd(constraint.mT)
+        free = right[int((values > 1e-9 * max(1.0, float(values.max()))).sum()) :]
+        if len(free):
+            yield torch.kron(torch.eye(len(product.index), dtype=torch.float64)[outputs], free.contiguous())
+
+
+def _seen(function: Function, node: Node, kernel: torch.Size) -> Tensor:
+    """Return for each place of a kernel in which positions of the result it reads the image: one row per place."""
+    given = bind(node.op, list(node.args), dict(node.kwargs))
+    read = function.graph[given["input"].name].shape
+    assert read is not None
+    units = torch.eye(kernel.numel(), dtype=torch.float64).reshape(-1, 1, *kernel)
+    swapped = "transpose" in node.op or bool(given.get("transposed"))
+    plain = {
+        "input": torch.ones(1, 1, *read[-len(kernel) :], dtype=torch.float64),
+        "weight": units.transpose(0, 1) if swapped else units,
+        "bias": None,
+        "groups": 1,
+    }
+    call = resolve(node.op)
+    schema = [argument.name for argument in call._schema.arguments]  # type: ignore[attr-defined]
+    return call(*literals([{**given, **plain}[name] for name in schema]))[0].flatten(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Offsets:
+    r"""``beta + d`` for the shift of a LayerNorm, and ``W - W d (1/gamma)^T/sum((beta + d)/gamma)`` for what reads it.
+
+    The matrix that multiplies every ``W`` leaves normalized values, which sum to zero, and takes ``beta + d`` back to
+    ``beta``.
+
+    Attributes:
+        beta: the shift.
+        path: the scale of the LayerNorm.
+        readers: every weight that reads it, and its flat positions: outputs, inputs, places of the kernel.
+        index: the entries of the shift that are moved.
+    """
+
+    beta: str
+    path: Path
+    readers: tuple[tuple[str, Tensor], ...]
+    index: Tensor
+
+    @property
+    def size(self) -> int:
+        """Return the number of coefficients."""
+        return len(self.index)
+
+    def subset(self, keep: Tensor) -> Offsets:
+        """Return some of the entries."""
+        return replace(self, index=self.index[keep])
+
+    def _changes(self, point: Point, coefficients: Tensor, time: float, *, finite: bool) -> dict[str, Tensor]:
+        """Return how all parameters change: by a step of some length, or its rate where it begins."""
+        beta, inverse = point[self.beta], 1.0 / self.path.factors(point)
+        added = torch.zeros(len(inverse), dtype=torch.float64).index_copy(0, self.index, time * coefficients)
+        total = ((beta + added if finite else beta).reshape(-1) * inverse).sum()
+        found = {self.beta: added.reshape(beta.shape)}
+        for name, index in self.readers:
+            weight = point[name].reshape(-1)
+            part = -torch.einsum("oip,i->op", weight[index], added)[:, None] * (inverse / total)[:, None]
+            flat = torch.zeros_like(weight).index_copy(0, index.reshape(-1), part.reshape(-1))
+            found[name] = flat.reshape(point[name].shape)
+        return found
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction."""
+        return self._changes(point, coefficients, 1.0, finite=False)
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return the moved shift and the weights that make up for it."""
+        return {n: point[n] + v for n, v in self._changes(point, coefficients, time, finite=True).items()}
+
+
+def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> list[Group]:
+    """Return the candidates: the shift of every LayerNorm that weights alone read, as far as no bias takes it up.
+
+    Args:
+        function: the model.
+        labels: its labelled channels.
+        shifts: what is known of shifts already.
+    """
+    gains, find = Gains(labels), labels.same.find
+    uses = [product.parameter for product in labels.products]
+    found: list[Group] = []
+    for line, beta in labels.centred:
+        if not beta:
+            continue
+        path = gains.paths(line)[:2][-1]
+        readers = [p for p in labels.products if tuple(find(max(x, 0)) for x in p.inputs[0].tolist()) == path.channels]
+        entries = _left(len(line), [g.family for g in shifts if g.kind == "shift" and g.parameters[0] == beta])
+        total = float((function.tensors[beta].reshape(-1) / path.factors(function.tensors)).sum())
+        if not readers or not len(entries) or not all(p.full and uses.count(p.parameter) == 1 for p in readers):
+            continue
+        if abs(total) > 1e-3 * float(function.tensors[beta].abs().max()):  # else the step is too long for any orbit
+            where = tuple((p.parameter, p.index.reshape(*p.index.shape[:2], -1)) for p in readers)
+            family = Offsets(beta, path, where, entries)
+            words = f"{beta} plus any vector, columns of {', '.join(name for name, _ in where)} taking it up"
+            found.append(Group("column", (beta, *(name for name, _ in where)), family.size, words, family))
+    return found
+
+
+def _left(width: int, known: list[Family | None]) -> Tensor:
+    """Return the entries of a shift that complete those that are known to be free."""
+    free = torch.zeros(width, dtype=torch.bool)
+    for family in known:
+        if isinstance(family, Shift) and family.basis.ndim == 1:
+            free[family.basis] = True
+        elif isinstance(family, Shift):
+            free[family.basis.abs().argmax(1)] = True
+    return torch.arange(width)[~free]

@@ -1,0 +1,92 @@
+"""What channels are multiplied by on their way: gains such as a layer scale, one behind the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.groups import Point
+from normscope.geometry.labels import Gain, Labels
+
+
+@dataclass(frozen=True, eq=False)
+class Path:
+    """Channels behind some gains.
+
+    Attributes:
+        channels: which channels they are there.
+        gains: the parameters they were multiplied by, and the flat position in each for every channel.
+        constant: what else they were multiplied by: the inverse deviation of a BatchNorm with fixed statistics.
+    """
+
+    channels: tuple[int, ...]
+    gains: tuple[tuple[str, Tensor], ...] = ()
+    constant: Tensor | float = 1.0
+
+    def factors(self, point: Point) -> Tensor:
+        """Return the product of all gains, one number per channel."""
+        found = torch.ones(len(self.channels), dtype=torch.float64) * self.constant
+        for name, index in self.gains:
+            found = found * point[name].reshape(-1)[index]
+        return found
+
+
+class Gains:
+    """The gains of a network and the channels before and behind them.
+
+    Args:
+        labels: the labelled network.
+    """
+
+    def __init__(self, labels: Labels) -> None:
+        self._find = labels.same.find
+        self._entries = {entry.parameter: entry.labels for entry in labels.entries}
+        self._steps: list[tuple[str, dict[int, tuple[int, int]], Tensor | float]] = [
+            (gain.parameter, self._of_gain(gain), 1.0) for gain in labels.gains
+        ]
+        self._steps += [
+            (f.gamma, self._pairs(f.inputs, torch.arange(len(f.inputs)), f.outputs), f.inverse) for f in labels.frozen
+        ]
+
+    def paths(self, start: Tensor) -> list[Path]:
+        """Return where channels come through gains alone: where they start, and behind each gain.
+
+        Args:
+            start: the labels of the channels.
+        """
+        first = Path(tuple(self._find(max(label, 0)) for label in start.tolist()))
+        found = {first.channels: first}
+        waiting = [first]
+        while waiting:
+            path = waiting.pop()
+            for parameter, step, constant in self._steps:
+                if not all(channel in step for channel in path.channels):
+                    continue
+                index = torch.tensor([step[channel][0] for channel in path.channels])
+                after = tuple(step[channel][1] for channel in path.channels)
+                if after not in found:
+                    more = constant[index] if isinstance(constant, Tensor) else constant
+                    found[after] = Path(after, (*path.gains, (parameter, index)), path.constant * more)
+                    waiting.append(found[after])
+        return list(found.values())
+
+    def behind(self, parameter: str) -> list[Path]:
+        """Return the paths behind a vector that is added to channels, one number for each."""
+        start = self._entries.get(parameter)
+        return [] if start is None else self.paths(start.reshape(-1))[1:]
+
+    def _of_gain(self, gain: Gain) -> dict[int, tuple[int, int]]:
+        """Return the step through a gain, axes along which nothing varies cut to the length one."""
+        parts = torch.broadcast_tensors(gain.inputs, gain.index, gain.outputs)
+        for dim in range(parts[0].ndim):
+            if all(part.stride(dim) == 0 for part in parts):
+                parts = tuple(part.narrow(dim, 0, 1) for part in parts)
+        return self._pairs(*parts)
+
+    def _pairs(self, before: Tensor, index: Tensor, after: Tensor) -> dict[int, tuple[int, int]]:
+        """Return the position in the gain and the channel behind it for each channel; nothing if that is not one."""
+        rows = torch.unique(torch.stack([t.reshape(-1) for t in (before, index, after)], 1), dim=0).tolist()
+        found = {self._find(max(b, 0)): (i, self._find(max(a, 0))) for b, i, a in rows}
+        return found if len(found) == len(rows) else {}
