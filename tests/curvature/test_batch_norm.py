@@ -43,3 +43,11 @@ def test_without_running_statistics_there_are_those_of_the_batch() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(InputError, match="Unknown mode 'train'"):
         BatchNormMode("train")
+
+
+@pytest.mark.parametrize("mode", ["batch", "frozen-batch"])
+def test_one_value_per_channel_is_refused_with_advice(mode: str) -> None:
+    with pytest.raises(InputError, match="drop_last"), BatchNormMode(mode):
+        nn.BatchNorm1d(3)(torch.ones(1, 3))
+    with BatchNormMode("running"):
+        assert nn.BatchNorm1d(3)(torch.ones(1, 3)).shape == (1, 3)

@@ -46,3 +46,20 @@ def test_mistakes_are_told() -> None:
         row_groups(problem, {"0.weight": 5})
     with pytest.raises(InputError, match="generators of"):
         Directions(problem.point(), None, torch.ones(1, 3))
+
+
+def test_dependent_generators_are_counted_once_and_the_basis_is_orthonormal() -> None:
+    """Also many of them, of very different lengths, some along scalings, some zero."""
+    generator = torch.Generator().manual_seed(0)
+    point = torch.randn(60, generator=generator, dtype=torch.float64)
+    groups = torch.where(torch.arange(60) < 10, 0, -1)
+    scaling = torch.where(groups == 0, point, 0.0)
+    few = torch.randn(12, 60, generator=generator, dtype=torch.float64)
+    sums = torch.randn(20, 12, generator=generator, dtype=torch.float64) @ few
+    rows = torch.cat([few * torch.logspace(-8, 8, 12)[:, None], sums, scaling[None], torch.zeros(1, 60).double()])
+    found = Directions(point, groups, rows)
+    assert (found.count, found.scales) == (13, 1)
+    basis = found.basis()
+    assert float((basis @ basis.mT - torch.eye(13)).abs().max()) < 1e-12
+    left = rows - (rows @ basis.mT) @ basis
+    assert float((left.norm(dim=1) / rows.norm(dim=1).clamp_min(1e-300)).max()) < 1e-9

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -88,3 +90,14 @@ def test_residuals_are_measured_and_noise_of_the_products_is_not_called_converge
         exact, noise = Products.__call__, torch.randn(problem.dimension, dtype=torch.float64)
         products.__class__ = type("Noisy", (Products,), {"__call__": lambda self, v: exact(self, v) + 1e-4 * noise})
         assert not verified(products, pairs, 1e-8).converged.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_short_weights_are_computed_with_in_float32(dtype: torch.dtype) -> None:
+    """The curvature is that of the model with the same weights in float32, and the model keeps its precision."""
+    short, (x, y) = classifier().to(dtype), labelled()
+    found = curvature(short, (x.to(dtype), y), top=2, probes=4)
+    wide = curvature(copy.deepcopy(short).float(), (x.to(dtype).float(), y), top=2, probes=4)
+    assert [e.value for e in found.largest] == [e.value for e in wide.largest]
+    assert "float32" in found.messages[0]
+    assert all(p.dtype == dtype for p in short.parameters())

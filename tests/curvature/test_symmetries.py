@@ -81,3 +81,15 @@ def test_large_networks_keep_their_scales_unless_time_is_unlimited(monkeypatch: 
     assert found == ["scale"]
     assert "only scalings" in told[0]
     assert _found(math.inf) == (["row", "scale", "shift"], [])
+
+
+def test_directions_that_do_not_all_fit_are_left_out_but_for_scalings(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = [
+        _Group("scale", ("0.weight",), 7, _Rows("0.weight", 7)),
+        _Group("shift", ("0.bias",), 7, _Bias("0.bias", 7)),
+        _Group("shift", ("3.bias",), 6, _Bias("3.bias", 6)),
+    ]
+    with Problem(classifier(), labelled()) as problem:
+        monkeypatch.setattr(symmetries, "MOST", 12 * problem.dimension)
+        found, left_out = directions_of(problem, groups)
+    assert (found.count, found.scales, left_out) == (7, 7, 13)

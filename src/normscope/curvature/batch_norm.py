@@ -61,12 +61,21 @@ class BatchNormMode(TorchFunctionMode):
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        """Normalize as the mode says; without running statistics there are only those of the batch."""
+        """Normalize as the mode says; without running statistics there are only those of the batch.
+
+        Raises:
+            InputError: if a batch has one value per channel, which has no variance.
+        """
         constants: tuple[Tensor | None, Tensor | None] = (None, None)
         if self.mode == "running" and running_mean is not None:
             constants = running_mean, running_var
         elif self.mode == "frozen-batch":
             constants = batch_statistics(input)
+        if input.numel() == input.shape[1] and (self.mode == "frozen-batch" or constants[0] is None):
+            raise InputError(
+                "A batch has one value per channel, which BatchNorm cannot normalize by the statistics of the batch: "
+                "leave the last batch out (drop_last=True), take another size of batches, or mode 'running'."
+            )
         if _written_out(input, weight, bias, *constants):
             return batch_normalized(input, weight, bias, *constants, eps)
         return F.batch_norm(input, *constants, weight, bias, constants[0] is None, momentum, eps)

@@ -9,10 +9,9 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem
-from normscope.linalg.accumulated import length, orthogonalized
 
-#: Generators that differ from a combination of earlier ones by less than this are not counted.
-INDEPENDENT = 1e-9
+#: Combinations of unit generators that are shorter than this are not counted.
+INDEPENDENT = 1e-6
 
 
 class Directions:
@@ -52,16 +51,17 @@ class Directions:
 
     def _independent(self, generators: Tensor | None, point: Tensor) -> Tensor:
         """Return an orthonormal basis of what generators add to the scalings."""
-        rows: list[Tensor] = []
-        for row in () if generators is None else generators.double():
-            if row.shape != point.shape:
-                raise InputError(f"Expected generators of {point.numel()} entries, got {row.numel()}.")
-            norm = length(row)
-            left = self._without_scales(row / norm) if norm else row
-            left = orthogonalized(left.clone(), torch.stack(rows)) if rows else left
-            if length(left) > INDEPENDENT:
-                rows.append(left / length(left))
-        return torch.stack(rows) if rows else torch.zeros(0, point.numel(), dtype=torch.float64, device=point.device)
+        if generators is None:
+            return torch.zeros(0, point.numel(), dtype=torch.float64, device=point.device)
+        if generators.shape[1:] != point.shape:
+            raise InputError(f"Expected generators of {point.numel()} entries, got {generators[0].numel()}.")
+        rows = torch.nn.functional.normalize(generators.to(point.device, torch.float64))
+        rows = torch.stack([self._without_scales(row) for row in rows])
+        for _ in range(2):  # the second time removes what rounding left of the first
+            values, vectors = torch.linalg.eigh(rows @ rows.mT)
+            kept = values > INDEPENDENT**2
+            rows = (vectors[:, kept] / values[kept].sqrt()).mT @ rows
+        return rows
 
     def _without_scales(self, vector: Tensor) -> Tensor:
         """Return a vector without its components along the scalings, in float64."""

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term, picked
 from normscope.curvature.products import Products
 from normscope.graph.inputs import ModelInputs
@@ -135,7 +136,7 @@ def _alone(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
         place = slice(at, at + max(1, many))
         try:
             scores, rows = (_mapped if many > 4 else _one)(problem, term, root, place)
-        except (RuntimeError, ValueError, NotImplementedError):
+        except (RuntimeError, ValueError, NotImplementedError, InputError):
             if many <= 4:  # BatchNorm refuses a batch of one, a view its size
                 raise _CoupledError from None
             many = 1

@@ -67,7 +67,7 @@ class Problem:
         masks: how many fixed dropout masks the loss is averaged over; 0 switches dropout off.
         batch: the size of batches that tensors and datasets are cut into.
         limit: how many samples to use, at most.
-        dtype: compute in this precision instead of the model's own.
+        dtype: compute in this precision instead of the model's own; by default in float32 where that is shorter.
         seed: of dropout masks.
 
     Raises:
@@ -104,6 +104,8 @@ class Problem:
         named = dict(model.named_parameters())
         chosen = _chosen(named, parameters)
         first = next(iter(chosen.values()))
+        short = first.dtype.itemsize < 4  # in which second derivatives are noise
+        dtype = dtype or (torch.float32 if short else None)
         self.dtype, self.device = dtype or first.dtype, first.device
         self.blocks: tuple[Block, ...] = tuple(_blocks(chosen))
         self.dimension = self.blocks[-1].place.stop

@@ -18,7 +18,7 @@ from normscope.curvature.cost import Plan, plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.outputs import exact_trace
-from normscope.curvature.problem import Problem
+from normscope.curvature.problem import Problem, picked
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
@@ -26,7 +26,7 @@ from normscope.curvature.self_test import difference_gap, random_vector, symmetr
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
 from normscope.curvature.symmetries import directions_of, find_groups
 from normscope.curvature.trace import Estimate, Part, moments
-from normscope.graph.inputs import check_runs
+from normscope.graph.inputs import check_runs, iterate
 from normscope.graph.objective import LossFunction
 from normscope.linalg.accumulated import length
 from normscope.linalg.thick_restart import FEWEST, USEFUL, Eigenpairs, eigenpairs, rayleigh
@@ -68,7 +68,7 @@ class Settings:
         masks: fixed dropout masks to average over; 0 switches dropout off.
         batch: samples of a batch.
         limit: samples to use.
-        dtype: compute in this precision instead of the model's own.
+        dtype: compute in this precision instead of the model's own; float32 by default where that is shorter.
         way: ``retained``, ``recompute`` or ``linearize``; by default by cost.
         seed: of everything random.
     """
@@ -167,10 +167,13 @@ class _Run:
         """Go through the steps; a stop ends them early."""
         s = self.settings
         self.say("reading the data")
-        first = s.problem(self.model, self.data, self.loss, limit=2, dtype=None).terms[0].inputs
-        check_runs(self.model, first)
+        s.problem(self.model, self.data, self.loss, limit=2)  # refuses what it cannot take
+        check_runs(self.model, picked(next(iterate(self.data, self.model, batch=2)), slice(2)))
         self.groups = self._find_groups()
         with s.problem(self.model, self.data, self.loss) as problem:
+            own = next(self.model.parameters()).dtype
+            if s.dtype is None and problem.dtype != own:
+                self.messages.append(f"The weights are {str(own)[6:]}; curvature is computed in float32.")
             self.say("estimating memory")
             planned = self._plan(problem)
             self.room = 2 * planned.bytes <= planned.free

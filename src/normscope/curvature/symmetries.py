@@ -14,8 +14,8 @@ from normscope.curvature.directions import Directions
 from normscope.curvature.problem import Problem
 from normscope.geometry.discover import symmetry
 
-#: Numbers that generators may hold together; larger networks keep only their scale groups.
-MOST = 5 * 10**7
+#: Numbers that generators may hold together; otherwise only scale groups are kept.
+MOST = 2 * 10**7
 #: Generators that must fit, or they are not looked for.
 WORTHWHILE = 100
 
@@ -77,7 +77,7 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     """Return the flat directions of symmetry groups at the point of a problem, and how many were left out.
 
     A group of kind ``scale`` whose parts do not overlap with others becomes a scale group, which costs nothing to
-    project along; all other directions are stored as vectors, as far as they fit.
+    project along; all other directions are stored as vectors, or left out if they do not all fit.
 
     Args:
         problem: the loss.
@@ -87,7 +87,7 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     point = {name: value.double() for name, value in problem.split(problem.point()).items()}
     places = torch.full((problem.dimension,), -1, device=problem.device)
     rows: list[Tensor] = [] if generators is None else list(generators.double())
-    count, left_out = 0, 0
+    count, families = 0, []
     for group in groups:
         family = group.family
         if family is None or not set(group.parameters) <= set(point):
@@ -100,8 +100,9 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
                 places[inside] = found[inside].round().long() - 1 + count
                 count += family.size
                 continue
-        if (len(rows) + family.size) * problem.dimension > MOST:
-            left_out += group.dimension
-            continue
+        families.append(family)
+    total = sum(family.size for family in families)
+    fits = (len(rows) + total) * problem.dimension <= MOST
+    for family in families if fits else ():
         rows += [problem.flat(family.field(point, unit)).double() for unit in torch.eye(family.size).double()]
-    return Directions(problem.point(), places, torch.stack(rows) if rows else None), left_out
+    return Directions(problem.point(), places, torch.stack(rows) if rows else None), 0 if fits else total
