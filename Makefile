@@ -20,10 +20,10 @@ demo: $(STAMP) ## set up, train the papers' network with and without BatchNorm, 
 	$(BIN)/normscope demo --out normscope-demo
 
 test: $(STAMP) lint ## set up, lint, type-check and run the tests; of the long ones a part that changes daily
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 test-all: $(STAMP) lint ## the same with every long test whole (hours)
-	NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
+	OPENBLAS_NUM_THREADS=1 NORMSCOPE_ALL=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m ''
 
 lint: $(STAMP) ## ruff and mypy
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,9 @@ def fresh(task: str, **arguments: Any) -> dict[str, Any]:
         RuntimeError: if it fails, with the last lines it wrote.
     """
     command = [sys.executable, "-m", "benchmarks.one", json.dumps({"task": task, **arguments})]
-    done = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
+    one_thread = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's; torch is told in the process itself
+    root = Path(__file__).parents[1]
+    done = subprocess.run(command, cwd=root, env=one_thread, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{task} {arguments} failed: {done.stderr[-600:]}")
     return json.loads(done.stdout.splitlines()[-1])

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from normscope.core.environment import seed_torch
 from normscope.core.errors import InputError, NonFiniteError, listed
 from normscope.curvature.batch_norm import BatchNormMode
 from normscope.graph.capture import tensors_in
@@ -155,7 +156,7 @@ class Problem:
     def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Outputs:
         """Run the model on one term with these parameters in the place of its own."""
         buffers = {name: buffer.clone() for name, buffer in self._buffers.items()}
-        torch.manual_seed(term.seed)
+        seed_torch(term.seed)
         arguments = self._values | dict(parameters) | buffers
         found = torch.func.functional_call(self.model, arguments, term.inputs.args, term.inputs.kwargs)
         return dict(tensors_in(found))

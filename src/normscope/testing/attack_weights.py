@@ -36,6 +36,11 @@ def attack_weights(scene: Scene, weights: WeightResult) -> None:
     attempt(scene, "weights.jointly", lambda: _attack_jointly(scene, weights, parameters))
 
 
+def _samples(scene: Scene) -> int:
+    """Return at how many points to look."""
+    return max(1, round(SAMPLES * scene.effort))
+
+
 def _norm(scene: Scene, function: Function, at: Tensor) -> float:
     """Return the logarithm of the norm of a Jacobian, or ``-inf`` where no difference comes near it."""
     x = at.detach().clone().reshape(1, -1).requires_grad_(True)
@@ -54,12 +59,13 @@ def _norm(scene: Scene, function: Function, at: Tensor) -> float:
 
 def _of_weight(hooked: HookedModel, name: str, weight: Tensor, x: Tensor, call: Call | None = None) -> Function:
     """Return the network, or what comes out of a call, at one point as a function of a weight."""
-    return lambda w: hooked(x, weights={name: w.reshape(weight.shape)}).rows(call)
+    watched = () if call is None else call[:1]
+    return lambda w: hooked(x, weights={name: w.reshape(weight.shape)}, watched=watched).rows(call)
 
 
 def _attack_weight(scene: Scene, row: WeightRow, weight: Tensor) -> None:
     """Hold ``||h, W||`` at the data, for small changes and for changes of any size."""
-    points = scene.data[:SAMPLES, None]
+    points = scene.data[: _samples(scene), None]
     best = max(_norm(scene, _of_weight(scene.hooked, row.name, weight, x), weight) for x in points)
     wide = [
         v for v in row.constants.values() if "all values of this weight" in v.domain and "for which" not in v.domain
@@ -109,8 +115,8 @@ def _attack_outputs(scene: Scene, row: WeightRow) -> None:
         return
     size = scene.trace.rows(call).shape[1]
     zero = torch.zeros(size, dtype=torch.float64)
-    shifted = lambda x: lambda d: scene.hooked(x, shifts={call: d}).output  # noqa: E731
-    at_data = max(_shift(scene, shifted(x), zero) for x in scene.data[:SAMPLES, None])
+    shifted = lambda x: lambda d: scene.hooked(x, shifts={call: d}, watched=()).output  # noqa: E731
+    at_data = max(_shift(scene, shifted(x), zero) for x in scene.data[: _samples(scene), None])
     pool = everywhere(scene.data, scene.hooked.shapes, scene.generator)[::6, None]
     anywhere = max(at_data, *(_shift(scene, shifted(x), zero) for x in pool))
     for key, value in row.outputs.items():
@@ -153,9 +159,9 @@ def _attack_jointly(scene: Scene, weights: WeightResult, parameters: Mapping[str
 
     def function(w: Tensor, x: Tensor) -> Tensor:
         parts = {n: p.reshape(parameters[n].shape) for n, p in zip(names, torch.split(w.flatten(), sizes), strict=True)}
-        return scene.hooked(x, weights=parts).output
+        return scene.hooked(x, weights=parts, watched=()).output
 
     best = -math.inf
-    for x in scene.data[:SAMPLES, None]:
+    for x in scene.data[: _samples(scene), None]:
         best = max(best, _norm(scene, lambda w, x=x: function(w, x), together))  # type: ignore[misc]
     scene.hold("weights", "all", "jointly.certified", value, best, "Jacobian")

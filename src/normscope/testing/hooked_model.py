@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,7 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from normscope.core.environment import seed_torch
 from normscope.core.errors import InputError
 from normscope.graph.inputs import ModelInputs
 
@@ -182,20 +183,26 @@ class HookedModel:
         torch.set_default_dtype(torch.float64)
         try:
             with torch.random.fork_rng(devices=[]), sdpa_kernel(SDPBackend.MATH):
-                torch.manual_seed(0)
+                seed_torch(0)
                 yield
         finally:
             torch.set_default_dtype(default)
 
     def __call__(
-        self, x: Tensor, shifts: Mapping[Call, Tensor] | None = None, weights: Mapping[str, Tensor] | None = None
+        self,
+        x: Tensor,
+        shifts: Mapping[Call, Tensor] | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+        *,
+        watched: Iterable[str] | None = None,
     ) -> Trace:
-        """Run the model at points, one per row, and record everything.
+        """Run the model at points, one per row, and record what every module is given and gives.
 
         Args:
             x: the points; where one point is a stacked batch there is one row.
             shifts: added to what comes out of calls of modules.
             weights: put in the place of parameters, by name.
+            watched: the modules to record; all by default. The output is always recorded.
         """
         n = len(x)
         blocks = [
@@ -213,7 +220,9 @@ class HookedModel:
             given = ModelInputs(tuple(map(place, given.args)), {k: place(v) for k, v in given.kwargs.items()})
         trace = Trace(x)
         wide = _Wide(tokens, blocks if self.looked_up else ())
-        with self._running(), _recording(self.modules, trace, shifts or {}, self.identities), wide:
+        names = self.modules if watched is None else {*watched, *self.identities, *(name for name, _ in shifts or {})}
+        modules = {name: module for name, module in self.modules.items() if name in names}
+        with self._running(), _recording(modules, trace, shifts or {}, self.identities), wide:
             out = functional_call(self.model, dict(weights or {}), given.args, given.kwargs)
         if wide.blocks:
             raise InputError("The embeddings of the model were not found when it was run again.")
