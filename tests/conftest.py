@@ -6,6 +6,7 @@ import gc
 import os
 import time
 
+import hypothesis  # noqa: F401  (loaded before objects are frozen: it looks at who refers to its generators)
 import pytest
 import torch
 
