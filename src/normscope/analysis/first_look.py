@@ -36,7 +36,7 @@ from normscope.lipschitz.segments import Effort
 
 #: Samples of the data that are looked at: so many multiplications, and at most so many.
 WORK, SAMPLES = 1e10, 256
-#: Multiplications that norms of weights may take, and those of a forward pass above which less is looked at.
+#: Multiplications that norms of weights may take, and those of a forward pass; above either, less is looked at.
 NORMS, HEAVY = 6e9, 1e9
 #: What the bounds of a first look take for granted.
 ASSUMPTION = "graph and model were compared at one sample only"
@@ -75,9 +75,9 @@ def first_look(
     options = replace(options, time=0.0, stacked=False, tolerance=options.tolerance or 1e-2)
     cost = forward_cost(program)
     composition = Composition
-    if cost > HEAVY:
-        options, composition = replace(options, without_normalizers=False), Roughly
     most = affordable((t for t in captured.tensors.values() if t.ndim > 1), NORMS)
+    if cost > HEAVY or most < math.inf:
+        options, composition = replace(options, without_normalizers=False), Roughly
     norms = QuickNorms(Effort(1e-2, options.delta, options.seed), most)
     work = Work(captured, program, options, norms, say, coupled=coupled, composition=composition)
     work.messages.append(NOTE)
