@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -42,6 +43,30 @@ def test_without_pandas_one_line_says_what_to_do(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError, match="pip install pandas"):
         result().to_frame()
+
+
+def test_every_verb_returns_something_to_read() -> None:
+    """Also where the rows of a table are inside other objects: no cell is lost, none is an object."""
+    pytest.importorskip("pandas")
+    nets = [nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)).eval() for _ in range(2)]
+    looks = {name: normscope.analyze(net, fast=True) for name, net in zip("ab", nets, strict=True)}
+    results: list[tuple[Any, set[str]]] = [
+        (normscope.explain("certified"), {"kind", "name", "says"}),
+        (normscope.audit(only=["001-L1"]), {"id", "paper", "place", "verdict", "found"}),
+        (normscope.extremal("theorem-6"), {"name", "value", "value_kind"}),
+        (normscope.decompose(), {"name", "value"}),
+        (normscope.statements(), {"paper", "number", "holds", "function"}),
+        (normscope.compare(looks), {"part", "name", "number", "a", "a_kind", "b", "b_kind"}),
+    ]
+    for one, named in results:
+        assert "\n" not in repr(one)
+        assert len(repr(one)) < 200
+        assert str(one) == one.summary()
+        assert "object at" not in str(one)
+        assert one._repr_html_().startswith("<style>")
+        table = one.to_frame()
+        assert named <= set(table.columns), table.columns
+        assert len(table)
 
 
 def test_results_of_other_verbs_show_themselves() -> None:

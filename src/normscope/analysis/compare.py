@@ -112,7 +112,7 @@ class Comparison(Shown):
     """
 
     _layout = ("normscope.report.comparison", "comparison_sections")
-    _rows = "layers"
+    _rows = "numbers"
 
     models: tuple[str, ...]
     end_to_end: tuple[Quantity, ...]
@@ -122,6 +122,18 @@ class Comparison(Shown):
     checked: tuple[bool, ...] = ()
     messages: tuple[str, ...] = ()
     results: tuple[Comparable, ...] = field(default=(), repr=False, compare=False)
+
+    @property
+    def numbers(self) -> list[dict[str, Any]]:
+        """Return every number of every part in a row: part, name, what it is, and its value in each model."""
+        whole = [Row(("",), ("",), self.end_to_end)]
+        parts = {"network": whole, "layer": self.layers, "normalizer": self.normalizers}
+        return [
+            {"part": part, "name": row.name, "number": q.name, **dict(zip(self.models, q.values, strict=True))}
+            for part, rows in parts.items()
+            for row in rows
+            for q in row.quantities
+        ]
 
     def new_findings(self, model: int) -> tuple[Finding, ...]:
         """Return what is found in a model and not in the first, if the doctor saw both."""

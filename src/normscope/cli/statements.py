@@ -20,13 +20,6 @@ def statements(json: Annotated[bool, typer.Option("--json", help="Print JSON.")]
     if json:
         print(json_module.dumps([asdict(s) for s in found], indent=1))
         return
-    from normscope.core.statement import PAPERS
-    from normscope.report.table import Section, Table
+    from normscope.report.audit import statement_sections
 
-    columns = ("number", "holds", "function")
-    sections = []
-    for paper, title in PAPERS.items():
-        rows = tuple((s.number, s.holds, s.function.removeprefix("normscope.")) for s in found if s.paper == paper)
-        if rows:
-            sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, frozenset(columns))))
-    show(sections)
+    show(statement_sections(found))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
+from normscope.core.shown import Shown
 from normscope.core.statement import statement
 from normscope.generalization.decomposition import Decomposition, decompose
 from normscope.generalization.trust_region import largest_magnitude_on_ball, least_on_ball
@@ -61,8 +62,8 @@ class Quadratic:
         return float(w @ self.A @ w - 2 * (self.b @ w)) + self.c
 
 
-@dataclass(frozen=True)
-class Run:
+@dataclass(frozen=True, repr=False)
+class Run(Shown):
     """A training run on the problem.
 
     Attributes:
@@ -73,11 +74,19 @@ class Run:
         largest_deviation: ``sup_h |F(P, h) - F(D, h)|`` over the family.
     """
 
+    _layout = ("normscope.report.decomposition", "run_sections")
+    _rows = "parts"
+
     decomposition: Decomposition
     trained: Tensor
     minimizer: Tensor
     best: Tensor
     largest_deviation: float
+
+    @property
+    def parts(self) -> dict[str, float | None]:
+        """Return the parts of the error by name."""
+        return asdict(self.decomposition)
 
 
 def expected_loss(problem: Problem) -> Quadratic:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.errors import InputError, listed
+from normscope.core.shown import Shown
 from normscope.core.statement import PAPERS, Statement
 from normscope.core.statement import statements as registered
 from normscope.core.value import json_number
@@ -87,9 +88,12 @@ class Topic:
     paper: str = ""
 
 
-@dataclass(frozen=True)
-class Answer:
+@dataclass(frozen=True, repr=False)
+class Answer(Shown):
     """What was asked, and the explanations found."""
+
+    _layout = ("normscope.report.audit", "answer_sections")
+    _rows = "parts"
 
     asked: str
     parts: tuple[Explanation, ...]
@@ -280,7 +284,19 @@ def statement_modules() -> tuple[str, ...]:
     return tuple(".".join((_PACKAGE, *(part for part in path if part != "__init__"))) for path in parts)
 
 
-def every_statement() -> tuple[Statement, ...]:
+class Statements(Shown, tuple[Statement, ...]):
+    """Every numbered statement that is implemented, in a tuple that can be shown."""
+
+    _layout = ("normscope.report.audit", "statement_sections")
+    _rows = "all"
+
+    @property
+    def all(self) -> tuple[Statement, ...]:
+        """Return the statements as a plain tuple."""
+        return tuple(self)
+
+
+def every_statement() -> Statements:
     """Return every statement of ours, by paper, number and function.
 
     >>> any(s.label == "than2025 Lemma 1" for s in every_statement())
@@ -289,4 +305,4 @@ def every_statement() -> tuple[Statement, ...]:
     for module in statement_modules():
         importlib.import_module(module)
     own = (s for s in registered() if s.function.startswith(f"{_PACKAGE}."))
-    return tuple(sorted(set(own), key=lambda s: (s.paper, s.number, s.function)))
+    return Statements(sorted(set(own), key=lambda s: (s.paper, s.number, s.function)))

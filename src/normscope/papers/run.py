@@ -75,9 +75,23 @@ class Audit(Shown):
     """The claims that were checked, in the order of the papers."""
 
     _layout = ("normscope.report.audit", "audit_sections")
-    _rows = "entries"
+    _rows = "verdicts"
 
     entries: tuple[Entry, ...]
+
+    @property
+    def verdicts(self) -> list[dict[str, str]]:
+        """Return each claim with what was found, in one row."""
+        return [
+            {
+                "id": e.claim.id,
+                "paper": e.claim.paper,
+                "place": e.claim.place,
+                "verdict": e.verdict,
+                "found": e.error if e.outcome is None else e.outcome.because,
+            }
+            for e in self.entries
+        ]
 
     def __getitem__(self, id: str) -> Entry:
         """Return the entry of a claim by its id."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from normscope.core.number_text import digits
-from normscope.core.statement import PAPERS
+from normscope.core.statement import PAPERS, Statement
 from normscope.papers.claim import Number
-from normscope.papers.explain import Explanation
+from normscope.papers.explain import Answer, Explanation
 from normscope.papers.run import SOURCES, Audit, Entry
 from normscope.report.table import Section, Table
 
@@ -56,6 +56,22 @@ def totals_text(audit: Audit) -> str:
     count = len(audit.entries)
     found = ", ".join(f"{n} {word}" for word, n in audit.totals.items() if n)
     return f"{count} claim{'' if count == 1 else 's'} checked: {found}"
+
+
+def answer_sections(answer: Answer) -> list[Section]:
+    """Return an answer as sections."""
+    return explanation_sections(answer.parts)
+
+
+def statement_sections(found: Sequence[Statement]) -> list[Section]:
+    """Return numbered statements as sections, one for each paper."""
+    columns = ("number", "holds", "function")
+    sections = []
+    for paper, title in PAPERS.items():
+        rows = tuple((s.number, s.holds, s.function.removeprefix("normscope.")) for s in found if s.paper == paper)
+        if rows:
+            sections.append(Section(f"{paper}: {title}", table=Table(columns, rows, frozenset(columns))))
+    return sections
 
 
 def explanation_sections(parts: Iterable[Explanation]) -> list[Section]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from normscope.core.number_text import digits
@@ -11,15 +11,8 @@ from normscope.report.numbers import NOTHING
 from normscope.report.table import Section, Table
 
 
-def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) -> Section:
-    """Return the parts of the error, what each is, and whether they add up.
-
-    Args:
-        problem: what was learned, and the family that learned it.
-        samples: for training.
-        steps: of gradient descent.
-        run: what came out.
-    """
+def run_sections(run: Run) -> list[Section]:
+    """Return the parts of the error, what each is, and whether they add up."""
     parts = run.decomposition
     rows = (
         ("total", "F(P, h_o) - F(P, y*)", digits(parts.total)),
@@ -35,10 +28,23 @@ def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) 
         f"the slides' summary, without selection: {digits(parts.slides_total)}",
         f"the slides' bound on the estimation error, optimization + 2 sup |F(P, h) - F(D, h)|: {bound}",
     )
+    table = Table(("part", "is", "value"), rows, frozenset(("part", "is")))
+    return [Section("error of a trained model", table=table, after=after)]
+
+
+def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) -> Section:
+    """Return the parts of the error, what each is, and whether they add up.
+
+    Args:
+        problem: what was learned, and the family that learned it.
+        samples: for training.
+        steps: of gradient descent.
+        run: what came out.
+    """
     title = (
         f"error of a model with {problem.features} features, {samples} samples, {steps} steps, noise {problem.noise:g}"
     )
-    return Section(title, table=Table(("part", "is", "value"), rows, frozenset(("part", "is"))), after=after)
+    return replace(run_sections(run)[0], title=title)
 
 
 def decomposition_document(problem: Problem, samples: int, steps: int, seed: int, run: Run) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Iterable
 
 from normscope.report.table import Section, Table
@@ -10,7 +11,7 @@ from normscope.report.table import Section, Table
 _STYLE = (
     "<style>.normscope table{border-collapse:collapse;margin:.3em 0 1em}"
     ".normscope td,.normscope th{padding:.15em .7em;text-align:right;background:none;white-space:nowrap}"
-    ".normscope .w{text-align:left}.normscope div{overflow-x:auto}"
+    ".normscope td.w{white-space:normal;min-width:7em}.normscope .w{text-align:left}.normscope div{overflow-x:auto}"
     ".normscope p{margin:.2em 0}.normscope .quiet{opacity:.7}</style>"
 )
 
@@ -24,14 +25,24 @@ def notebook_html(sections: Iterable[Section]) -> str:
     blocks = []
     for index, section in enumerate(sections):
         title = html.escape(section.title)
-        body = "".join(f"<p>{html.escape(line)}</p>" for line in (*section.sentences, *section.lines))
+        body = "".join(f"<p>{_prose(line)}</p>" for line in (*section.sentences, *section.lines))
         body += "" if section.table is None else _table(section.table)
-        body += "".join(f'<p class="quiet">{html.escape(line)}</p>' for line in section.after)
+        body += "".join(f'<p class="quiet">{_prose(line)}</p>' for line in section.after)
         if index and section.table is not None and len(section.table.rows) > FOLD:
             blocks.append(f"<details><summary><b>{title}</b></summary>{body}</details>")
         else:
             blocks.append(f"<p><b>{title}</b></p>{body}")
     return f'{_STYLE}<div class="normscope">{"".join(blocks)}</div>'
+
+
+def _prose(line: str) -> str:
+    """Return a line, what stands between backticks as code, and set in as far as it was.
+
+    >>> _prose("  run `normscope fix` if a < b")
+    '&emsp;run <code>normscope fix</code> if a &lt; b'
+    """
+    said = line.lstrip(" ")
+    return "&emsp;" * ((len(line) - len(said)) // 2) + re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(said))
 
 
 #: Rows beyond which a table is folded.

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from normscope.core import shown
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
@@ -51,8 +52,8 @@ class Settings:
         return len(self.widths) - 1
 
 
-@dataclass(frozen=True)
-class Shown:
+@dataclass(frozen=True, repr=False)
+class Shown(shown.Shown):
     """What a construction shows.
 
     Attributes:
@@ -63,6 +64,9 @@ class Shown:
         y_label: what its numbers are.
         notes: what a reader must know.
     """
+
+    _layout = ("normscope.report.extremal", "extremal_sections")
+    _rows = "values"
 
     title: str
     values: dict[str, Value]
