@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from normscope.cli.loading import Named, load
 from normscope.core.errors import ModelNotFoundError
@@ -29,6 +30,18 @@ def here(run: Run) -> Path:
 
 def _named(model: str, data: str | None = None, shape: tuple[int, ...] | None = None) -> Named:
     return Named(model, None, data, None, "test", 5, None, shape)
+
+
+@pytest.mark.parametrize(("model", "threads"), [(MLP, 1), ("zoo:resnet18", 3)])
+def test_small_networks_take_one_thread(model: str, threads: int) -> None:
+    """More would only wait for each other; large ones keep what torch has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    try:
+        load(_named(model), 0, lambda _: None)
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_network_of_the_zoo_knows_its_shape() -> None:

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
 
+#: Parameters below which a network is small.
+SMALL = 150_000
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -77,6 +80,15 @@ class Loaded:
         return None if self.data is None else Inputs(self.data)
 
 
+def _few_threads(model: nn.Module) -> None:
+    """Compute a small network on one thread: more of them only wait for each other, on a busy machine for long."""
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    if sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter)) < SMALL:
+        torch.set_num_threads(1)
+
+
 def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     """Load what a user names.
 
@@ -99,6 +111,7 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
         )
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
+    _few_threads(model)
     shape, data = named.shape, None
     if named.data is not None:
         say("loading the data")
