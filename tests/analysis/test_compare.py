@@ -108,6 +108,9 @@ def test_models_and_bare_weights_are_not_mixed(tmp_path: Path) -> None:
         compare({"a": analyze(_net(), X), "b": analyze_checkpoint(tmp_path / "a.pt")})
     with pytest.raises(InputError, match="two or more"):
         compare({"a": analyze(_net(), X)})
+    for wrong in ([analyze(_net(), X)], {"a": _net(), "b": _net()}):
+        with pytest.raises(InputError, match="by name"):
+            compare(wrong)  # type: ignore[arg-type]
 
 
 def test_changes_of_what_is_infinite_or_zero() -> None:

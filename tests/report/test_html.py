@@ -15,6 +15,7 @@ import pytest
 
 import normscope
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
+from normscope.core.errors import InputError
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
 from normscope.report.embed import digest, read_back
@@ -176,6 +177,8 @@ def test_a_checkpoint_alone() -> None:
 
 def test_wrong_use() -> None:
     """No result, or facts that do not fit."""
+    with pytest.raises(InputError, match="results of analyze"):
+        report_html("result.json")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one result"):
         report_html({})
     with pytest.raises(ValueError, match="one cell for each of 2"):

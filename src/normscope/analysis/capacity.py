@@ -136,7 +136,9 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
     if limit is not None and limit < 1:
         raise InputError(f"limit is the largest number of samples to use, at least one; it is {limit}")
     if not isinstance(model, nn.Module):
-        raise InputError(f"a torch.nn.Module is analyzed, not {type(model).__name__}")
+        raise InputError(
+            f"a torch.nn.Module is analyzed, not {type(model).__name__}: build it, or normscope.load_model(...)"
+        )
     model, data = uncompiled(model), repeatable(data)
     check_model(model)
     return model, data

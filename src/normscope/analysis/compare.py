@@ -192,6 +192,10 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     >>> [round(c, 6) for c in found.layers[0].quantities[0].changes]
     [0.0, 1.0]
     """
+    if not isinstance(results, Mapping) or not all(isinstance(r, Comparable) for r in results.values()):
+        given = results.values() if isinstance(results, Mapping) else [results]
+        got = ", ".join(sorted({type(r).__name__ for r in given}))
+        raise InputError(f"results of analyze are compared, by name: compare({{'a': one, 'b': other}}); got {got}")
     if len(results) < 2:
         raise InputError(f"two or more models are compared; got {len(results)}; name another one")
     models = [r for r in results.values() if isinstance(r, Result)]

@@ -147,7 +147,13 @@ def check(
     known = frozenset() if settings.baseline is None else read_baseline(settings.baseline)
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
-        raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+        raise InputError(
+            f"a torch.nn.Module is checked, not {type(model).__name__}: build it, or normscope.load_model(...)"
+        )
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise InputError(
+            f"an optimizer of torch is checked, not {type(optimizer).__name__}: build it with the parameters"
+        )
     if quick:
         slow = tuple(code for code, rule in RULES.items() if rule.slow)
         data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))

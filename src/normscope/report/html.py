@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import jinja2
 from markupsafe import Markup, escape
 
-from normscope.core.errors import attempt
+from normscope.core.errors import InputError, attempt
 from normscope.core.files import write_text
 from normscope.core.finding import Finding, order
 from normscope.core.result import Result
@@ -104,7 +104,11 @@ def report_html(
     >>> "&lt;tiny&gt;" in page, "<tiny>" in page
     (True, False)
     """
-    if not isinstance(results, Mapping) and not isinstance(results, Result):
+    if not isinstance(results, Mapping | Result):
+        if getattr(results, "checkpoint", None) is None:
+            raise InputError(
+                f"a page is written about results of analyze, one or several by name; got {type(results).__name__}"
+            )
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
     if not named and not panels:
