@@ -50,6 +50,43 @@ class Bottleneck(nn.Module):
         return self.head(torch.tanh(self.last(x)))
 
 
+class Shifted(nn.Module):
+    """An RMSNorm whose scale is stored as its distance from one, as Gemma's is."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.distance = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalize."""
+        return nn.functional.rms_norm(x, x.shape[-1:]) * (1.0 + self.distance)
+
+
+class Encoder(nn.Module):
+    """Torch's own encoder layer, whose queries, keys and values are one weight."""
+
+    def __init__(self, *, first: bool) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Linear(8, 6), nn.LayerNorm(6))
+        self.layer = nn.TransformerEncoderLayer(6, 2, 5, 0.0, "gelu", batch_first=True, norm_first=first)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return features."""
+        return self.layer(self.stem(x))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer and a LayerNorm."""
+
+    def __init__(self, kind: type[nn.RNNBase]) -> None:
+        super().__init__()
+        self.layer, self.norm, self.head = kind(8, 4, batch_first=True), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores for every step."""
+        return self.head(self.norm(self.layer(x)[0]))
+
+
 FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
 Build = Callable[[], nn.Module]
 #: name -> (network, input shape, loss, mode, dimension if it is printed somewhere).
@@ -107,6 +144,24 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...], str, str, int | None]] = {
         57,
     ),
     "attention ln": (lambda: Attention(), SEQUENCES, "none", "batch", 152),
+    "attention rms, scales near one": (
+        lambda: Attention(Shifted, bias=False, gated=True),
+        SEQUENCES,
+        "none",
+        "batch",
+        None,
+    ),
+    "encoder, normalized before": (lambda: Encoder(first=True), SEQUENCES, "none", "batch", None),
+    "encoder, normalized after": (lambda: Encoder(first=False), SEQUENCES, "none", "batch", None),
+    "gated linear unit": (
+        lambda: nn.Sequential(nn.Linear(3, 8), nn.GLU(), nn.LayerNorm(4), nn.Linear(4, 3)),
+        FLAT,
+        "none",
+        "batch",
+        None,
+    ),
+    "recurrent": (lambda: Recurrent(nn.RNN), SEQUENCES, "none", "batch", None),
+    "gru": (lambda: Recurrent(nn.GRU), SEQUENCES, "none", "batch", None),
 }
 
 

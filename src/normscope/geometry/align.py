@@ -162,7 +162,7 @@ def representative(scales: Scales, point: Point) -> Tensor:
     entries = [(label, i, value) for i, one in enumerate(scales.basis) for label, value in one.items()]
     at, columns, values = (np.array(column) for column in zip(*entries, strict=True))
     basis = coo_matrix((values, (at, columns)), shape=(shape[1], scales.size)).tocsr()
-    flat = torch.cat([point[name].reshape(-1) for name in scales.parameters])
+    flat = torch.cat([point[name].reshape(-1) + scales.offset(name) for name in scales.parameters])
     used = (flat != 0).double().numpy()
     logs = flat.abs().clamp_min(1e-300).log().numpy() * used
     matrix = diags(used) @ (chosen @ basis)

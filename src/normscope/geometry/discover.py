@@ -18,23 +18,14 @@ from normscope.core.errors import InputError
 from normscope.core.files import write_text
 from normscope.core.result import to_plain
 from normscope.core.shown import Shown
+from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
 from normscope.geometry.candidates.columns import column_groups, offset_groups
 from normscope.geometry.candidates.gains import Gains
 from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
-from normscope.geometry.candidates.shifts import (
-    Absorber,
-    Biases,
-    Opposite,
-    Shift,
-    all_but_one,
-    certified,
-    find_biases,
-    free_entries,
-    ones,
-)
+from normscope.geometry.candidates.shifts import Opposite, Shift, all_but_one, certified, free_entries, ones
 from normscope.geometry.certificate import verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group
@@ -223,8 +214,12 @@ def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int)
         family = Shift(exact, biases, source.parameter, basis, beside=True, closed=frozenset(closed))
         direction, _ = family.push(torch.ones(width, dtype=torch.float64))
         others = [name for name in direction if name != source.parameter]
-        if not set(others) & reachable or not family.passes(seed):
+        if not set(others) & reachable:
             continue
+        if not family.passes(seed):
+            family = replace(family, basis=ones(width))
+            if source.table or freedom.get(source.parameter) or not family.passes(seed):
+                continue
         both = [freedom.get(source.parameter, 0), *(freedom.get(name, 0) for name in others if name in reachable)]
         if min(both) > 0:  # what is common to a group is free on both sides already
             family = family.subset(all_but_one(width, min(both)))

@@ -47,11 +47,21 @@ def without_stabilizers(graph: Graph) -> Graph:
     >>> without_stabilizers(graph)["y"].args[3]
     0.0
     """
+    added = written_out(graph)
+    return replace(graph, nodes=tuple(_unstabilized(node, added) for node in graph), _index={})
+
+
+def written_out(graph: Graph) -> dict[str, float]:
+    """Return the nodes that add a stabilizer to what is the argument of a root, and the stabilizer."""
     users = graph.users()
-    return replace(graph, nodes=tuple(_unstabilized(node, graph, users) for node in graph), _index={})
+    return {
+        node.name: float(node.args[1])
+        for node in graph
+        if is_stabilizer(node) and any(name_of(graph[user]) in ("rsqrt", "sqrt", "pow") for user in users[node.name])
+    }
 
 
-def _unstabilized(node: Node, graph: Graph, users: Mapping[str, list[str]]) -> Node:
+def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
     """Return one node without its stabilizer."""
     name = name_of(node)
     position = _EPS_POSITION.get(name)
@@ -61,7 +71,7 @@ def _unstabilized(node: Node, graph: Graph, users: Mapping[str, list[str]]) -> N
         if len(node.args) > position:
             return replace(node, args=(*node.args[:position], 0.0, *node.args[position + 1 :]))
         return replace(node, kwargs=tuple(sorted({**dict(node.kwargs), "eps": 0.0}.items())))
-    if is_stabilizer(node) and any(name_of(graph[user]) in ("rsqrt", "sqrt", "pow") for user in users[node.name]):
+    if node.name in added:
         return replace(node, args=(node.args[0], 0.0, *node.args[2:]))
     return node
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -64,7 +65,7 @@ def layout(walk: Labelling, step: Step) -> Any:
     def wrap(found: Any) -> Any:
         if isinstance(found, tuple | list):
             return [wrap(item) for item in found]
-        return Raw(state.parameter, found) if raw else Label(found)
+        return replace(state, index=found) if raw else Label(found)
 
     return wrap(_moved(walk, step, swap))
 
@@ -101,6 +102,17 @@ def homogeneous(walk: Labelling, step: Step) -> Any:
     return Label(labels)
 
 
+@rule("glu")
+def gated(walk: Labelling, step: Step) -> Any:
+    """``a sigmoid(b)`` of the two halves of an axis: the scale of the first half passes."""
+    first, second = walk.of(labelled_inputs(step)[0]).chunk(2, int(-1 if step["dim"] is None else step["dim"]))
+    walk.labels.relate(first, second)
+    walk.labels.stop(second)
+    for half in (first, second):
+        walk.labels.bend(half)
+    return Label(first)
+
+
 @rule(*_NONLINEAR)
 def nonlinear(walk: Labelling, step: Step) -> Any:
     """No scale passes; which channel it is does. A clamp by a stabilizer is none."""
@@ -133,7 +145,10 @@ def added(walk: Labelling, step: Step) -> Any:
     """Both summands have the scale of the sum; a small number added is a stabilizer."""
     other = step["other"]
     if isinstance(other, float | int):
-        labels = walk.of(labelled_inputs(step)[0])
+        state = labelled_inputs(step)[0]
+        if isinstance(state, Raw) and step.node.op.startswith("aten.add.") and other > LARGEST_EPS:
+            return replace(state, offset=state.offset + other)
+        labels = walk.of(state)
         if other and not 0 < other <= LARGEST_EPS:
             walk.labels.stop(labels)
         return Label(labels)
@@ -289,7 +304,7 @@ def weighted(
         swapped: inputs come first, as in a transposed convolution.
     """
     labels = walk.labels
-    raw = isinstance(weight, Raw)
+    raw = isinstance(weight, Raw) and not weight.offset
     entry = weight.index if raw else walk.of(weight)
     if swapped:  # (in, out/groups, ...) -> (out, in/groups, ...)
         entry = entry.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
@@ -341,7 +356,7 @@ def affine_product(walk: Labelling, step: Step) -> Any:
 
 def _transposed(walk: Labelling, state: Any) -> Any:
     """Return a matrix with its axes exchanged."""
-    return Raw(state.parameter, state.index.mT) if isinstance(state, Raw) else Label(walk.of(state).mT)
+    return replace(state, index=state.index.mT) if isinstance(state, Raw) else Label(walk.of(state).mT)
 
 
 @rule("embedding")

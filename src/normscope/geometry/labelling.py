@@ -24,10 +24,12 @@ class Raw:
     Attributes:
         parameter: its name.
         index: flat positions in the parameter.
+        offset: a number that is added to it: some scales are stored as their distance from one.
     """
 
     parameter: str
     index: Tensor
+    offset: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +129,8 @@ class Labelling:
             return state.labels
         if isinstance(state, Raw):
             found = self.entries(state.parameter)
+            if self.labels.offsets.setdefault(state.parameter, state.offset) != state.offset:
+                self.labels.fix(found)
             whole = state.index.shape == found.shape and int(state.index.reshape(-1)[-1]) == found.numel() - 1
             return found if whole else found.reshape(-1)[state.index]
         if isinstance(state, Tensor):

@@ -170,6 +170,7 @@ class Labels:
         outputs: labels of the network's outputs.
         statistics: mean and variance of a BatchNorm by name, and the labels before it.
         size: how many labels there are.
+        offsets: a number that is added to a parameter wherever its entries are used.
         holders: parameters by the channels they read or write, once :meth:`holding` was asked.
     """
 
@@ -192,6 +193,7 @@ class Labels:
     outputs: set[int] = field(default_factory=set)
     statistics: list[tuple[str, str, Tensor]] = field(default_factory=list)
     size: int = 1
+    offsets: dict[str, float] = field(default_factory=dict)
     holders: dict[int, list[Product | Entry]] = field(default_factory=dict)
 
     def holding(self, channel: int) -> list[Product | Entry]:

@@ -76,7 +76,8 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
         if len(frame.gains) > 1:
             return "two gains follow each other"
         name, index = frame.gains[0]
-        gain = moved[name].reshape(-1)[index]
+        offset = family.labels.offsets.get(name, 0.0)
+        gain = moved[name].reshape(-1)[index] + offset
         if bool((gain == gain[0]).all()) and float(gain[0]) != 0:
             continue
         if bool((gain == 0).any()):
@@ -101,7 +102,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
                     -1, where, moved[entry.parameter][..., where] / gain
                 )
         flat = moved[name].reshape(-1).clone()
-        flat[index] = 1.0
+        flat[index] = 1.0 - offset
         moved[name] = flat.reshape(moved[name].shape)
     return replace(family, frames=tuple(Frame(f.labels, (), f.dual) for f in family.frames)), moved
 

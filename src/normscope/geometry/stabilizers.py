@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.function import Function
+from normscope.geometry.function import Function, written_out
 from normscope.geometry.groups import Family
 from normscope.geometry.labelling import Label, Labelling
 from normscope.graph.ir import Node, Ref
@@ -58,11 +58,12 @@ def stabilizer_breaking(
 
     A normalizer gives the same for ``(c x, c^2 eps)`` as for ``(x, eps)``, so that ``<grad L, X>`` is the sum over all
     normalizers of ``sum lambda (eps/(sigma^2 + eps)) <dL/dout, out - beta>``, ``lambda`` being the rate at which its
-    input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel. Nothing is predicted for
-    families other than scales.
+    input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel. A normalizer that is written
+    out as ``rsqrt(v + eps)`` adds ``-eps <dL/d(v + eps), rate of v>``. Nothing is predicted for families other than
+    scales.
 
     Args:
-        function: the model with its stabilizers; only normalizers that are one operation of torch are counted.
+        function: the model with its stabilizers.
         walk: the labelled network.
         chosen: families with their coefficients.
         seed: of the targets of the loss.
@@ -70,9 +71,10 @@ def stabilizer_breaking(
     targets = function.targets(seed)
     leaves = {name: value.clone().requires_grad_() for name, value in function.point.items()}
     kept: list[tuple[Node, Tensor, Tensor]] = []
+    added = written_out(function.graph)
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        if name_of(node) in _NORMALIZERS and isinstance(value, Tensor) and value.requires_grad:
+        if isinstance(value, Tensor) and value.requires_grad and (name_of(node) in _NORMALIZERS or node.name in added):
             kept.append((node, values[node.args[0].name].detach(), value))
 
     loss = function.loss_of(function.outputs(leaves, visit), targets)
@@ -81,7 +83,9 @@ def stabilizer_breaking(
     shares: list[tuple[Tensor, Tensor]] = []
     for (node, source, value), back in zip(kept, gradient[len(leaves) :], strict=True):
         state = walk.states[node.args[0].name]
-        if back is not None and isinstance(state, Label):
+        if back is not None and isinstance(state, Label) and node.name in added:
+            shares.append((state.labels.clamp_min(0).expand(source.shape), -added[node.name] * back))
+        elif back is not None and isinstance(state, Label):
             left = _share(node, source) * back * (value.detach() - _shift(node, source, function))
             shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
     found: list[tuple[float | None, float]] = []

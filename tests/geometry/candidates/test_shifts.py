@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from normscope.geometry.candidates.shifts import Absorber, all_but_one, ones
+from normscope.geometry.candidates.shifts import all_but_one, ones
 from normscope.geometry.discover import symmetry
 from symmetric_networks import nullity, randomized
 
@@ -56,16 +56,6 @@ def test_keys_have_no_use_for_a_bias() -> None:
 
     # the constants of keys vanish in softmax, those of values go through to the bias of the output
     assert dimensions(Self(), torch.randn(3, 5, 4)) == {"attention.in_proj_bias": 8}
-
-
-def test_absorber_takes_constants_only() -> None:
-    along = Absorber("b", -1)
-    constant = torch.tensor([1.0, 2.0]).expand(3, 2)
-    taken = along.absorbed(constant, torch.Size([2]))
-    assert taken is not None
-    assert taken.tolist() == [-1.0, -2.0]
-    assert along.absorbed(torch.randn(3, 2), torch.Size([2])) is None
-    assert Absorber("p", None).absorbed(constant, torch.Size([1, 2])).tolist() == [[-1.0, -2.0]]  # type: ignore[union-attr]
 
 
 def test_bases() -> None:

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from normscope.geometry.candidates.biases import Biases
 from normscope.geometry.candidates.gains import Gains, Path
-from normscope.geometry.candidates.shifts import Biases, Shift, all_but_one, certified, free_entries
+from normscope.geometry.candidates.shifts import Shift, all_but_one, certified, free_entries
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group, Point
 from normscope.geometry.labels import Labels, Product

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -19,17 +20,19 @@ class Path:
         channels: which channels they are there.
         gains: the parameters they were multiplied by, and the flat position in each for every channel.
         constant: what else they were multiplied by: the inverse deviation of a BatchNorm with fixed statistics.
+        offsets: what is added to a gain, by its name.
     """
 
     channels: tuple[int, ...]
     gains: tuple[tuple[str, Tensor], ...] = ()
     constant: Tensor | float = 1.0
+    offsets: Mapping[str, float] = field(default_factory=dict)
 
     def factors(self, point: Point) -> Tensor:
         """Return the product of all gains, one number per channel."""
         found = torch.ones(len(self.channels), dtype=torch.float64) * self.constant
         for name, index in self.gains:
-            found = found * point[name].reshape(-1)[index]
+            found = found * (point[name].reshape(-1)[index] + self.offsets.get(name, 0.0))
         return found
 
 
@@ -41,7 +44,7 @@ class Gains:
     """
 
     def __init__(self, labels: Labels) -> None:
-        self._find = labels.same.find
+        self._find, self._offsets = labels.same.find, labels.offsets
         self._entries = {entry.parameter: entry.labels for entry in labels.entries}
         self._steps: list[tuple[str, dict[int, tuple[int, int]], Tensor | float]] = [
             (gain.parameter, self._of_gain(gain), 1.0) for gain in labels.gains
@@ -68,7 +71,7 @@ class Gains:
                 after = tuple(step[channel][1] for channel in path.channels)
                 if after not in found:
                     more = constant[index] if isinstance(constant, Tensor) else constant
-                    found[after] = Path(after, (*path.gains, (parameter, index)), path.constant * more)
+                    found[after] = Path(after, (*path.gains, (parameter, index)), path.constant * more, self._offsets)
                     waiting.append(found[after])
         return list(found.values())
 

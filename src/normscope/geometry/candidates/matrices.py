@@ -94,7 +94,7 @@ class Mixing:
         """Return the matrix that acts on a frame."""
         a = -a.mT if frame.dual else a
         for name, index in frame.gains:
-            gain = point[name].reshape(-1)[index]
+            gain = point[name].reshape(-1)[index] + self.labels.offsets.get(name, 0.0)
             a = gain[:, None] * a / gain
         return a
 
@@ -124,7 +124,7 @@ class Mixing:
         for frame in self.frames:
             acting = torch.linalg.inv(matrix).mT if frame.dual else matrix
             for name, index in frame.gains:
-                gain = point[name].reshape(-1)[index]
+                gain = point[name].reshape(-1)[index] + self.labels.offsets.get(name, 0.0)
                 acting = gain[:, None] * acting / gain
             found |= self._changes(frame, acting, torch.linalg.inv(acting), point, {**point, **found}, minus=False)
         return found

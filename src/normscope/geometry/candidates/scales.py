@@ -46,6 +46,10 @@ class Scales:
         """Return some of the solutions."""
         return replace(self, basis=tuple(self.basis[i] for i in keep.tolist()))
 
+    def offset(self, name: str) -> float:
+        """Return what is added to a parameter before anything is scaled."""
+        return self.labels.offsets.get(name, 0.0)
+
     def of_labels(self, coefficients: Tensor) -> Tensor:
         """Return the scale of every label."""
         return self.solution.of_labels(coefficients.tolist(), self.basis)
@@ -83,7 +87,7 @@ class Scales:
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return ``E theta``, and what a BatchNorm with fixed statistics needs besides."""
-        found = {name: e * point[name] for name, e in self.exponents(coefficients).items()}
+        found = {name: e * (point[name] + self.offset(name)) for name, e in self.exponents(coefficients).items()}
         scale = self.of_labels(coefficients)
         for frozen in self.labels.frozen:
             if frozen.beta in found:
@@ -93,7 +97,10 @@ class Scales:
 
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return ``theta exp(t E)``."""
-        found = {name: point[name] * (time * e).exp() for name, e in self.exponents(coefficients).items()}
+        found = {
+            name: (point[name] + self.offset(name)) * (time * e).exp() - self.offset(name)
+            for name, e in self.exponents(coefficients).items()
+        }
         scale = self.of_labels(coefficients) * time
         for frozen in self.labels.frozen:
             if frozen.beta in found:

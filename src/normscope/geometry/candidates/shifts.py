@@ -9,97 +9,20 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward
 from torch import Tensor
 
+from normscope.geometry.candidates.biases import Biases, equal, takes_up
 from normscope.geometry.candidates.gains import Path
 from normscope.geometry.certificate import FLAT, TOLERANCE
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point
-from normscope.graph.ir import Node, Ref
+from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
-from normscope.operators.registry import bind
-
-#: Operations with a bias: its argument and the axis of the result it is added along.
-_BIASED = {
-    "linear": ("bias", -1),
-    "addmm": ("self", -1),
-    "conv1d": ("bias", 1),
-    "conv2d": ("bias", 1),
-    "conv3d": ("bias", 1),
-    "conv_transpose2d": ("bias", 1),
-    "batch_norm": ("bias", 1),
-    "_native_batch_norm_legit": ("bias", 1),
-    "instance_norm": ("bias", 1),
-    "group_norm": ("bias", 1),
-    "layer_norm": ("bias", -1),
-}
-#: Operations that read rows of a table, and the argument that is the table.
-_TABLES = {"embedding": "weight", "index": "self", "index_select": "self"}
-#: Operations behind which a bias can still be added.
-_SAME = ("dropout", "clone", "contiguous", "alias")
-
-
-@dataclass(frozen=True)
-class Absorber:
-    """A parameter that is added to the result of a node.
-
-    Attributes:
-        parameter: its name.
-        axis: the axis it is added along; ``None`` if it broadcasts, entry by entry.
-        table: it is a table of rows, to each of which the same is added.
-    """
-
-    parameter: str
-    axis: int | None
-    table: bool = False
-
-    def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
-        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot.
-
-        Args:
-            tangent: the change of what the parameter is added to.
-            shape: of the parameter.
-            noise: the size of a change that is rounding.
-        """
-        if self.axis is None:
-            whole = tangent
-            while whole.ndim > len(shape):
-                whole = whole[0]
-            for dim, size in enumerate(shape):
-                if size == 1:
-                    whole = whole.narrow(dim, 0, 1)
-            if whole.shape != shape:
-                return None
-            return -whole if _equal(whole.expand_as(tangent), tangent, noise) else None
-        axis = self.axis % tangent.ndim
-        line = tangent
-        for dim in range(tangent.ndim):
-            if dim != axis:
-                line = line.narrow(dim, 0, 1)
-        if not _equal(line.expand_as(tangent), tangent, noise):
-            return None
-        return -line.reshape(-1).expand(shape) if self.table else -line.reshape(shape)
-
-
-def _changes(value: Any) -> bool:
-    """Tell whether a value is a tensor that changes."""
-    return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
-
-
-def _takes_up(node: Node) -> bool:
-    """Tell whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
-    return name_of(node) in _BIASED and "norm" not in name_of(node)
-
-
-def _equal(a: Tensor, b: Tensor, noise: float) -> bool:
-    """Tell whether two changes agree but for rounding."""
-    a, b = a.detach(), b.detach()
-    return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max()) + noise
 
 
 class _MovesError(Exception):
@@ -110,76 +33,21 @@ class _EndedError(Exception):
     """All changes that a shift makes are taken up."""
 
 
-@dataclass(eq=False)
-class Biases:
-    """Where the parameters of a function are added.
+def _changes(value: Any) -> bool:
+    """Tell whether a value is a tensor that changes."""
+    return isinstance(value, Tensor) and forward.unpack_dual(value).tangent is not None
 
-    Attributes:
-        own: what can be added to the result of each node.
-        beside: what can be added to a sum through its other summand.
-        pairs: parameters that are added to each other inside one operation.
-        sources: every bias, shift and table, also those that are used several times.
+
+def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
+    """Return the change behind attention as that of its values, where all of them change alike.
+
+    Torch cannot differentiate a forward derivative of softmax, and averages of a constant need none.
     """
-
-    own: dict[str, Absorber] = field(default_factory=dict)
-    beside: dict[str, list[Absorber]] = field(default_factory=dict)
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-    sources: dict[str, Absorber] = field(default_factory=dict)
-
-
-def find_biases(function: Function) -> Biases:
-    """Return where biases, shifts, tables and learned positions are added."""
-    graph, found = function.graph, Biases()
-    users = graph.users()
-    targets = {n.name: function.canonical(n.target) for n in graph if n.op == "parameter"}
-    count: dict[str, int] = {}
-    for name, target in targets.items():
-        count[target] = count.get(target, 0) + len(users[name])
-    single = {name: t for name, t in targets.items() if count[t] == 1 and t in function.names}
-    for node in graph:
-        if not node.op.startswith("aten."):
-            continue
-        name, arguments = name_of(node), bind(node.op, list(node.args), dict(node.kwargs))
-        if name in _BIASED:
-            argument, axis = _BIASED[name]
-            ref = arguments.get(argument)
-            if isinstance(ref, Ref) and targets.get(ref.name) in function.names:
-                found.sources[targets[ref.name]] = Absorber(targets[ref.name], axis)
-            if isinstance(ref, Ref) and ref.name in single:
-                found.own[node.name] = Absorber(single[ref.name], axis)
-        elif name in _TABLES and isinstance(ref := arguments[_TABLES[name]], Ref) and ref.name in single:
-            found.own[node.name] = Absorber(single[ref.name], -1, table=True)
-            found.sources[single[ref.name]] = found.own[node.name]
-        elif name == "add":
-            found.beside[node.name] = _summands(node, single, found, users)
-            for ref in node.args[:2]:
-                if isinstance(ref, Ref) and ref.name in single and _is_vector(function.tensors[single[ref.name]]):
-                    found.sources[single[ref.name]] = Absorber(single[ref.name], None)
-        elif name in _SAME and isinstance(node.args[0], Ref) and node.args[0].name in found.own:
-            if len(users[node.args[0].name]) == 1:
-                found.own[node.name] = found.own[node.args[0].name]
-        elif name in ("lstm", "gru") and arguments.get("has_biases"):
-            params = [single.get(ref.name, "") for ref in arguments["params"]]
-            found.pairs += [
-                (params[i + 2], params[i + 3]) for i in range(0, len(params), 4) if all(params[i + 2 : i + 4])
-            ]
-    return found
-
-
-def _is_vector(value: Tensor) -> bool:
-    """Tell whether all axes of a tensor but the last have the length one."""
-    return value.ndim > 0 and value.numel() == value.shape[-1]
-
-
-def _summands(node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]) -> list[Absorber]:
-    """Return what is added in a sum: a parameter, or the bias of a summand that nothing else reads."""
-    made = []
-    for ref in node.args[:2]:
-        if isinstance(ref, Ref) and ref.name in single:
-            made.append(Absorber(single[ref.name], None))
-        elif isinstance(ref, Ref) and ref.name in found.own and len(users[ref.name]) == 1:
-            made.append(found.own[ref.name])
-    return made
+    if of_values is not None and of_values.shape[:-2] == tangent.shape[:-2]:
+        constant = of_values[..., :1, :].expand_as(tangent)
+        if equal(constant, tangent, 0.0):
+            return constant
+    return tangent.detach()
 
 
 @dataclass(frozen=True, eq=False)
@@ -326,7 +194,11 @@ class Shift:
             if passed is not None:
                 passed.add(node.name)
             ended = known.get(node.name, primal)
-            if float(tangent.detach().abs().max()) <= noise and not (tangent.requires_grad and _takes_up(node)):
+            kept = None
+            if tangent.requires_grad and name_of(node) == "scaled_dot_product_attention":
+                tangent = _averaged(tangent, forward.unpack_dual(values[node.args[2].name]).tangent)
+                kept = forward.make_dual(primal, tangent)
+            if float(tangent.detach().abs().max()) <= noise and not (tangent.requires_grad and takes_up(node)):
                 return ended
             candidates = [self.biases.own[node.name]] if node.name in self.biases.own else []
             candidates += self.biases.beside.get(node.name, []) if self.beside else []
@@ -340,7 +212,7 @@ class Shift:
             open_ends.add(node.name)
             if until < math.inf and len(open_ends) == 1 and self._moves(node, tangent, until):
                 raise _MovesError
-            return None
+            return kept
 
         return visit
 

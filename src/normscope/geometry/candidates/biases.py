@@ -1,0 +1,178 @@
+"""Where the parameters of a function are added: biases, shifts, tables, learned positions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from normscope.geometry.function import Function
+from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.recognise import name_of
+from normscope.operators.registry import bind
+
+#: Operations with a bias: its argument and the axis of the result it is added along.
+_BIASED = {
+    "linear": ("bias", -1),
+    "addmm": ("self", -1),
+    "conv1d": ("bias", 1),
+    "conv2d": ("bias", 1),
+    "conv3d": ("bias", 1),
+    "conv_transpose2d": ("bias", 1),
+    "batch_norm": ("bias", 1),
+    "_native_batch_norm_legit": ("bias", 1),
+    "instance_norm": ("bias", 1),
+    "group_norm": ("bias", 1),
+    "layer_norm": ("bias", -1),
+}
+#: Operations that read rows of a table, and the argument that is the table.
+_TABLES = {"embedding": "weight", "index": "self", "index_select": "self"}
+#: Operations behind which a bias can still be added.
+_SAME = ("dropout", "clone", "contiguous", "alias")
+
+
+@dataclass(frozen=True)
+class Absorber:
+    """A parameter that is added to the result of a node.
+
+    Attributes:
+        parameter: its name.
+        axis: the axis it is added along; ``None`` if it broadcasts, entry by entry.
+        table: it is a table of rows, to each of which the same is added.
+    """
+
+    parameter: str
+    axis: int | None
+    table: bool = False
+
+    def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
+        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot.
+
+        Args:
+            tangent: the change of what the parameter is added to.
+            shape: of the parameter.
+            noise: the size of a change that is rounding.
+        """
+        if self.axis is None:
+            whole = tangent
+            while whole.ndim > len(shape):
+                whole = whole[0]
+            for dim, size in enumerate(shape):
+                if size == 1:
+                    whole = whole.narrow(dim, 0, 1)
+            if whole.shape != shape:
+                return None
+            return -whole if equal(whole.expand_as(tangent), tangent, noise) else None
+        axis = self.axis % tangent.ndim
+        line = tangent
+        for dim in range(tangent.ndim):
+            if dim != axis:
+                line = line.narrow(dim, 0, 1)
+        if not equal(line.expand_as(tangent), tangent, noise):
+            return None
+        return -line.reshape(-1).expand(shape) if self.table else -line.reshape(shape)
+
+
+def takes_up(node: Node) -> bool:
+    """Tell whether a layer is linear with a bias: what vanishes behind it here may not vanish at other parameters."""
+    return name_of(node) in _BIASED and "norm" not in name_of(node)
+
+
+def equal(a: Tensor, b: Tensor, noise: float) -> bool:
+    """Tell whether two changes agree but for rounding."""
+    a, b = a.detach(), b.detach()
+    return float((a - b).abs().max()) <= 1e-9 * float(b.abs().max()) + noise
+
+
+@dataclass(eq=False)
+class Biases:
+    """Where the parameters of a function are added.
+
+    Attributes:
+        own: what can be added to the result of each node.
+        beside: what can be added to a sum through its other summand.
+        pairs: parameters that are added to each other inside one operation.
+        sources: every bias, shift and table, also those that are used several times.
+    """
+
+    own: dict[str, Absorber] = field(default_factory=dict)
+    beside: dict[str, list[Absorber]] = field(default_factory=dict)
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    sources: dict[str, Absorber] = field(default_factory=dict)
+
+
+def find_biases(function: Function) -> Biases:
+    """Return where biases, shifts, tables and learned positions are added."""
+    graph, found = function.graph, Biases()
+    users = graph.users()
+    targets = {n.name: function.canonical(n.target) for n in graph if n.op == "parameter"}
+    count: dict[str, int] = {}
+    for name, target in targets.items():
+        count[target] = count.get(target, 0) + len(users[name])
+    single = {name: t for name, t in targets.items() if count[t] == 1 and t in function.names}
+    for node in graph:
+        if not node.op.startswith("aten."):
+            continue
+        name, arguments = name_of(node), bind(node.op, list(node.args), dict(node.kwargs))
+        if name in _BIASED:
+            argument, axis = _BIASED[name]
+            ref = arguments.get(argument)
+            if isinstance(ref, Ref) and targets.get(ref.name) in function.names:
+                found.sources[targets[ref.name]] = Absorber(targets[ref.name], axis)
+            if isinstance(ref, Ref) and ref.name in single:
+                found.own[node.name] = Absorber(single[ref.name], axis)
+        elif name in _TABLES and isinstance(ref := arguments[_TABLES[name]], Ref) and ref.name in single:
+            found.own[node.name] = Absorber(single[ref.name], -1, table=True)
+            found.sources[single[ref.name]] = found.own[node.name]
+        elif name == "add":
+            found.beside[node.name] = _summands(node, single, found, users)
+            for ref in node.args[:2]:
+                if isinstance(ref, Ref) and ref.name in single and _is_vector(function.tensors[single[ref.name]]):
+                    found.sources[single[ref.name]] = Absorber(single[ref.name], None)
+        elif name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and arguments.get("has_biases"):
+            params = [single.get(ref.name, "") for ref in arguments["params"]]
+            found.pairs += [
+                (params[i + 2], params[i + 3]) for i in range(0, len(params), 4) if all(params[i + 2 : i + 4])
+            ]
+        elif _passes(node, found, users, graph):
+            found.own[node.name] = found.own[node.args[0].name]
+    return found
+
+
+def _passes(node: Node, found: Biases, users: Mapping[str, list[str]], graph: Graph) -> bool:
+    """Tell whether a bias can as well be added behind an operation, the only one that reads its sum."""
+    ref = node.args[0] if node.args else None
+    if not isinstance(ref, Ref) or ref.name not in found.own or len(users[ref.name]) > 1:
+        return False
+    return name_of(node) in _SAME or (found.own[ref.name].axis == -1 and _keeps_last(node, graph))
+
+
+def _keeps_last(node: Node, graph: Graph) -> bool:
+    """Tell whether an operation changes the order of entries, but leaves the last axis where it is."""
+    before = graph[node.args[0].name].shape
+    if before is None or node.shape is None or before[-1:] != node.shape[-1:]:
+        return False
+    name, last = name_of(node), len(before) - 1
+    if name == "transpose":
+        return all(dim % (last + 1) != last for dim in node.args[1:3])
+    if name == "permute":
+        return node.args[1][-1] % (last + 1) == last
+    return name in ("view", "reshape", "_unsafe_view")
+
+
+def _is_vector(value: Tensor) -> bool:
+    """Tell whether all axes of a tensor but the last have the length one."""
+    return value.ndim > 0 and value.numel() == value.shape[-1]
+
+
+def _summands(node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]) -> list[Absorber]:
+    """Return what is added in a sum: a parameter, or the bias of a summand that nothing else reads."""
+    made = []
+    for ref in node.args[:2]:
+        if isinstance(ref, Ref) and ref.name in single:
+            made.append(Absorber(single[ref.name], None))
+        elif isinstance(ref, Ref) and ref.name in found.own and len(users[ref.name]) == 1:
+            made.append(found.own[ref.name])
+    return made
