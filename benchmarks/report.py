@@ -473,7 +473,9 @@ def _dense_truths(small: Section) -> Iterator[str]:
         for x in d["rows"]:
             shown = " / ".join(f"{v:.2e}" for v in x["distance"]) if "distance" in x else x["error"]
             rows.append([r["activation"], str(d["products"]), x["tool"], shown])
-    yield table(["density: activation", "products", "tool", "distance to the spectrum (quadrature / curve)"], rows)
+    yield table(
+        ["density: activation", "products", "tool", "median distance to the spectrum (quadrature / curve)"], rows
+    )
     rows = [[m, f"{q['condition']:.6g}", f"{q['smallest']:.6g}"] for m, q in small["condition"].items()]
     head = [f"{small['condition_parameters']} parameters, modulo symmetries", "condition number", "smallest eigenvalue"]
     yield table(head, rows)

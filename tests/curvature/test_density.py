@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from curved import classifier, labelled
-from normscope.curvature.density import spectral_density
+from normscope.curvature.density import Density, spectral_density
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.linalg.thick_restart import eigenpairs
+from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
 
 
 def test_known_zeros_and_pairs_bring_it_nearer_to_the_truth() -> None:
@@ -43,3 +45,28 @@ def test_shares_quantiles_and_curves_of_a_known_spectrum() -> None:
     curve, bands = found.smoothed(grid, 0.3)
     assert np.trapezoid(curve, grid) == pytest.approx(1.0, abs=1e-3)
     assert (bands >= 0).all()
+
+
+def test_the_basis_of_a_search_is_used_up_to_what_it_knows() -> None:
+    """Beside the converged pairs those that are near: the same products give less than half of the distance."""
+    generator = torch.Generator().manual_seed(0)
+    places = torch.cat([torch.zeros(300), torch.logspace(-4, 1, 200)]).double()
+    start = torch.randn(500, generator=generator, dtype=torch.float64)
+    pairs = eigenpairs(lambda v: places * v, start, largest=3, tolerance=1e-8, keep_basis=True)
+
+    def runs(given: Eigenpairs) -> list[Density]:
+        return [
+            spectral_density(lambda v: places * v, start, steps=20, probes=3, pairs=given, seed=seed)
+            for seed in range(9)
+        ]
+
+    def distance(found: list[Density]) -> float:
+        return float(np.median([each.distance(places.numpy()) for each in found]))
+
+    near, converged = runs(pairs), runs(replace(pairs, basis=None, matrix=None))
+    assert len(converged[0].pairs) == 3
+    assert len(near[0].pairs) > 10
+    gaps = np.abs(near[0].pairs[:, None] - places.numpy()).min(1)
+    assert bool((gaps <= 0.1 * np.abs(near[0].pairs)).all())
+    assert distance(near) < 0.5 * distance(converged)
+    assert near[0].atoms()[1].sum() == pytest.approx(1.0)

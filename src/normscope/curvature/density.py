@@ -11,11 +11,13 @@ from scipy.stats import wasserstein_distance
 from torch import Tensor
 
 from normscope.curvature.directions import Directions
-from normscope.linalg.accumulated import orthogonalized
+from normscope.linalg.accumulated import dots
 from normscope.linalg.quadrature import Quadrature, lanczos_quadrature
 from normscope.linalg.thick_restart import Eigenpairs
 
 Apply = Callable[[Tensor], Tensor]
+#: Residual of a Ritz pair relative to its value up to which it is taken for an eigenpair: it is misplaced by less.
+NEAR = 0.1
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,8 @@ def spectral_density(
         steps: Lanczos steps of each probe.
         probes: random vectors.
         directions: directions known to be flat, which become the atom at zero.
-        pairs: eigenpairs that are known; only those that have converged are used.
+        pairs: eigenpairs that are known. Of those with their basis (``keep_basis=True``) all Ritz pairs with a residual
+            below :data:`NEAR` times their value are used, of others those that have converged.
         seed: of the probes.
 
     >>> d = torch.cat([torch.zeros(90), torch.ones(10)]).double()
@@ -108,14 +111,16 @@ def spectral_density(
     0.1
     """
     known = start[:0].reshape(0, start.numel())
-    values = np.zeros(0)
-    if pairs is not None and bool(pairs.converged.any()):
-        chosen = torch.as_tensor(pairs.converged, device=start.device)
-        known, values = pairs.vectors[chosen], pairs.values[pairs.converged]
+    values, mixed = np.zeros(0), np.zeros((0, 0))
+    if pairs is not None:
+        known, values, mixed = _settled(pairs)
+    inner = torch.as_tensor(mixed @ mixed.T, device=start.device)
 
     def project(vector: Tensor) -> Tensor:
-        inside = vector if directions is None else directions.project(vector)
-        return orthogonalized(inside.clone(), known) if len(known) else inside
+        inside = vector.clone() if directions is None else directions.project(vector).clone()
+        for _ in range(2 if len(values) else 0):
+            inside -= (inner @ dots(known, inside)).to(inside.dtype) @ known
+        return inside
 
     rules = []
     for probe in range(probes):
@@ -124,3 +129,13 @@ def spectral_density(
         rules.append(lanczos_quadrature(apply, random, steps, project=project))
     zeros = 0 if directions is None else directions.count
     return Density(start.numel(), zeros, values, tuple(rules))
+
+
+def _settled(pairs: Eigenpairs) -> tuple[Tensor, np.ndarray, np.ndarray]:
+    """Return orthonormal rows, eigenvalues, and the eigenvectors as combinations of the rows, one a column."""
+    if pairs.basis is None or pairs.matrix is None:
+        rows = pairs.vectors[torch.as_tensor(pairs.converged, device=pairs.vectors.device)]
+        return rows, pairs.values[pairs.converged], np.eye(len(rows))
+    values, mixed = np.linalg.eigh(pairs.matrix)
+    near = pairs.coupling * np.abs(mixed[-1]) <= NEAR * np.abs(values)
+    return pairs.basis, values[near], mixed[:, near]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -52,6 +52,7 @@ class Eigenpairs:
         stopped: whether the user stopped the work.
         basis: the last orthonormal basis of the Krylov space, one vector a row, if it was asked for.
         matrix: ``A`` on that basis.
+        coupling: length of what ``A`` takes the last vector of the basis to outside the basis.
     """
 
     values: np.ndarray
@@ -63,6 +64,7 @@ class Eigenpairs:
     stopped: bool = False
     basis: Tensor | None = None
     matrix: np.ndarray | None = None
+    coupling: float = 0.0
 
 
 def eigenpairs(
@@ -261,9 +263,10 @@ class _Run:
         vectors = rows @ self.basis[: self.filled]
         for vector in vectors:
             vector /= length(vector)
-        kept = (self.basis[: self.filled], self.matrix[: self.filled, : self.filled]) if keep_basis else (None, None)
+        basis, matrix = self.basis[: self.filled], self.matrix[: self.filled, : self.filled]
         accurate = self.accurate(values, residuals)
-        return Eigenpairs(values, residuals, errors, accurate, vectors, self.products, self.stopped, *kept)
+        found = Eigenpairs(values, residuals, errors, accurate, vectors, self.products, self.stopped)
+        return replace(found, basis=basis, matrix=matrix, coupling=self.coupling) if keep_basis else found
 
 
 def rayleigh(apply: Apply, vectors: Tensor) -> tuple[np.ndarray, np.ndarray]:
