@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 #: Panels side by side.
 COLUMNS = 3
+#: Lines whose legend stands inside a chart; that of more stands below.
+BESIDE = 4
+#: A range of numbers as wide as this has powers of ten along its axis, a narrower one powers of two.
+DECADES = 1000
 #: Colours that people with any colour vision tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 
@@ -95,13 +99,17 @@ def _draw_panel(panel: Panel, ax: Axes) -> None:
         if line.low is not None and line.high is not None:
             ax.fill_between(line.x, line.low, line.high, color=colour, alpha=0.15, linewidth=0)
     if panel.log_x:
-        ax.set_xscale("log", base=2)
+        places = [x for line in panel.lines for x in line.x]
+        ax.set_xscale("log", base=10 if max(places) > DECADES * min(places) else 2)
     if panel.log_y:
         ax.set_yscale("log")
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
     ax.set_title(panel.title, loc="left", fontsize="medium")
     if len(panel.lines) > 1:
-        ax.legend(frameon=False, fontsize="x-small")
+        if len(panel.lines) > BESIDE:
+            ax.legend(frameon=False, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+        else:
+            ax.legend(frameon=False, fontsize="x-small")
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
