@@ -11,7 +11,8 @@ from normscope.report.table import Section, Table
 _STYLE = (
     "<style>.normscope table{border-collapse:collapse;margin:.3em 0 1em}"
     ".normscope td,.normscope th{padding:.15em .7em;text-align:right;background:none;white-space:nowrap}"
-    ".normscope td.w{white-space:normal;min-width:7em}.normscope .w{text-align:left}.normscope div{overflow-x:auto}"
+    ".normscope td{vertical-align:baseline}.normscope td.w:last-child{white-space:normal;min-width:11em}"
+    ".normscope .w{text-align:left}.normscope div{overflow-x:auto}"
     ".normscope p{margin:.2em 0}.normscope .quiet{opacity:.7}</style>"
 )
 
