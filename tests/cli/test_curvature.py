@@ -16,7 +16,7 @@ SMALL = "zoo:relu10[width=6,depth=2,in_features=64,norm=bn]"
 def test_text_and_json(run: Run) -> None:
     done = run("curvature", SMALL, "--data", "digits", "--limit", 32, "--top", 2, "--probes", 2, "--out", "there")
     assert done.exit_code == 0, done.output
-    assert "eigenvalues of the hessian, batch mode" in done.stdout
+    assert "eigenvalues of the Hessian, batch mode" in done.stdout
     data = json.loads(Path("there/curvature.json").read_text())
     assert data["mode"] == "batch"
     assert len(data["largest"]) == 2

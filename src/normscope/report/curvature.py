@@ -14,6 +14,16 @@ from normscope.curvature.result import CurvatureResult, Eigenvalue
 from normscope.report.charts import Chart, Line
 from normscope.report.numbers import NOTHING, count_text
 from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.wording import plural
+
+_MATRICES = {
+    "hessian": "Hessian",
+    "ggn": "Gauss-Newton matrix",
+    "fisher": "Fisher matrix",
+    "empirical-fisher": "empirical Fisher matrix",
+    "residual": "Hessian minus Gauss-Newton",
+}
+_WAYS = {"retained": "graph kept", "recompute": "graph built anew each time", "linearize": "linearized once"}
 
 #: Intervals of the chart of the density.
 BINS = 60
@@ -84,11 +94,12 @@ def _model(result: CurvatureResult) -> Section:
     masks = f", {data['dropout_masks']} fixed dropout masks" if data["dropout_masks"] else ", dropout off"
     lines = [
         f"{result.model['class']}, {count_text(int(result.model['parameters']))} parameters",
-        f"{data['samples']} samples in {data['batches']} batches, BatchNorm in {result.mode} mode{masks}",
+        f"{plural(data['samples'], 'sample')} in {plural(data['batches'], 'batch', 'es')}, BatchNorm in {result.mode} "
+        f"mode{masks}",
         f"loss {digits(result.loss)}, gradient norm {digits(result.gradient_norm)}",
     ]
     if result.cost:
-        lines.append(f"{result.cost['products']} products ({result.cost['way']})")
+        lines.append(f"{plural(result.cost['products'], 'product')} with the matrix, {_WAYS[result.cost['way']]}")
     if result.checks:
         words = [f"{name} {digits(value)}" for name, value in result.checks.items()]
         lines.append(f"self-tests, relative gap: {', '.join(words)}")
@@ -106,7 +117,7 @@ def _eigenvalues(result: CurvatureResult) -> Section:
         after.append(f"Frobenius norm {digits(result.frobenius)}, stable rank {digits(result.stable_rank)}")
     columns = ("end", "eigenvalue", "residual", "error", "converged")
     return Section(
-        f"eigenvalues of the {result.matrix}, {result.mode} mode",
+        f"eigenvalues of the {_MATRICES[result.matrix]}, {result.mode} mode",
         table=Table(columns, tuple(rows), frozenset({"end", "converged"})),
         after=tuple(after),
     )

@@ -102,10 +102,10 @@ def sort_key(value: Value) -> str:
     return f"{value.log10:.9g}"
 
 
-def plural(count: int, word: str) -> str:
+def plural(count: int, word: str, ending: str = "s") -> str:
     """Return a count with its noun.
 
-    >>> plural(1, "layer"), plural(2, "layer")
-    ('1 layer', '2 layers')
+    >>> plural(1, "layer"), plural(2, "layer"), plural(2, "batch", "es")
+    ('1 layer', '2 layers', '2 batches')
     """
-    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}{ending}"
