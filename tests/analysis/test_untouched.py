@@ -99,3 +99,22 @@ def test_the_same_numbers_wherever_the_caller_stands(context: Callable[[], Any])
         assert torch.is_grad_enabled() == (context not in (torch.no_grad, torch.inference_mode))
     assert plain.end_to_end["lower"] is not None
     assert plain.end_to_end["lower"].value > 0
+
+
+def test_small_networks_are_computed_on_one_thread_and_the_caller_keeps_theirs() -> None:
+    """Threads that wait for each other cost more than they bring; afterwards there are as many as before."""
+    seen = []
+
+    class Watched(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            seen.append(torch.get_num_threads())
+            return super().forward(x)
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        analyze(Watched(3, 2), points(4, 3).float(), points=1, ascent=0)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(seen) == {1}

@@ -32,6 +32,7 @@ from normscope.analysis.gap import gap
 from normscope.analysis.layers import layers, normalizers
 from normscope.analysis.options import Options
 from normscope.core.depth_curve import Depth
+from normscope.core.environment import few_threads
 from normscope.core.errors import STOPPED, InputError, attempt, unless_stopped
 from normscope.core.memory import held, readable, require
 from normscope.core.result import Result, Rows
@@ -102,6 +103,7 @@ def analyze(
     say(announced(model, "This analysis", held_before))
     name = name or type(model).__name__
     with untouched(model):
+        few_threads(model)
         look = None
         if fast or is_big(model):
             if prepared is None:

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
 
-#: Parameters below which a network is small.
-SMALL = 150_000
-
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -80,15 +77,6 @@ class Loaded:
         return None if self.data is None else Inputs(self.data)
 
 
-def _few_threads(model: nn.Module) -> None:
-    """Compute a small network on one thread: more of them only wait for each other, on a busy machine for long."""
-    import torch
-    from torch.nn.parameter import is_lazy
-
-    if sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter)) < SMALL:
-        torch.set_num_threads(1)
-
-
 def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     """Load what a user names.
 
@@ -100,6 +88,7 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
+    from normscope.core.environment import few_threads
     from normscope.zoo.data.load import load_data
     from normscope.zoo.load import load_at_home
 
@@ -111,7 +100,7 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
         )
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
-    _few_threads(model)
+    few_threads(model)
     shape, data = named.shape, None
     if named.data is not None:
         say("loading the data")

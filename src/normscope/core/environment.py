@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.parameter import is_lazy
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,23 @@ _FLAGS: tuple[_Flag, ...] = (
     *(_attention(backend) for backend in ("flash", "mem_efficient", "math", "cudnn")),
     *(_autocast(device) for device in ("cpu", "cuda")),
 )
+
+
+#: Parameters below which a network is small.
+SMALL = 150_000
+
+
+def few_threads(model: torch.nn.Module) -> None:
+    """Let torch compute on one thread if a network is small: more only wait for each other, on a busy machine for long.
+
+    >>> before = torch.get_num_threads()
+    >>> few_threads(torch.nn.Linear(2, 2))
+    >>> torch.get_num_threads()
+    1
+    >>> torch.set_num_threads(before)
+    """
+    if sum(parameter.numel() for parameter in model.parameters() if not is_lazy(parameter)) < SMALL:
+        torch.set_num_threads(1)
 
 
 def flags() -> dict[str, Any]:
