@@ -24,6 +24,7 @@ from normscope.lipschitz.chains.certificate import certify_form
 from normscope.lipschitz.chains.form import chain
 from normscope.lipschitz.chains.join import Chains
 from normscope.lipschitz.composition import Composition, Domain
+from normscope.lipschitz.local.balanced_channels import with_balanced_channels
 from normscope.lipschitz.local.ball import on_balls
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.segments import Effort, SegmentNorms
@@ -182,9 +183,10 @@ def lipsdp(weights: Sequence[Tensor]) -> float:
     return math.sqrt(float(square.value))
 
 
-def program_of(model: nn.Module, x: Tensor) -> Program:
-    """Return the program of a model for one input."""
+def program_of(model: nn.Module, x: Tensor, *, balanced: bool = False) -> Program:
+    """Return the program of a model for one input, its channels balanced as they are for balls if that is asked."""
     captured = capture(model, as_inputs((x,), model))
+    captured = with_balanced_channels(captured) if balanced else captured
     return build_program(captured.graph, captured.tensors, captured.at_batch(1))
 
 
@@ -231,7 +233,8 @@ def resnet20_at(settings: Settings) -> Iterator[Item]:
 
 def balls(model: nn.Module, points: Tensor, targets: dict[float, float | None], allowed: float) -> Iterator[Item]:
     """Measure constants on balls over the Jacobian at their centres."""
-    steps, program = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0))), program_of(model, points[:1])
+    norms = SegmentNorms(Effort(1e-2, 1e-9, 0))
+    steps, program = Steps(norms), program_of(model, points[:1], balanced=True)
     ratios: dict[float, list[float]] = {radius: [] for radius in targets}
     spent: dict[float, list[float]] = {radius: [] for radius in targets}
     units: dict[float, list[int]] = {radius: [] for radius in targets}

@@ -18,6 +18,7 @@ from normscope.graph.interpreter import run
 from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost, overhead
+from normscope.lipschitz.local.balanced_channels import with_balanced_channels
 from normscope.lipschitz.local.ball import Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
 from normscope.lipschitz.local.steps import Steps
@@ -143,6 +144,7 @@ def _balls(
     most = BALL_WORK if work.options.radius is None else ASKED_BALL_WORK
     start, done, notes = time.process_time(), [], []
     tokens = any(b.kind != "input" for b in work.program.blocks)
+    captured = with_balanced_channels(work.captured)
     try:
         for number, point in enumerate(points):
             spent = time.process_time() - start
@@ -152,7 +154,7 @@ def _balls(
             left = "" if not number else f", about {spent / number * (len(points) - number):.0f} s left"
             work.say(f"around the data: point {number + 1} of {len(points)}{left}")
             if program is None or tokens:
-                program = build_program(work.captured.graph, work.captured.tensors, point)
+                program = build_program(captured.graph, captured.tensors, point)
                 steps = Steps(work.norms) if tokens else steps
             done.append(on_balls(program, steps, _blocks(work, program, point), radii, work=most))
     except KeyboardInterrupt:

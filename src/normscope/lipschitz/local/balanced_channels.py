@@ -1,0 +1,263 @@
+"""A network with its channels scaled by powers of two, so that bounds do not depend on how they came."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.graph.capture import Captured
+from normscope.graph.ir import SOURCES, Graph, Node, Ref, references
+from normscope.graph.recognise import name_of
+
+#: Operations that treat channels one by one and commute with positive factors.
+_CHANNELWISE = (
+    "relu", "relu_", "leaky_relu", "leaky_relu_", "max_pool1d", "max_pool2d", "max_pool3d", "avg_pool1d",
+    "avg_pool2d", "avg_pool3d", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "dropout",
+    "clone", "contiguous", "detach", "alias",
+)  # fmt: skip
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+#: How often the channels between layers are balanced.
+SWEEPS = 40
+#: Powers of two beyond which a channel is left as it is.
+LARGEST_EXPONENT = 60
+
+
+@statement("normscope", "LOCAL-13", holds="the network stays the same function; powers of two round nothing")
+def with_balanced_channels(captured: Captured) -> Captured:
+    r"""Return the same function with its channels balanced: what writes one is about as large as what reads it.
+
+    Between layers channels may be scaled by any :math:`D > 0`, as
+    :math:`W_2 f(W_1 x + b) = (W_2 D^{-1}) f(D (W_1 x + b))` for :math:`f(d t) = d f(t)`; through residual sums, pools
+    and BatchNorm with fixed statistics too. A network, and the same network with channels scaled by powers of two,
+    become the same numbers. Balanced, products of norms are small, so that errors bounded by them are.
+
+    Args:
+        captured: the model. Where nothing can be scaled it is returned as it is.
+    """
+    channels = _Channels(captured.graph)
+    if not channels.layers:
+        return captured
+    exponents = channels.exponents(captured)
+    tensors = dict(captured.tensors)
+    for layer in channels.layers:
+        for name, factor in layer.factors(exponents):
+            tensor = tensors[name].detach()
+            power = factor.to(tensor).reshape(*factor.shape, *(1,) * (tensor.ndim - factor.ndim))
+            tensors[name] = tensor * power
+            if not torch.equal(tensors[name] / power, tensor):  # beyond the range of its numbers
+                return captured
+    return replace(captured, tensors=tensors)
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A layer that reads channels and writes others.
+
+    Attributes:
+        reads: numbers of the channels it reads.
+        writes: numbers of those it writes.
+        weight: name of its weight.
+        bias: name of its bias, if it has one.
+        mean: name of the running mean; only a BatchNorm has one.
+    """
+
+    reads: Tensor
+    writes: Tensor
+    weight: str
+    bias: str | None
+    mean: str | None = None
+
+    def factors(self, exponents: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield each tensor's name and what it is multiplied by."""
+        into, out = torch.exp2(-exponents[self.reads]), torch.exp2(exponents[self.writes])
+        yield self.weight, out[:, None] * into if self.mean is None else out * into
+        if self.bias is not None:
+            yield self.bias, out
+        if self.mean is not None:
+            yield self.mean, 1.0 / into
+
+    def squares(self, tensors: dict[str, Tensor]) -> Tensor:
+        """Return the squares of the weights by channel written and channel read, summed over the places of a kernel."""
+        weight = tensors[self.weight].detach().double().square()
+        if self.mean is not None:
+            return weight.diag()
+        return weight.flatten(2).sum(2) if weight.ndim > 2 else weight
+
+
+class _Channels:
+    """The channels of a graph, numbered; those that must be scaled alike have one number.
+
+    Args:
+        graph: of a model.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.layers: list[_Layer] = []
+        self._same: list[int] = []
+        self._fixed: set[int] = set()
+        self._of: dict[str, list[int]] = {}
+        self._uses = Counter(ref.name for node in graph for ref in references((node.args, node.kwargs)))
+        self._holders = Counter(node.target for node in graph if node.target)
+        for node in graph:
+            if node.op == "input":
+                self._of[node.name] = self._fixed_channels(node)
+            elif node.op not in SOURCES and any(name in self._of for name in node.inputs()):
+                self._of[node.name] = self._after(node)
+        self.layers = [replace(x, reads=self._roots(x.reads), writes=self._roots(x.writes)) for x in self.layers]
+
+    def exponents(self, captured: Captured) -> Tensor:
+        """Return for every number the power of two its channel is multiplied by."""
+        squares = [layer.squares(captured.tensors) for layer in self.layers]
+        free = torch.ones(len(self._same), dtype=torch.bool)
+        free[[self._root(i) for i in self._fixed]] = False
+        found = self._as_read(squares, free)
+        for sweep in range(SWEEPS):
+            into, out = torch.zeros_like(found), torch.zeros_like(found)
+            turn = torch.zeros_like(free)
+            for number, (layer, square) in enumerate(zip(self.layers, squares, strict=True)):
+                scaled = square * torch.exp2(2 * found[layer.writes])[:, None] * torch.exp2(-2 * found[layer.reads])
+                into.index_add_(0, layer.writes, scaled.sum(1))
+                out.index_add_(0, layer.reads, scaled.sum(0))
+                turn[layer.writes] |= number % 2 == sweep % 2  # neighbours that moved at once would pass each other
+            moved = free & turn & (into > 0) & (out > 0)
+            found[moved] += ((out[moved] / into[moved]).log2() / 4).round()
+        return torch.where(found.abs() <= LARGEST_EXPONENT, found, 0.0)
+
+    def _as_read(self, squares: Sequence[Tensor], free: Tensor) -> Tensor:
+        """Return the exponents that bring what reads each channel to a norm between one and two, the last one first.
+
+        They do not depend on how the channels came: what is balanced starts from here.
+        """
+        found, known = torch.zeros(len(free), dtype=torch.float64), set((~free).nonzero().flatten().tolist())
+        for layer, square in zip(reversed(self.layers), reversed(squares), strict=True):
+            sizes = (square * torch.exp2(2 * found[layer.writes])[:, None]).sum(0)
+            for number, size in zip(layer.reads.tolist(), sizes.tolist(), strict=True):
+                if number not in known and size > 0:
+                    known.add(number)
+                    found[number] = math.floor(math.log2(size) / 2)
+        return found
+
+    def _after(self, node: Node) -> list[int]:
+        """Return the channels of what a node computes; those of an operation not known here stay as they are."""
+        name, given = name_of(node), [self._of[n] for n in node.inputs() if n in self._of]
+        found: list[int] | None = None
+        first = node.args[0].name if node.args and isinstance(node.args[0], Ref) else ""
+        if first in self._of and len(given) == 1:
+            channels = self._of[first]
+            if name in _CHANNELWISE or self._along_places(node, name):
+                found = channels
+            elif name in (*_CONVOLUTIONS, "linear"):
+                found = self._multiplied(node, channels, name)
+            elif name == "batch_norm":
+                found = self._normalized(node, channels)
+            elif name in ("flatten", "view", "reshape"):
+                found = self._flattened(node, first, channels)
+            elif name == "pad":
+                found = self._padded(node, channels)
+        elif name == "add" and len(given) == 2 and len(node.args) == 2 and not node.kwargs:
+            found = self._tied(given) if node.shape is not None and len(given[0]) == len(given[1]) else None
+        if found is None or node.shape is None or len(node.shape) < 2 or len(found) != node.shape[1]:
+            for channels in given:
+                self._fixed.update(channels)
+            return self._fixed_channels(node)
+        return found
+
+    def _multiplied(self, node: Node, channels: list[int], name: str) -> list[int] | None:
+        """Return the channels that a convolution without groups or a linear layer on vectors writes."""
+        if not self._owns(node, 1, 2) or node.shape is None:
+            return None
+        weight = self.graph[node.args[1].name].shape
+        if weight is None or weight[1] != len(channels):
+            return None
+        if name == "linear" and (len(node.shape) != 2 or len(weight) != 2):
+            return None
+        return self._written(_Layer(torch.tensor(channels), self._new(weight[0]), *self._names(node, 1, 2)))
+
+    def _normalized(self, node: Node, channels: list[int]) -> list[int] | None:
+        """Return the channels that a BatchNorm with fixed statistics writes."""
+        fixed = len(node.args) > 5 and node.args[5] is False
+        if not fixed or not self._owns(node, 1, 2, 3) or node.args[3] is None:
+            return None
+        return self._written(_Layer(torch.tensor(channels), self._new(len(channels)), *self._names(node, 1, 2, 3)))
+
+    def _written(self, layer: _Layer) -> list[int]:
+        self.layers.append(layer)
+        return layer.writes.tolist()
+
+    def _along_places(self, node: Node, name: str) -> bool:
+        """Tell whether an operation takes means or slices along axes that are not channels."""
+        if name == "slice":
+            whole = node.shape == self.graph[node.args[0].name].shape
+            return whole or (len(node.args) > 1 and isinstance(node.args[1], int) and node.args[1] > 1)
+        axes = node.args[1] if name == "mean" and len(node.args) > 1 else None
+        rank = len(self.graph[node.args[0].name].shape or ()) if axes is not None else 0
+        return isinstance(axes, tuple | list) and all(isinstance(a, int) and a % rank > 1 for a in axes)
+
+    def _flattened(self, node: Node, first: str, channels: list[int]) -> list[int] | None:
+        """Return the channels of a tensor whose axes behind the first became one."""
+        before = self.graph[first].shape
+        if before is None or node.shape is None or len(node.shape) != 2 or node.shape[1] != math.prod(before[1:]):
+            return None
+        places = math.prod(before[2:])
+        return [channel for channel in channels for _ in range(places)]
+
+    def _padded(self, node: Node, channels: list[int]) -> list[int] | None:
+        """Return the channels of a tensor with zeros around; channels of zeros are new ones."""
+        amounts, value = node.args[1], node.args[3] if len(node.args) > 3 else dict(node.kwargs).get("value")
+        mode = node.args[2] if len(node.args) > 2 else dict(node.kwargs).get("mode", "constant")
+        rank = len(node.shape or ())
+        if mode != "constant" or value not in (None, 0, 0.0) or not all(isinstance(a, int) for a in amounts):
+            return None
+        pairs = [*zip(amounts[::2], amounts[1::2], strict=True), *[(0, 0)] * rank][:rank][::-1]
+        if rank < 2 or pairs[0] != (0, 0) or min(pairs[1]) < 0:
+            return None
+        return [*self._new(pairs[1][0]).tolist(), *channels, *self._new(pairs[1][1]).tolist()]
+
+    def _tied(self, given: Sequence[list[int]]) -> list[int]:
+        """Return the channels of a sum: the terms are scaled alike."""
+        for a, b in zip(*given, strict=True):
+            self._same[self._root(a)] = self._root(b)
+        return given[1]
+
+    def _owns(self, node: Node, *places: int) -> bool:
+        """Tell whether an operation has a weight, and no other reads the tensors that it reads there."""
+        read = [self.graph[a.name] if isinstance(a, Ref) else a for a in node.args[1 : max(places) + 1]]
+        own = (
+            a is None
+            or (isinstance(a, Node) and a.op in SOURCES[1:] and self._uses[a.name] == self._holders[a.target] == 1)
+            for a in read
+        )
+        return bool(read) and read[0] is not None and all(own)
+
+    def _names(self, node: Node, *places: int) -> Iterator[Any]:
+        """Yield the names of the tensors an operation reads there, or nothing where it reads none."""
+        for argument in (node.args[place] if len(node.args) > place else None for place in places):
+            yield None if argument is None else self.graph[argument.name].target
+
+    def _fixed_channels(self, node: Node) -> list[int]:
+        """Return channels that are not scaled."""
+        count = node.shape[1] if node.shape is not None and len(node.shape) > 1 else 0
+        new: list[int] = self._new(max(0, count)).tolist()
+        self._fixed.update(new)
+        return new
+
+    def _new(self, count: int) -> Tensor:
+        start = len(self._same)
+        self._same.extend(range(start, start + count))
+        return torch.arange(start, start + count)
+
+    def _root(self, number: int) -> int:
+        while self._same[number] != number:
+            self._same[number] = number = self._same[self._same[number]]
+        return number
+
+    def _roots(self, numbers: Tensor) -> Tensor:
+        return torch.tensor([self._root(i) for i in numbers.tolist()], dtype=torch.long)

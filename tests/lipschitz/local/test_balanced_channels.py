@@ -1,0 +1,156 @@
+"""Balanced channels: the same function bit for bit, and the same numbers however the channels were scaled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import normscope
+from networks import Lambda, captured_of, points, seeded
+from normscope.graph.capture import Captured
+from normscope.lipschitz.local.balanced_channels import with_balanced_channels
+
+
+class Block(nn.Module):
+    """A residual block with BatchNorm; its shortcut is padded, or a convolution, where channels are added."""
+
+    def __init__(self, into: int, out: int, *, pads: bool) -> None:
+        super().__init__()
+        self.pads, self.added = pads, out - into
+        self.a, self.b = nn.Conv2d(into, out, 3, padding=1, bias=False), nn.Conv2d(out, out, 3, padding=1)
+        self.n, self.m = nn.BatchNorm2d(out), nn.BatchNorm2d(out)
+        self.shortcut = nn.Conv2d(into, out, 1) if not pads and into != out else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply the block."""
+        y = self.m(self.b(torch.relu(self.n(self.a(x)))))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        elif self.added:
+            x = nn.functional.pad(x[:, :, :, :], (0, 0, 0, 0, self.added // 2, self.added - self.added // 2))
+        return torch.relu(x + y)
+
+
+def _residual(*, pads: bool) -> nn.Module:
+    blocks = Block(4, 4, pads=pads), Block(4, 6, pads=pads)
+    stem = nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+    return nn.Sequential(*stem, *blocks, nn.AvgPool2d(2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(24, 3))
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "dense": (lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.LeakyReLU(), nn.Linear(6, 3)), (4,)),
+    "padded residual": (lambda: _residual(pads=True), (2, 8, 8)),
+    "projected residual": (lambda: _residual(pads=False), (2, 8, 8)),
+    "mean over places": (
+        lambda: Lambda(lambda s, x: s.b(s.a(x).relu().mean((2, 3))), a=nn.Conv2d(2, 5, 3), b=nn.Linear(5, 2)),
+        (2, 6, 6),
+    ),
+}
+
+
+def _network(name: str) -> tuple[nn.Module, Tensor]:
+    build, shape = NETWORKS[name]
+    model = seeded(build()).eval()
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d):
+                for tensor in (module.weight, module.bias, module.running_mean):
+                    tensor.copy_(torch.randn(tensor.shape, generator=generator))
+                module.running_var.uniform_(0.5, 2.0, generator=generator)
+    return model, points(3, *shape)
+
+
+def _scaled(captured: Captured, seed: int) -> Captured:
+    """Return a captured network with every channel that is balanced scaled by a power of two, by another route."""
+    balanced = with_balanced_channels(captured)
+    generator = torch.Generator().manual_seed(seed)
+    tensors = dict(balanced.tensors)
+    for into, out in ((k, v) for k, v in PAIRS if k[0] in tensors and v in tensors):
+        factor = torch.exp2(torch.randint(-6, 7, (len(tensors[into[0]]),), generator=generator).double())
+        for name in into:
+            tensors[name] = tensors[name] * factor.reshape(-1, *(1,) * (tensors[name].ndim - 1)).to(tensors[name])
+        tensors[out] = tensors[out] / factor.reshape(1, -1, *(1,) * (tensors[out].ndim - 2)).to(tensors[out])
+    return Captured(captured.graph, tensors, captured.example, captured.input_names)
+
+
+#: Tensors that write channels which nothing but one weight reads: scaled by d and by 1/d.
+PAIRS = (
+    (("1.weight", "1.bias"), "3.weight"),
+    (("3.n.weight", "3.n.bias"), "3.b.weight"),
+    (("4.n.weight", "4.n.bias"), "4.b.weight"),
+    (("a.weight", "a.bias"), "b.weight"),
+)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_function_stays_and_the_scales_do_not_matter(name: str) -> None:
+    """Outputs are equal to the last bit; from any scales the same weights come out; something was scaled at all."""
+    model, x = _network(name)
+    captured = captured_of(model, x)
+    found = with_balanced_channels(captured)
+    assert torch.equal(found.run([x])[0], captured.run([x])[0])
+    assert any(not torch.equal(found.tensors[k], v) for k, v in captured.tensors.items())
+    for seed in (1, 2):
+        other = _scaled(captured, seed)
+        assert any(not torch.equal(other.tensors[k], v) for k, v in found.tensors.items())
+        assert torch.equal(other.run([x])[0], captured.run([x])[0])
+        again = with_balanced_channels(other)
+        assert all(torch.equal(again.tensors[k], v) for k, v in found.tensors.items())
+
+
+def test_residual_channels_are_scaled_alike() -> None:
+    """The stream through sums, padding and pools: every writer, every reader, the running means."""
+    model, x = _network("padded residual")
+    captured = captured_of(model, x)
+    found = with_balanced_channels(captured)
+    other = copy.deepcopy(model)
+    with torch.no_grad():  # the four channels of the stream times eight
+        for name in ("1.weight", "1.bias", "3.m.weight", "3.m.bias"):
+            other.get_parameter(name).mul_(8.0)
+        other.get_parameter("4.m.weight")[1:5] *= 8.0
+        other.get_parameter("4.m.bias")[1:5] *= 8.0
+        other.get_parameter("3.a.weight").div_(8.0)
+        other.get_parameter("4.a.weight").div_(8.0)
+        other.get_parameter("8.weight")[:, 4:20] /= 8.0
+    assert torch.equal(other(x), model(x))
+    again = with_balanced_channels(captured_of(other, x))
+    assert all(torch.equal(again.tensors[k], v) for k, v in found.tensors.items())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda s, x: s.b(torch.tanh(s.a(x))),
+        lambda s, x: s.b(torch.relu(s.a(x)) + 1.0),
+        lambda s, x: s.b(torch.relu(s.a(x)).sort(1)[0]),
+        lambda s, x: nn.functional.linear(torch.relu(s.a(x)), s.a.weight),
+        lambda s, x: s.b(torch.relu(s.a(x))) * torch.relu(s.a(x)).sum(1, keepdim=True),
+    ],
+)
+def test_other_operations_hold_their_channels(function: Callable[[Lambda, Tensor], Tensor]) -> None:
+    """No factor goes through what does not commute with it, nor into a weight that is read twice."""
+    model, x = seeded(Lambda(function, a=nn.Linear(4, 4), b=nn.Linear(4, 4))), points(3, 4)
+    with torch.no_grad():
+        model.a.weight[0] *= 100
+    captured = captured_of(model, x)
+    found = with_balanced_channels(captured)
+    assert all(torch.equal(found.tensors[k], v) for k, v in captured.tensors.items())
+
+
+def test_constants_around_the_data_do_not_move() -> None:
+    """A network whose channels were scaled by 2^-6 to 2^6 has the same constants within a radius, to the last bit."""
+    model, x = _network("projected residual")
+    other = copy.deepcopy(model)
+    factor = torch.exp2(torch.tensor([6.0, -6.0, 3.0, -5.0]))
+    with torch.no_grad():
+        for name in ("3.n.weight", "3.n.bias"):
+            other.get_parameter(name).mul_(factor)
+        other.get_parameter("3.b.weight").div_(factor[None, :, None, None])
+    first, second = (normscope.analyze(m, x, radius=(0.0, 0.01)).around for m in (model, other))
+    for row, same in zip(first.neighbourhoods, second.neighbourhoods, strict=True):
+        assert row.constants == same.constants
