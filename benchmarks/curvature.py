@@ -431,7 +431,7 @@ def _curvlinops_density(
 DENSITIES: dict[str, Callable[..., list[float]]] = {
     "hessian-eigenthings, 10 runs (its default)": _eigenthings_density,
     "hessian-eigenthings, 3 runs (as ours)": partial(_eigenthings_density, runs=3),
-    "hessian-eigenthings, 4 runs (its best)": partial(_eigenthings_density, runs=4),
+    "hessian-eigenthings, 4 runs": partial(_eigenthings_density, runs=4),
     "curvlinops": _curvlinops_density,
 }
 
