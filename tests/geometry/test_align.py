@@ -62,6 +62,29 @@ def test_a_transformed_copy_comes_back(name: str, options: dict[str, int]) -> No
     assert result.moved > 0
 
 
+def test_biases_that_are_added_to_each_other_come_back() -> None:
+    torch.manual_seed(0)
+    found = symmetry(randomized(Recurrent()), torch.randn(4, 5, 3, dtype=torch.float64))
+    point: dict[str, Tensor] = dict(found.function.tensors)
+    (shift,) = (g.family for g in found.groups if g.kind == "shift")
+    assert shift is not None
+    result = align(found, {**point, **shift.move(point, torch.randn(shift.size, dtype=torch.float64), 1.0)})
+    assert result.before > 0.1
+    assert result.same
+
+
+class Recurrent(nn.Module):
+    """A layer, an LSTM and a classifier."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.head(self.layer(x)[0])
+
+
 def test_heads_units_and_scales_of_attention() -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 4, 8, dtype=torch.float64)

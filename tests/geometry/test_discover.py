@@ -243,6 +243,20 @@ def test_a_dead_channel_does_not_hide_the_others() -> None:
     assert next(g for g in found.groups if g.kind == "shift").dimension == 4
 
 
+def test_a_channel_that_is_exactly_constant() -> None:
+    """Without eps torch gives numbers there, but wrong derivatives."""
+    torch.manual_seed(0)
+    model = mlp(lambda h: [nn.BatchNorm1d(h)], nn.Tanh)
+    with torch.no_grad():
+        model[0].weight[1], model[0].bias[1] = 0.0, 0.5
+    found = symmetry(model, torch.randn(32, 3))
+    assert next(g for g in found.groups if g.kind == "shift").dimension == 4
+    assert all(g.certificate is not None and not g.certificate.exact for g in found.groups if g.dimension)
+    for group in found.groups:
+        if group.dimension and group.certificate is not None and group.certificate.hessian is not None:
+            assert group.certificate.hessian < 1e-9
+
+
 def test_shared_weights_need_every_use_normalized() -> None:
     class Shared(nn.Module):
         def __init__(self, last: bool) -> None:

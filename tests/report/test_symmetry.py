@@ -31,6 +31,18 @@ def test_no_symmetry() -> None:
     assert "No symmetry found" in symmetry_sections(found)[0].lines[0]
 
 
+def test_nothing_is_trained() -> None:
+    found = symmetry(nn.Linear(3, 2).requires_grad_(requires_grad=False), torch.randn(8, 3))
+    assert "No parameter is trained" in symmetry_sections(found)[0].lines[0]
+
+
+def test_eps_is_told_of_scales_only() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    assert "eps leaves" in str(symmetry(model, torch.randn(8, 3)))
+    model[0].requires_grad_(requires_grad=False)
+    assert "eps leaves" not in str(symmetry(model, torch.randn(8, 3)))
+
+
 def test_orbits_on_the_page_and_from_a_file(tmp_path: Path) -> None:
     """What was read says what was written, and a page shows it as a chart."""
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))

@@ -2,7 +2,8 @@ r"""Bring one set of weights as near to another as symmetries allow: is this the
 
 Scales and rescalings are removed by one least-squares problem in logarithms, permutations of units and heads by linear
 assignment, space by space. Rotations of residual streams by Procrustes and matrices of heads by a linear system are
-tried instead, and the nearer result is kept: what was both rotated and rescaled is not taken apart.
+tried instead, as are shifts, rows and columns alone, and the nearest result is kept: what was both rotated and
+rescaled, or rescaled and shifted where one bias takes up another, is not taken apart.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from normscope.geometry.candidates.matrices import Mixing, centred_basis
 from normscope.geometry.candidates.permutations import Places, Space, permutation, places_of, spaces_of
 from normscope.geometry.candidates.rows import Rows
 from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.candidates.shifts import Shift
+from normscope.geometry.candidates.shifts import Opposite, Shift
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
@@ -69,10 +70,10 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
     point = {**target, **point}
     before = distance(function.point, point)
     one, moved = _by_units(found, target, point)
-    two = _by_matrices(found, target, point)
-    after = [distance(function.point, state) for state in (one, two)]
-    best = 0 if after[0] <= after[1] else 1
-    return Alignment(before, after[best], (moved, 0)[best], (one, two)[best])
+    states = (one, _by_matrices(found, target, point), _shifted(found, target, point))
+    after = [distance(function.point, state) for state in states]
+    best = after.index(min(after))
+    return Alignment(before, after[best], moved if best == 0 else 0, states[best])
 
 
 def _by_units(found: Symmetries, target: Point, point: Point) -> tuple[dict[str, Tensor], int]:
@@ -271,11 +272,14 @@ def _turned(family: Mixing, target: Point, point: Point) -> dict[str, Tensor]:
 def _shifted(found: Symmetries, target: Point, point: Point) -> dict[str, Tensor]:
     """Return the parameters with what shifts and rows may freely add brought to the target's."""
     moved = dict(point)
-    for group in found.groups:
-        family = group.family
-        if isinstance(family, Rows | Shift):
+    families = [g.family for g in found.groups if isinstance(g.family, Rows | Shift | Opposite)]
+    for _ in range(SWEEPS if families else 0):
+        before = distance({name: target[name] for name in found.function.names}, moved)
+        for family in families:
             name = family.parameter if isinstance(family, Rows) else family.source
             moved |= family.move(moved, family.nearest(moved, target[name] - moved[name]), 1.0)
+        if not distance({name: target[name] for name in found.function.names}, moved) < 0.9 * before:
+            break
     return moved
 
 

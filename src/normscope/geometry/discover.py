@@ -28,12 +28,13 @@ from normscope.geometry.candidates.scales import scale_groups
 from normscope.geometry.candidates.shifts import Opposite, Shift, all_but_one, certified, free_entries, ones
 from normscope.geometry.certificate import verify, verify_all
 from normscope.geometry.function import Function, function_of
-from normscope.geometry.groups import Group
+from normscope.geometry.groups import Group, random_like
 from normscope.geometry.identities import with_identities
 from normscope.geometry.independence import independent
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
 from normscope.geometry.orbits import Orbit, orbits
+from normscope.geometry.stabilizers import reads_constant
 from normscope.graph.capture import capture, uncompiled
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, guess_inputs, iterate
@@ -63,7 +64,9 @@ def discovered(
     say("matrices of heads and streams")
     matrices = verify_all(exact, matrix_groups(function, labels), seed)
     say("scales")
-    found += verify_all(exact, scale_groups(labels, shapes, without=_covered(labels, matrices)), seed)
+    scales = verify_all(exact, scale_groups(labels, shapes, without=_covered(labels, matrices)), seed)
+    # with eps no normalizer undoes a scale; what passes is a weight of zeros, whose bias is among the shifts
+    found += [group for group in scales if exact is not function or group.kind != "scale"]
     found += matrices
     say("rows")
     rows = _rows(exact, labels, seed)
@@ -92,11 +95,12 @@ def scalings(function: Function, say: Progress, seed: int = 0) -> list[Group]:
 
 
 def _evaluable(function: Function) -> Function:
-    """Return the function without stabilizers, or with them where the outputs are not finite without."""
-    exact = function.exact()
-    with torch.no_grad():
-        finite = all(bool(t.isfinite().all()) for t in exact.outputs(exact.point))
-    return exact if finite else function
+    """Return the function without stabilizers, or with them where a channel is constant and needs them."""
+    chosen = function if reads_constant(function) else function.exact()
+    for candidate in (chosen, function):
+        if bool(candidate.derivative(random_like(candidate.point)).isfinite().all()):
+            return candidate
+    raise InputError("Derivatives of the outputs are not finite: perhaps a normalizer with eps = 0 reads a constant.")
 
 
 def _unused(function: Function, labels: Labels) -> list[Group]:

@@ -46,7 +46,9 @@ def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[flo
     for family, coefficients in chosen:
         for name, value in family.field(leaves, coefficients).items():
             field[name] = field[name] + value if name in field else value
-    size = length({name: by_name[name].detach() for name in field})
+    whole = length({name: value.detach() for name, value in by_name.items()})
+    # what is cancelled entirely has a gradient of rounding, which is compared with that of the other parameters
+    size = max(length({name: by_name[name].detach() for name in field}), 1e-6 * whole)
     if not size:
         return 0.0, 0.0
     along = torch.stack([(by_name[name] * value).sum() for name, value in field.items()]).sum()

@@ -22,21 +22,42 @@ _NORMALIZERS = ("batch_norm", "instance_norm", "layer_norm", "rms_norm", "group_
 def _share(node: Node, source: Tensor) -> Tensor:
     """Return ``eps/(sigma^2 + eps)`` for every entry of what a normalizer reads."""
     given = bind(node.op, list(node.args), dict(node.kwargs))
-    name, eps = name_of(node), float(given.get("eps") or 0.0)
-    if name == "batch_norm" and not given["training"]:
+    eps = float(given.get("eps") or 0.0)
+    if not eps or (name_of(node) == "batch_norm" and not given["training"]):
         return torch.zeros(())
+    spread = _spread(node, source)
+    return eps / (spread + eps)
+
+
+def _spread(node: Node, source: Tensor) -> Tensor:
+    """Return the variance, or mean square, by which a normalizer divides, as it broadcasts over what it reads."""
+    given = bind(node.op, list(node.args), dict(node.kwargs))
+    name = name_of(node)
     if name == "group_norm":
         view = source.reshape(len(source), given["num_groups"], -1)
-        share = eps / (view.var(-1, keepdim=True, correction=0) + eps)
-        return share.expand(view.shape).reshape(source.shape)
+        return view.var(-1, keepdim=True, correction=0).expand(view.shape).reshape(source.shape)
     if name in ("layer_norm", "rms_norm"):
         dims = tuple(range(source.ndim - len(given["normalized_shape"]), source.ndim))
     else:
         dims = tuple(d for d in range(source.ndim) if d > 1 or (d == 0 and name == "batch_norm"))
-    spread = source.square().mean(dims, keepdim=True)
-    if name != "rms_norm":
-        spread = source.var(dims, keepdim=True, correction=0)
-    return eps / (spread + eps)
+    if name == "rms_norm":
+        return source.square().mean(dims, keepdim=True)
+    return source.var(dims, keepdim=True, correction=0)
+
+
+def reads_constant(function: Function) -> bool:
+    """Tell whether a normalizer reads a channel that is constant but for rounding, so that it needs its eps."""
+    found = False
+
+    def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
+        nonlocal found
+        if name_of(node) in _NORMALIZERS and not (name_of(node) == "batch_norm" and not node.args[5]):
+            source = values[node.args[0].name]
+            found = found or bool((_spread(node, source) <= 1e-28 * source.square().max()).any())
+
+    with torch.no_grad():
+        function.outputs(function.point, visit)
+    return found
 
 
 def _shift(node: Node, source: Tensor, function: Function) -> Tensor:

@@ -22,11 +22,19 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     """Return the report: the dimension, then one row per group."""
     statistics = "batch statistics, as in training" if found.mode == "batch" else "running statistics, as in evaluation"
     loss = "cross-entropy of the outputs" if found.loss == "cross_entropy" else "the outputs themselves"
+    whole = all(group.certificate is None or group.certificate.exact for group in found.groups)
+    eps = "eps = 0" if whole else "the model's own eps (a channel is constant, so that scales are not looked for)"
     lines = (
         f"{found.dimension} of {found.parameters} directions change nothing ({statistics}; {loss})",
-        "every group was verified in float64 with eps = 0: derivative, finite orbit",
+        f"every group was verified in float64 with {eps}: derivative, finite orbit",
     )
     head = Section(f"symmetries of {found.model}", (*lines, *_identities(found)))
+    if not found.parameters:
+        return [
+            Section(
+                head.title, ("No parameter is trained, so there is none to move: requires_grad is off everywhere.",)
+            )
+        ]
     if not found.groups:
         return [Section(head.title, ("No symmetry found: every change of the parameters changes the function.",))]
     shown = found.groups if everything else found.groups[:LISTED]
@@ -56,7 +64,7 @@ def _identities(found: Symmetries) -> tuple[str, ...]:
         f"of a loss: gradient along the groups {first.gradient:.0e} of its length, H X = -(DX)' gradient to "
         f"{first.hessian:.0e}, both relative"
     ]
-    scales = [p for p in proofs if p.predicted is not None and p.broken is not None]
+    scales = [g.certificate for g in found.scale_invariant if g.certificate in proofs and g.certificate.predicted]
     if scales:
         most = max(scales, key=lambda p: abs(p.broken or 0.0))
         lines.append(f"eps leaves a gradient of {most.broken:.2e} along a scale; predicted: {most.predicted:.2e}")

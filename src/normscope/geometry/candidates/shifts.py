@@ -283,6 +283,15 @@ class Opposite:
         """Return some of them."""
         return replace(self, index=self.index[keep])
 
+    @property
+    def source(self) -> str:
+        """Return the first of the two."""
+        return self.names[0]
+
+    def nearest(self, point: Point, gap: Tensor) -> Tensor:
+        """Return the coefficients that change the first of the two by a gap."""
+        return gap[self.index]
+
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return ``(s, -s)``."""
         made = torch.zeros(self.shape, dtype=torch.float64)
