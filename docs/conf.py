@@ -25,3 +25,4 @@ nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_timeout = 300
 nb_execution_raise_on_error = True
+nb_merge_streams = True

@@ -82,6 +82,11 @@ def test_what_is_not_there_is_said(text: str, said: str) -> None:
     assert said in str(caught.value)
 
 
+def test_a_name_is_a_string() -> None:
+    with pytest.raises(InputError, match="takes a name as a string, such as 'certified' or 'NS101'; got int"):
+        explain(5)  # type: ignore[arg-type]
+
+
 def test_what_is_in_several_papers_is_asked_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def more() -> Iterable[Topic]:
         yield Topic(("Lemma 1",), lambda: Explanation("claim", "other"), "akbar2025")

@@ -12,6 +12,7 @@ from typing import Any, Protocol, SupportsIndex, TypeVar, overload
 
 from normscope.core.around import Around
 from normscope.core.depth_curve import Depth
+from normscope.core.errors import listed
 from normscope.core.files import write_text
 from normscope.core.finding import Finding
 from normscope.core.gap import Gap
@@ -49,15 +50,17 @@ class Rows(tuple[R, ...]):
         """Return a row by position or by name.
 
         Raises:
-            KeyError: if no row has the name, with the nearest ones.
+            KeyError: if no row has the name, with the nearest ones, or all if none is near.
         """
         if not isinstance(key, str):
             return super().__getitem__(key)
         for row in self:
             if row.name == key:
                 return row
-        near = difflib.get_close_matches(key, [row.name for row in self], n=3)
-        raise KeyError(f"No row named {key!r}." + (f" Did you mean {' or '.join(near)}?" if near else ""))
+        names = [row.name for row in self]
+        near = difflib.get_close_matches(key, names, n=3)
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {listed(names) or 'none'}."
+        raise KeyError(f"No row named {key!r}. {hint}")
 
 
 SCHEMA_VERSION = 1

@@ -180,11 +180,14 @@ def explain(text: str) -> Answer:
         Every topic of that name, all of one paper.
 
     Raises:
-        InputError: if nothing has the name, or things of several papers have; the message names what is near.
+        InputError: if nothing has the name, or things of several papers have; the message names what is near. Also if
+            the name is not a string.
 
     >>> [part.name for part in explain("001-L1").parts]
     ['001-L1']
     """
+    if not isinstance(text, str):
+        raise InputError(f"explain takes a name as a string, such as 'certified' or 'NS101'; got {type(text).__name__}")
     asked = " ".join(text.split())
     topics = [topic for source in TOPICS for topic in source()]
     found = _found(asked, topics)
