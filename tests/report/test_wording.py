@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from normscope.core.value import Kind, Value
 from normscope.report.numbers import kind_text
-from normscope.report.wording import guarantee, page_float, page_value, power_text
+from normscope.report.wording import guarantee, page_float, page_value, power_text, with_powers
 
 _DIGITS = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
 
@@ -19,6 +19,19 @@ def _read(text: str) -> float:
     """Return the decimal logarithm of what a reader reads."""
     mantissa, times, power = text.partition("×10")
     return math.log10(float(mantissa)) + (int(power.translate(_DIGITS)) if times else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "page"),
+    [
+        ("at most 6.215e+12, or 4e-05.", "at most 6.215×10¹², or 4×10⁻⁵."),
+        ("--tolerance 1e-3 and eps 0.5", "--tolerance 1e-3 and eps 0.5"),
+        ("block.1e+10.conv", "block.1e+10.conv"),
+    ],
+)
+def test_numbers_in_sentences_are_those_of_tables(text: str, page: str) -> None:
+    """Names and options stay as they are typed."""
+    assert with_powers(text) == page
 
 
 @given(st.floats(min_value=-4000, max_value=4000))

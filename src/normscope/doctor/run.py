@@ -131,7 +131,7 @@ def check(
         quick: only what the structure of the network tells: data is not read, and slow rules do not run.
 
     Returns:
-        The result: findings, the gravest first.
+        What was found, the gravest first.
 
     Raises:
         NormscopeError: a subclass that says what is wrong with the arguments.

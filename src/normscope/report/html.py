@@ -38,6 +38,7 @@ from normscope.report.wording import (
     power_text,
     short_guarantee,
     sort_key,
+    with_powers,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +95,7 @@ def report_html(
         title: of the page; by default the name of the model.
 
     Returns:
-        The page, which holds the results themselves: :func:`normscope.report.embed.read_back`.
+        The page; it holds the results, which :func:`normscope.report.embed.read_back` reads again.
 
     Raises:
         ValueError: if there is no result, or a row of facts does not have one cell per result.
@@ -263,6 +264,7 @@ def _template() -> jinja2.Template:
         "count": count_text,
         "still": lambda chart: Markup(still(chart)),
         "code": with_code,
+        "powers": with_powers,
         "whole": whole_sentence,
     }
     environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 
 from normscope.core.number_text import digits
 from normscope.core.value import ALL_INPUTS, Kind, Value
 from normscope.report.numbers import NOTHING, kind_text
 
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+_EXPONENT = re.compile(r"(?<![\w.])(\d(?:\.\d+)?)e([+-]\d{2,})\b")
 #: Decimal logarithms between which a number is written without a power of ten.
 PLAIN = (-3.0, 4.0)
 #: What each kind of number is, in words.
@@ -41,6 +43,15 @@ def power_text(log10: float) -> str:
     if mantissa.startswith("10"):
         mantissa, exponent = "1.000", exponent + 1
     return f"{mantissa}×10{str(exponent).translate(_SUPERSCRIPT)}"
+
+
+def with_powers(text: str) -> str:
+    """Return a sentence with its large and small numbers as the page writes them.
+
+    >>> with_powers("the bound is 1.127e+08 times what was attained, layer1e+08 is a name")
+    'the bound is 1.127×10⁸ times what was attained, layer1e+08 is a name'
+    """
+    return _EXPONENT.sub(lambda found: f"{found[1]}×10{str(int(found[2])).translate(_SUPERSCRIPT)}", text)
 
 
 def page_value(value: Value | None) -> str:

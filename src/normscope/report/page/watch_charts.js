@@ -131,7 +131,7 @@
             label: "training step", labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
             values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
           { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
-            label: group().title.length <= 40 ? group().title.toLowerCase() : "value", labelSize: 20,
+            label: group().title.length <= 40 ? group().title.charAt(0).toLowerCase() + group().title.slice(1) : "value", labelSize: 20,
             labelFont: "12px system-ui, sans-serif", labelGap: 2, ...(log ? logAxis : plainAxis) },
         ],
         series: [{}, ...order.map((s) => {
