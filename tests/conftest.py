@@ -17,12 +17,13 @@ from normscope.lipschitz.chains import join
 
 # Short searches: tests of a search itself say how long they want.
 join.SECONDS = 0.05
-climb.CLIMB_WORK = 1e9
+climb.CLIMB_WORK = 3e8
 
 from normscope.analysis import around  # noqa: E402  (it reads the number above)
 
 around.USUAL_SECONDS = 0.2
 around.BALL_WORK = 5e9
+around.BALL_TRIES = 8
 
 #: Days since 1970, unless the environment says otherwise; workers take it from the process that started them.
 SEED = int(os.environ.setdefault("NORMSCOPE_SEED", str(int(time.time() // 86400))))

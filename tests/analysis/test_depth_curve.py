@@ -13,6 +13,7 @@ from fingerprints import fingerprint
 from normscope.analysis import analyze
 from normscope.core.result import Result
 from normscope.zoo.catalogue import build, example_input
+from rotation import todays
 
 
 def _data(name: str, count: int = 6, **arguments: Any) -> Tensor:
@@ -39,7 +40,7 @@ NETWORKS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(scope="module", params=todays(NETWORKS, 3))
 def result(request: pytest.FixtureRequest) -> Result:
     """Return the result of one network."""
     name, arguments = NETWORKS[request.param]

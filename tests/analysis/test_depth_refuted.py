@@ -18,6 +18,7 @@ from networks import points, seeded
 from normscope import analyze
 from normscope.core.result import Result
 from normscope.zoo.catalogue import build
+from rotation import todays
 
 X = points(6, 5, 8).float()
 
@@ -162,7 +163,7 @@ def _probes(x: Tensor) -> list[Tensor]:
     return [x, 1e-3 * x, 1e-5 * x, 30.0 * x, spike, 1e-4 * spike]
 
 
-@pytest.fixture(scope="module", params=NETWORKS)
+@pytest.fixture(scope="module", params=todays(NETWORKS, 8))
 def case(request: pytest.FixtureRequest) -> tuple[Result, nn.Module, Tensor]:
     """Return a network, its data and its result."""
     model, data = NETWORKS[request.param]()

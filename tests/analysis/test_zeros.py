@@ -78,7 +78,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.parametrize("mode", ["running", "batch", "frozen-batch"])
-@pytest.mark.parametrize("name", todays(NETWORKS, 7))
+@pytest.mark.parametrize("name", todays(NETWORKS, 4))
 def test_every_table_is_there(name: str, mode: str) -> None:
     """Nothing fails (in other networks every day), and a result that was read back shows what the first one shows."""
     model = NETWORKS[name]().eval()
@@ -123,7 +123,9 @@ STEPS = [
 
 
 @pytest.mark.parts_may_fail
-@pytest.mark.parametrize(("module", "step", "said", "empty"), STEPS, ids=[s[1] for s in STEPS])
+@pytest.mark.parametrize(
+    ("module", "step", "said", "empty"), todays(STEPS, 4), ids=lambda x: x if isinstance(x, str) else ""
+)
 def test_a_step_that_fails_loses_nothing_else(
     module: Any, step: str, said: str, empty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from normscope.lipschitz.chains.join import SECONDS
 from normscope.lipschitz.climb import batched_norms
 from normscope.lipschitz.cost import forward_cost, overhead
 from normscope.lipschitz.local.balanced_channels import with_balanced_channels
-from normscope.lipschitz.local.ball import Ball, on_balls
+from normscope.lipschitz.local.ball import TRIES, Ball, on_balls
 from normscope.lipschitz.local.share import covered_share, covering_value, points_needed
 from normscope.lipschitz.local.steps import Steps
 from normscope.operators.program import Program, build_program
@@ -32,8 +32,8 @@ RELATIVE = (0.001, 0.003)
 CHEAP, USUAL_SECONDS = 2e9, 30.0
 #: How much longer than in a plain pass an operation takes here, however small it is.
 AGAIN = 20
-#: Multiplications for one ball, unasked and where a radius was asked for.
-BALL_WORK, ASKED_BALL_WORK = 5e10, 1e12
+#: Multiplications for one ball, unasked and where a radius was asked for; and how many multipliers are tried at most.
+BALL_WORK, ASKED_BALL_WORK, BALL_TRIES = 5e10, 1e12, TRIES
 #: Multiplications in a second, and seconds for each nonlinear operation on a ball, for an estimate of the time.
 RATE, OVERHEAD = 5e9, 0.02
 #: Points at which the Jacobian alone is looked at, in networks for which a ball is expensive.
@@ -156,7 +156,7 @@ def _balls(
             if program is None or tokens:
                 program = build_program(captured.graph, captured.tensors, point)
                 steps = Steps(work.norms) if tokens else steps
-            done.append(on_balls(program, steps, _blocks(work, program, point), radii, work=most))
+            done.append(on_balls(program, steps, _blocks(work, program, point), radii, work=most, tries=BALL_TRIES))
     except KeyboardInterrupt:
         notes.append(f"stopped after {len(done)} of {len(points)} points")
     return done, notes
