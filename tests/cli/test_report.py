@@ -68,10 +68,10 @@ def test_panels_beside_a_result(run: Run, results: list[str]) -> None:
     """What curvature wrote becomes part of the page of the result, whose bytes still come back."""
     small = ("curvature", SMALL.format("bn").replace("in_features=4", "in_features=64"), "--data", "digits")
     assert run(*small, "--limit", 32, "--top", 1, "--probes", 2, "--out", "there", "-q").exit_code == 0
-    assert "<h2>eigenvalues of the hessian" in Path("there/curvature.html").read_text()
+    assert "<h2>eigenvalues of the Hessian" in Path("there/curvature.html").read_text()
     assert run("report", results[0], "there/curvature.json").exit_code == 0
     text = Path("report.html").read_text()
-    assert "<h2>eigenvalues of the hessian" in text
+    assert "<h2>eigenvalues of the Hessian" in text
     assert list(read_back(text)) == [SMALL.format("bn")]
     assert run("report", *results, "there/curvature.json").exit_code == 0
     assert list(read_back(Path("report.html").read_text())) == ["bn", "ln"]
