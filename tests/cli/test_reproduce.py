@@ -67,6 +67,7 @@ def test_smoke_figures_go_on_when_stopped_and_share_their_runs(tmp_path: Path) -
         assert (tmp_path / "smoke-0" / name).stat().st_size > 500, name
 
 
+@pytest.mark.slow
 def test_smoke_figure_3(tmp_path: Path) -> None:
     """A network of which the paper gives no number: its products are measured without a verdict."""
     result = RUNNER.invoke(app, ["reproduce", "fig3", "--scale", "smoke", "--json", "--out", str(tmp_path)])

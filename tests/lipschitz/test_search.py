@@ -23,6 +23,7 @@ from normscope.lipschitz.segments import SegmentNorms
 from normscope.operators.nonlinear import Range
 from normscope.operators.program import Program, build_program
 from normscope.operators.survey import survey
+from rotation import todays
 
 
 def _walked(model: nn.Module, x: Tensor) -> tuple[Captured, Program, list[list[Tensor]]]:
@@ -193,7 +194,7 @@ def in_decimals(log: float) -> float:
     return log / math.log(10.0)
 
 
-@pytest.mark.parametrize(("a", "biased"), [(0.5, False), (0.5, True), (2.0, True), (3.0, False)])
+@pytest.mark.parametrize(("a", "biased"), todays([(0.5, False), (0.5, True), (2.0, True), (3.0, False)], 1))
 def test_theorem_6_networks_of_depth_5000(a: float, biased: bool) -> None:
     """``relu(a I x + b)`` five thousand times: the bound is a^5000, attained at x > 0, with b > 0 as without."""
     x = torch.tensor([[0.3, -1.2, 0.7]], dtype=torch.float64)
