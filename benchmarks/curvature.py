@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from benchmarks.machine import environment, version
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
+from normscope.curvature.gram import gram_of
 from normscope.curvature.outputs import exact_trace
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
@@ -92,6 +94,8 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     section["modes"] = _peers_in_training_mode(say)
     yield section
     section["small"] = _small(settings, say)
+    yield section
+    section["dual"] = [_dual(settings, norm, say) for norm in (False, True)]
     yield section
     if settings.images:
         section["monitor"] = [_monitor(settings, batch, say) for batch in (64, 128)]
@@ -340,6 +344,47 @@ def _plain(settings: Settings, activation: type[nn.Module], say: Say) -> dict[st
         "activation": name, "parameters": problem.dimension, "exact_costs": spent / each,
         "trace": _trace(full, part, max(8, left), settings.seeds),
         "density": _density(gauss, known, model, data, say),
+    }  # fmt: skip
+
+
+def _dual(settings: Settings, norm: bool, say: Say) -> dict[str, Any]:
+    """Find the smallest eigenvalue that is not zero from inner products of gradients, and test it by one product."""
+    say("condition number of a large network")
+    widths = [784, 600, 600, 300] if settings.images else [16, 8, 8, 8]
+    layers: list[nn.Module] = []
+    with seeded(4):
+        for inputs, outputs in itertools.pairwise(widths):
+            layers += [nn.Linear(inputs, outputs), *([nn.BatchNorm1d(outputs)] if norm else []), nn.ReLU()]
+        model = nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+        samples = 500 if settings.images else 20
+        x, y = torch.randn(samples, widths[0]), torch.randint(0, 10, (samples,))
+    _train(model, x, y, 5, 1e-3)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    begin = time.process_time()
+    with Problem(model, (x, y), mode="running", dtype=torch.float64, batch=samples) as problem:
+        found = quotient(problem, Directions(problem.point()), matrix="ggn", method="dual")
+        cpu = time.process_time() - begin
+        products = Products(problem, "ggn")
+        rows = gram_of(products)
+        assert rows is not None
+        shifted = rows.matrix()
+        shifted.diagonal().sub_((1 - 1e-9) * found.smallest)
+        vector = torch.randn(rows.count, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        for _ in range(3):  # inverse iteration
+            vector = torch.nn.functional.normalize(torch.linalg.solve(shifted, vector), dim=0)
+        leaves = problem.leaves()
+        scores = problem.prediction(problem.outputs(leaves, problem.terms[0]))
+        root = rows.roots[0].values
+        seeds = torch.einsum("nok,nk->no", root, vector.view(len(root), -1))
+        pulled = torch.nn.functional.normalize(problem.flat(
+            dict(zip(leaves, torch.autograd.grad(scores, list(leaves.values()), seeds), strict=True))
+        ), dim=0)  # fmt: skip
+        _, residuals = rayleigh(products, pulled[None])
+    return {
+        "case": "-".join(map(str, [*widths, 10])) + (", BatchNorm" if norm else ""), "parameters": problem.dimension,
+        "outputs": samples * 10, "cpu": cpu, "bytes": rows.bytes, "smallest": found.smallest,
+        "condition": found.condition, "residual": float(residuals[0] / found.smallest),
+        "untouched": all(same_bits(v, before[n]) for n, v in model.state_dict().items()),
     }  # fmt: skip
 
 

@@ -397,6 +397,23 @@ def curvature(section: Section) -> str:
         parts.append(table(head, rows))
     if "small" in section:
         parts += _dense_truths(section["small"])
+    if "dual" in section:
+        head = [
+            "smallest eigenvalue that is not zero, running mode",
+            "parameters",
+            "outputs",
+            "CPU s",
+            "memory",
+            "smallest",
+            "residual",
+            "condition number",
+        ]
+        rows = [
+            [r["case"], f"{r['parameters']:,}", f"{r['outputs']:,}", seconds(r["cpu"]), f"{r['bytes'] / 1e9:.2g} GB",
+             f"{r['smallest']:.4g}", f"{r['residual']:.0e}", f"{r['condition']:.4g}"]
+            for r in section["dual"]
+        ]  # fmt: skip
+        parts.append(table(head, rows))
     if "monitor" in section:
         rows = [
             [f"{m['batch']}, {m['probe']}", seconds(m["step"]), seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from curved import classifier, labelled
-from normscope.curvature.outputs import exact_trace, rooted
+from normscope.curvature.outputs import exact_trace, root_of, rows_of
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 
@@ -50,8 +50,15 @@ def test_nothing_is_said_where_samples_depend_on_each_other() -> None:
 def test_the_factor_gives_the_matrix(norm: bool) -> None:
     with Problem(classifier(norm), labelled(), batch=25, dtype=torch.float64) as problem:
         products = Products(problem, "ggn")
-        rows = rooted(products)
-        torch.testing.assert_close(rows.mT @ rows, products.dense())
+        total = torch.zeros(problem.dimension, problem.dimension, dtype=torch.float64)
+        for term in problem.terms:
+            root = root_of(products, term)
+            assert root is not None
+            assert root.count == 2 * len(root.scores)  # softmax does not see a common shift of three classes
+            rows = torch.zeros(root.count, problem.dimension, dtype=torch.float64)
+            rows_of(problem, term, root, rows)
+            total += term.share * rows.mT @ rows
+        torch.testing.assert_close(total, products.dense())
 
 
 def test_what_the_gauss_newton_matrix_leaves_out() -> None:

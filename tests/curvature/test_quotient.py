@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from curved import classifier, labelled
+from normscope.core.errors import InputError, NotEnoughMemoryError
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
@@ -35,7 +36,7 @@ def test_three_methods_agree_and_every_zero_is_explained() -> None:
         assert known.count == 13 + 13 + 7
         dense, dual = (quotient(problem, known, method=m) for m in ("dense", "dual"))
         lanczos = quotient(problem, known, method="lanczos")
-        assert affordable(problem, "ggn") == "dense"
+        assert affordable(Products(problem, "ggn")) == ("dense", None)
         raw = torch.linalg.eigvalsh(Products(problem, "ggn").dense())
     assert (dense.unexplained, dual.unexplained) == (0, 0)
     assert int((raw < 1e-8 * raw[-1]).sum()) == known.count
@@ -45,6 +46,38 @@ def test_three_methods_agree_and_every_zero_is_explained() -> None:
         assert other.smallest == pytest.approx(dense.smallest, rel=1e-3)
         assert other.condition == pytest.approx(dense.condition, rel=1e-3)
     assert lanczos.converged
+
+
+def test_an_eps_that_breaks_symmetries_changes_no_method() -> None:
+    """Along a scaling the matrix does not vanish then: all methods look at the complement."""
+    with Problem(classifier(eps=0.1), labelled(120), dtype=torch.float64) as problem:
+        known = _known(problem)
+        dense, dual = (quotient(problem, known, method=m) for m in ("dense", "dual"))
+        raw = torch.linalg.eigvalsh(Products(problem, "ggn").dense())
+    assert float(raw[known.count]) != pytest.approx(dense.smallest, rel=1e-3)  # the flat directions are others
+    assert (dual.unexplained, dual.negative) == (dense.unexplained, dense.negative) == (0, 0)
+    assert dual.smallest == pytest.approx(dense.smallest, rel=1e-6)
+    assert dual.largest == pytest.approx(dense.largest, rel=1e-9)
+
+
+def test_the_method_is_chosen_by_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.curvature.quotient.DENSE", 10)
+    with Problem(classifier(), labelled(), mode="running", dtype=torch.float64) as problem:
+        none = Directions(problem.point())
+        products = Products(problem, "ggn")
+        assert affordable(products)[0] == quotient(problem, none).method == "dual"
+        assert affordable(products, sphere=True)[0] == affordable(Products(problem))[0] == "lanczos"
+        for name, value in {"DUAL": 100, "WORK": 1e5}.items():
+            with monkeypatch.context() as change:
+                change.setattr(f"normscope.curvature.quotient.{name}", value)
+                assert affordable(products)[0] == "lanczos"
+        monkeypatch.setattr("normscope.core.memory.available", lambda: 1e4)
+        assert affordable(products)[0] == "lanczos"
+        with pytest.raises(NotEnoughMemoryError, match="needs about"):
+            quotient(problem, none)
+    odd = Problem(classifier(), labelled(), lambda out, labels: out.pow(3).mean())
+    with odd, pytest.raises(InputError, match="convex"):
+        quotient(odd, Directions(odd.point()), method="dual")
 
 
 def test_rescaling_moves_the_raw_spectrum_and_not_the_one_on_the_spheres() -> None:

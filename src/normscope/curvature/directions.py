@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -83,13 +83,21 @@ class Directions:
         r"""Return :math:`D_w v`: coordinates in which every group lies on the unit sphere."""
         return (self.lengths * vector.double()).to(vector.dtype)
 
+    def random(self, seed: int = 0) -> Tensor:
+        """Return a random vector of the span, whose coordinates on an orthonormal basis are standard normal."""
+        generator = torch.Generator().manual_seed(seed)
+        vector = torch.randn(len(self.unit), generator=generator, dtype=torch.float64).to(self.unit.device)
+        return vector - self.project(vector)
+
+    def vectors(self) -> Iterator[Tensor]:
+        """Yield an orthonormal basis of the span, in float64."""
+        for number in torch.unique(self.groups[self.inside]).tolist():
+            yield torch.where(self.groups == number, self.unit, 0.0)
+        yield from self.rest
+
     def basis(self) -> Tensor:
         """Return an orthonormal basis of the span, one vector a row, in float64; meant for small problems."""
-        rows = []
-        for number in torch.unique(self.groups[self.inside]).tolist():
-            rows.append(torch.where(self.groups == number, self.unit, 0.0))
-        scalings = torch.stack(rows) if rows else self.rest[:0]
-        return torch.cat([scalings, self.rest])
+        return torch.stack(list(self.vectors())) if self.count else self.rest
 
 
 def row_groups(problem: Problem, rows: Mapping[str, int] | Sequence[str]) -> Tensor:

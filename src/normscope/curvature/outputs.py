@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -42,7 +41,7 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
     problem = products.problem
     found = dict.fromkeys((block.name for block in problem.blocks), 0.0)
     for term in problem.terms:
-        root = _root(products, term, most)
+        root = root_of(products, term, most)
         if root is None or not root.apart:
             return None
         try:
@@ -55,45 +54,59 @@ def exact_trace(products: Products, most: int) -> dict[str, float] | None:
     return found
 
 
-def rooted(products: Products) -> Tensor:
-    r"""Return :math:`S^{1/2} J` with ``G = (S^{1/2} J)^T S^{1/2} J``, one row per output of every sample.
+def rows_of(problem: Problem, term: Term, root: Root, out: Tensor) -> None:
+    r"""Write the rows of :math:`S^{1/2} J` of one term, those of one sample together.
 
     Args:
-        products: of the Gauss-Newton matrix, of a loss that is convex in the outputs of each sample.
+        problem: the loss, or a part of its parameters.
+        term: one of its terms.
+        root: of the Hessian of the loss in the outputs.
+        out: where to write them.
     """
-    problem, rows = products.problem, []
-    for term in problem.terms:
-        root = _root(products, term)
-        assert root is not None
-        found: list[Tensor] | None = None
-        if root.apart:
-            try:
-                found = list(_alone(problem, term, root))
-            except _CoupledError:
-                found = None
-        rows += [math.sqrt(term.share) * piece for piece in found or _together(problem, term, root)]
-    return torch.cat(rows)
+    try:
+        _fill(out, _alone(problem, term, root))
+    except _CoupledError:
+        _fill(out, _together(problem, term, root))
+
+
+def _fill(out: Tensor, pieces: Iterator[Tensor]) -> None:
+    """Write pieces one below the other."""
+    at = 0
+    for piece in pieces:
+        out[at : at + len(piece)] = piece
+        at += len(piece)
 
 
 class _CoupledError(Exception):
     """The outputs of a sample depend on the other samples of its batch."""
 
 
-class _Root:
+class Root:
     """A root of the Hessian of the loss in the outputs of each sample.
 
     Attributes:
         scores: the outputs, without a graph.
-        values: roots, shape (samples, outputs, outputs).
+        values: roots, shape (samples, outputs, rank): columns that vanish for every sample are left out.
         apart: whether the loss is a sum over samples and convex, so that they are roots of the whole.
     """
 
     def __init__(self, scores: Tensor, values: Tensor, apart: bool) -> None:
         self.scores, self.values, self.apart = scores, values, apart
 
+    @property
+    def count(self) -> int:
+        """Return the number of rows of all samples."""
+        return self.values.shape[0] * self.values.shape[2]
 
-def _root(products: Products, term: Term, most: int | None = None) -> _Root | None:
-    """Return the root of one term; nothing if samples have more outputs than allowed."""
+
+def root_of(products: Products, term: Term, most: int | None = None) -> Root | None:
+    """Return the root of one term; nothing if outputs are not one row per sample, or are more than allowed.
+
+    Args:
+        products: of the Gauss-Newton matrix.
+        term: of its problem.
+        most: how many outputs a sample may have.
+    """
     problem = products.problem
     with torch.no_grad():
         outputs = problem.outputs(problem.leaves(), term)
@@ -120,17 +133,20 @@ def _root(products: Products, term: Term, most: int | None = None) -> _Root | No
     noise = 100 * torch.finfo(scores.dtype).eps * max(scale, torch.finfo(scores.dtype).tiny)
     expected = signs[:, None] * torch.einsum("nij,nj->ni", blocks, random)
     apart = float((moved - expected).abs().max()) <= 10 * size * noise and float(values.min()) >= -noise
-    return _Root(scores, vectors * values.clamp(min=0).sqrt()[:, None, :], apart)
+    used = (values > noise).any(0)
+    used[-1] = True  # at least one
+    roots = vectors[:, :, used] * values[:, None, used].clamp(min=0).sqrt()
+    return Root(scores, roots, apart)
 
 
-def _alone(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
+def _alone(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
     """Yield the rows of samples, each run without its batch: many at once in small networks.
 
     Raises:
         _CoupledError: if a sample has other outputs then.
     """
     allowed = APART * torch.finfo(root.scores.dtype).eps ** 0.5 * max(1.0, float(root.scores.abs().max()))
-    many = MOST // (problem.dimension * root.values.shape[1])
+    many = MOST // (problem.dimension * root.values.shape[2])
     at = 0
     while at < len(root.values):
         place = slice(at, at + max(1, many))
@@ -147,7 +163,7 @@ def _alone(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
         at += len(scores)
 
 
-def _one(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Tensor, Tensor]:
+def _one(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor, Tensor]:
     """Return outputs and rows of one sample."""
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, replace(term, inputs=picked(term.inputs, place))))
@@ -155,7 +171,7 @@ def _one(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Tenso
     return scores.detach(), _pulled(problem, scores, list(leaves.values()), seeds)
 
 
-def _mapped(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Tensor, Tensor]:
+def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Tensor, Tensor]:
     """Return outputs and rows of many samples by torch's own map over them."""
     values = {name: leaf.detach() for name, leaf in problem.leaves().items()}
     size, inputs, count = term.inputs.batch, picked(term.inputs, place), len(root.values[place])
@@ -176,19 +192,19 @@ def _mapped(problem: Problem, term: Term, root: _Root, place: slice) -> tuple[Te
         return found[0], tuple(pulled[block.name] for block in problem.blocks)
 
     found, parts = torch.func.vmap(single, in_dims=(0, *axes))(root.values[place], *given)
-    rows = torch.cat([part.detach().reshape(count * root.values.shape[1], -1) for part in parts], 1)
+    rows = torch.cat([part.detach().reshape(count * root.values.shape[2], -1) for part in parts], 1)
     return found.detach(), rows
 
 
-def _together(problem: Problem, term: Term, root: _Root) -> Iterator[Tensor]:
+def _together(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
     """Yield the rows of a batch whose samples depend on each other."""
     leaves = problem.leaves()
     scores = problem.prediction(problem.outputs(leaves, term))
-    samples, size = root.values.shape[:2]
-    for piece in torch.arange(samples * size).split(TOGETHER):
+    samples, size, rank = root.values.shape
+    for piece in torch.arange(samples * rank).split(TOGETHER):
         seeds = torch.zeros(len(piece), samples, size, dtype=scores.dtype, device=scores.device)
         for row, place in enumerate(piece.tolist()):
-            seeds[row, place // size] = root.values[place // size, :, place % size]
+            seeds[row, place // rank] = root.values[place // rank, :, place % rank]
         yield _pulled(problem, scores, list(leaves.values()), seeds.reshape(-1, *scores.shape))
 
 

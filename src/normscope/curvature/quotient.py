@@ -10,18 +10,26 @@ import torch
 from torch import Tensor
 
 from normscope.core import memory
+from normscope.core.errors import InputError
+from normscope.curvature.cost import plan
 from normscope.curvature.directions import Directions
-from normscope.curvature.outputs import rooted
+from normscope.curvature.gram import Gram, gram_of
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.linalg.thick_restart import eigenpairs
+from normscope.linalg.thick_restart import FEWEST, eigenpairs
 
 #: Eigenvalues below this share of the largest are zero, in float64 and after known directions are taken out.
 ZERO = 1e-10
+#: Directions that add less than this share of the trace are flat.
+EXACT = 1e-14
 #: Parameters up to which the whole matrix is computed.
 DENSE = 5000
 #: Outputs (samples times classes) up to which the matrix of inner products of their gradients is computed.
 DUAL = 5000
+#: Multiplications up to which it is computed unasked: some minutes.
+WORK = 1e13
+#: Share of the free memory it may take.
+SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -75,24 +83,37 @@ def quotient(
         method: ``dense``, ``dual`` (Gauss-Newton only) or ``lanczos``; by default the first that is affordable.
         max_products: of the Lanczos method.
     """
-    chosen = method or affordable(problem, matrix, sphere=sphere)
-    products = Products(problem, matrix)
-    if chosen == "dense":
-        return _dense(products, directions, sphere=sphere)
-    if chosen == "dual":
-        return _dual(products, directions)
-    return _lanczos(products, directions, sphere=sphere, max_products=max_products)
+    products = Products(problem, matrix, "recompute")
+    rows = gram_of(products) if method == "dual" else None
+    if method is None:
+        method, rows = affordable(products, sphere=sphere)
+    if method == "dense":
+        return _dense(Products(problem, matrix), directions, sphere=sphere)
+    if method == "dual":
+        if rows is None:
+            raise InputError("The dual method needs a loss that is a sum over samples, convex in their outputs.")
+        return _dual(rows, directions)
+    return _lanczos(problem, matrix, directions, sphere=sphere, max_products=max_products)
 
 
-def affordable(problem: Problem, matrix: str, *, sphere: bool = False) -> str:
-    """Return the most exact method that can be afforded."""
+def affordable(products: Products, *, sphere: bool = False) -> tuple[str, Gram | None]:
+    """Return the most exact method that can be afforded, with what it was chosen by.
+
+    Args:
+        products: with the matrix.
+        sphere: whether in coordinates of the spheres, for which there is no dual method.
+    """
+    problem = products.problem
     if problem.dimension <= DENSE:
-        return "dense"
+        return "dense", None
+    if products.matrix in ("hessian", "residual") or sphere:
+        return "lanczos", None
     with torch.no_grad():
         outputs = sum(problem.prediction(problem.outputs(problem.leaves(), t)).numel() for t in problem.terms)
-    item = torch.finfo(problem.dtype).bits // 8
-    fits = outputs * (problem.dimension * item + 16 * outputs) < 0.5 * memory.available()
-    return "dual" if matrix != "hessian" and not sphere and outputs <= DUAL and fits else "lanczos"
+    found = gram_of(products) if outputs <= DUAL else None
+    if found is None or found.work > WORK or found.bytes > SHARE * memory.available():
+        return "lanczos", None
+    return "dual", found
 
 
 def _dense(products: Products, directions: Directions, *, sphere: bool) -> Quotient:
@@ -123,16 +144,21 @@ def _summary(method: str, values: np.ndarray, explained: int, dimension: int) ->
     )
 
 
-def _dual(products: Products, directions: Directions) -> Quotient:
-    r"""Compute the non-zero spectrum of :math:`G = J^T S S^T J` from the smaller matrix :math:`S^T J J^T S`."""
-    rows = rooted(products)
-    values = torch.linalg.eigvalsh((rows @ rows.mT).double()).cpu().numpy()
-    return _summary("dual", values, directions.count, products.dimension - directions.count)
+def _dual(rows: Gram, directions: Directions) -> Quotient:
+    r"""Compute the non-zero spectrum of :math:`P J^T S J P` from the smaller matrix :math:`S^{1/2} J P J^T S^{1/2}`."""
+    matrix = rows.matrix()
+    if directions.count and float(rows.pushed([directions.random()]).square().sum()) > EXACT * float(matrix.trace()):
+        along = rows.pushed(directions.vectors()).double()  # an eps breaks the symmetry: the directions are not flat
+        matrix.addmm_(along, along.mT, alpha=-1.0)
+    values = torch.linalg.eigvalsh(matrix).cpu().numpy()
+    return _summary("dual", values, directions.count, rows.products.dimension - directions.count)
 
 
-def _lanczos(products: Products, directions: Directions, *, sphere: bool, max_products: int) -> Quotient:
+def _lanczos(problem: Problem, matrix: str, directions: Directions, *, sphere: bool, max_products: int) -> Quotient:
     """Search for both ends; the lower end converges slowly, and is marked where it has not."""
-    problem = products.problem
+    steps = min(max_products, problem.dimension - directions.count)
+    planned = plan(problem, steps, (4 + FEWEST, max(4 + FEWEST, steps + 3)))
+    products = Products(problem, matrix, planned.way)
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(problem.dimension, generator=generator, dtype=torch.float64).to(problem.device, problem.dtype)
 
@@ -141,9 +167,8 @@ def _lanczos(products: Products, directions: Directions, *, sphere: bool, max_pr
             return products(vector)
         return directions.on_sphere(products(directions.on_sphere(vector)))
 
-    steps = min(max_products, problem.dimension - directions.count)
     found = eigenpairs(
-        apply, start, largest=1, smallest=1, tolerance=1e-3, max_products=steps, size=min(steps, problem.dimension),
+        apply, start, largest=1, smallest=1, tolerance=1e-3, max_products=steps, size=planned.vectors - 3,
         project=directions.project,
     )  # fmt: skip
     largest, smallest = float(found.values[0]), float(found.values[-1])

@@ -1,0 +1,318 @@
+r"""Inner products of the rows of :math:`S^{1/2} J`, layer by layer: the rows themselves are never held at once."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.overrides import TorchFunctionMode
+
+from normscope.curvature.outputs import Root, root_of, rows_of
+from normscope.curvature.problem import Block, Problem, Term
+from normscope.curvature.products import Products
+
+#: Numbers of the rows that are held at once.
+HELD = 2**27
+#: Rows that are multiplied by all below them at once.
+TOGETHER = 512
+#: The most that the gradient of a layer may differ from the outer product it should be, in roots of the rounding unit.
+OUTER = 0.05
+
+
+@dataclass(frozen=True)
+class Gram:
+    r"""The matrix :math:`S^{1/2} J J^T S^{1/2}`, and what it takes to compute it.
+
+    Its eigenvalues that are not zero are those of the Gauss-Newton matrix :math:`J^T S J`.
+
+    Attributes:
+        products: of the Gauss-Newton matrix.
+        roots: of the Hessian of the loss in the outputs, one per term.
+        layers: weights whose gradients are outer products, with their biases.
+    """
+
+    products: Products
+    roots: tuple[Root, ...]
+    layers: tuple[Layer, ...]
+
+    @property
+    def count(self) -> int:
+        """Return the size of the matrix."""
+        return sum(root.count for root in self.roots)
+
+    @property
+    def entries(self) -> int:
+        """Return the number of parameters whose rows must be computed."""
+        return self.products.dimension - sum(layer.entries for layer in self.layers)
+
+    @property
+    def bytes(self) -> float:
+        """Return the memory that is needed: three such matrices, gradients at layers, and the rows held at once."""
+        gradients = sum(layer.weight.shape[0] for layer in self.layers)
+        return 8.0 * (3 * self.count**2 + self.count * gradients + 2 * min(HELD, self.count * self.entries))
+
+    @property
+    def work(self) -> float:
+        """Return the multiplications that inner products and eigenvalues take."""
+        thin = sum(sum(layer.weight.shape) for layer in self.layers)
+        return float(self.count**2 * (self.entries / 2 + thin + 2 * self.count))
+
+    def matrix(self) -> Tensor:
+        r"""Return the matrix, in float64.
+
+        The gradient of output ``c`` of sample ``n`` in the weight of a linear layer is :math:`g_{nc} a_n^T` with its
+        input :math:`a_n`, so the layer adds :math:`(a_n^T a_m + 1)\, g_{nc}^T g_{md}`, where the 1 stands for the bias.
+        Other parameters add the inner products of their rows, as many columns at a time as fit.
+        """
+        total = torch.zeros(self.count, self.count, dtype=torch.float64, device=self.products.problem.device)
+        for (inputs, gradients), layer in zip(self._factors(), self.layers, strict=True):
+            total += _outer(inputs, gradients, one=layer.bias is not None)
+        problem = self.products.problem
+        known = {name for layer in self.layers for name in (layer.weight.name, layer.bias and layer.bias.name)}
+        for part in _parts([block for block in problem.blocks if block.name not in known], HELD // self.count):
+            rows = self._rows(Columns(problem, part))
+            for at in range(0, self.count, TOGETHER):  # half of a symmetric matrix
+                total[at:, at : at + TOGETHER].addmm_(rows[at:], rows[at : at + TOGETHER].mT)
+        return total.tril() + total.tril(-1).mT
+
+    def _factors(self) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+        """Yield inputs and gradients at the output of each layer, one per term."""
+        if not self.layers:
+            return iter(())
+        problem, found = self.products.problem, []
+        for term, root in zip(problem.terms, self.roots, strict=True):
+            calls, scores = _recorded(problem, term)
+            used = [calls[layer.weight.name][0] for layer in self.layers]
+            shifts = [call.shift for call in used]
+            slopes = [
+                torch.autograd.grad(scores, shifts, root.values[:, :, k].reshape(scores.shape), retain_graph=True)
+                for k in range(root.values.shape[2])
+            ]
+            share = math.sqrt(term.share)
+            found.append([(call.x, share * torch.stack(parts, 1)) for call, *parts in zip(used, *slopes, strict=True)])
+        return (([x for x, _ in each], [g for _, g in each]) for each in zip(*found, strict=True))
+
+    def _rows(self, problem: Problem) -> Tensor:
+        """Return the rows of all terms in some columns."""
+        rows = torch.empty(self.count, problem.dimension, dtype=torch.float64, device=problem.device)
+        at = 0
+        for term, root in zip(problem.terms, self.roots, strict=True):
+            own = rows[at : at + root.count]
+            rows_of(problem, term, root, own)
+            own *= math.sqrt(term.share)
+            at += root.count
+        return rows
+
+    def pushed(self, vectors: Iterable[Tensor]) -> Tensor:
+        r"""Return :math:`S^{1/2} J q` of vectors of all parameters, one a column."""
+        problem, pushes = self.products.problem, []
+        for term, root in zip(problem.terms, self.roots, strict=True):
+            leaves = problem.leaves()
+            scores = problem.prediction(problem.outputs(leaves, term))
+            seed = torch.zeros_like(scores, requires_grad=True)
+            slopes = torch.autograd.grad(scores, list(leaves.values()), seed, create_graph=True, allow_unused=True)
+            pushes.append((seed, slopes, math.sqrt(term.share) * root.values))
+        return torch.stack([torch.cat([_push(problem.parts(v), *push) for push in pushes]) for v in vectors], 1)
+
+
+def gram_of(products: Products) -> Gram | None:
+    """Return what the matrix of inner products takes, before it is computed.
+
+    Args:
+        products: of the Gauss-Newton matrix.
+
+    Returns:
+        Nothing where the loss is not a sum over samples, or not convex in their outputs.
+
+    >>> model = torch.nn.Linear(2, 1, bias=False)
+    >>> with Problem(model, (torch.eye(2), torch.zeros(2, 1))) as problem:
+    ...     found = gram_of(Products(problem, "ggn"))
+    ...     found.entries, found.matrix().tolist()
+    (0, [[1.0, 0.0], [0.0, 1.0]])
+    """
+    problem, roots = products.problem, []
+    for term in problem.terms:
+        root = root_of(products, term)
+        if root is None or not root.apart:
+            return None
+        roots.append(root)
+    return Gram(products, tuple(roots), tuple(_layers(problem, roots)))
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A linear layer that sees each sample once.
+
+    Attributes:
+        weight: its weight.
+        bias: its bias, if that is a chosen parameter.
+    """
+
+    weight: Block
+    bias: Block | None
+
+    @property
+    def entries(self) -> int:
+        """Return the number of its parameters."""
+        return self.weight.shape.numel() + (self.bias.shape.numel() if self.bias else 0)
+
+
+class Columns(Problem):
+    """A problem in which all but some pieces of parameters are constants.
+
+    Args:
+        whole: the problem, entered as a context.
+        pieces: names of parameters, with the places of the pieces in them.
+    """
+
+    def __init__(self, whole: Problem, pieces: Sequence[tuple[Block, slice]]) -> None:
+        vars(self).update(vars(whole))
+        self._whole, self._pieces = whole, {block.name: place for block, place in pieces}
+        sizes = [place.stop - place.start for _, place in pieces]
+        ends = list(itertools.accumulate(sizes))
+        self.blocks = tuple(
+            Block(block.name, torch.Size([size]), slice(end - size, end))
+            for (block, _), size, end in zip(pieces, sizes, ends, strict=True)
+        )
+        self.dimension = ends[-1]
+
+    def leaves(self, vector: Tensor | None = None) -> dict[str, Tensor]:
+        """Return the pieces as leaves to differentiate with respect to."""
+        values = {name: self._values[name].detach().reshape(-1)[place] for name, place in self._pieces.items()}
+        if vector is not None:
+            values = self.split(vector.detach().to(self.dtype))
+        return {name: value.requires_grad_(True) for name, value in values.items()}
+
+    def outputs(self, parameters: Mapping[str, Tensor], term: Term) -> Any:
+        """Run the model with these pieces in the place of its own."""
+        whole = {}
+        for name, piece in parameters.items():
+            value, place = self._values[name].detach(), self._pieces[name]
+            flat = value.reshape(-1)
+            whole[name] = torch.cat([flat[: place.start], piece, flat[place.stop :]]).view(value.shape)
+        return self._whole.outputs(whole, term)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """One call of a linear layer: its input, what is added to its output, and the name of its bias."""
+
+    x: Tensor
+    shift: Tensor
+    bias: str | None
+
+
+class _Recording(TorchFunctionMode):
+    """A context that notes the linear layers that see matrices, and adds a zero to differentiate to their outputs."""
+
+    def __init__(self, leaves: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.names = {id(leaf): name for name, leaf in leaves.items()}
+        self.calls: dict[str, list[_Call]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Call everything as it is."""
+        found = func(*args, **(kwargs or {}))
+        if func is not F.linear:
+            return found
+        given = dict(zip(("input", "weight", "bias"), args, strict=False)) | (kwargs or {})
+        name, x = self.names.get(id(given["weight"])), given["input"]
+        if name is None or x.ndim != 2:
+            return found
+        shift = torch.zeros_like(found, requires_grad=True)
+        self.calls.setdefault(name, []).append(_Call(x.detach().clone(), shift, self.names.get(id(given.get("bias")))))
+        return found + shift
+
+
+def _recorded(problem: Problem, term: Term, leaves: Mapping[str, Tensor] | None = None) -> tuple[Any, Tensor]:
+    """Run one term, and return the calls of linear layers by the name of their weight, and the scores."""
+    leaves = leaves or problem.leaves()
+    with _Recording(leaves) as recording:
+        scores = problem.prediction(problem.outputs(leaves, term))
+    return recording.calls, scores
+
+
+def _layers(problem: Problem, roots: Sequence[Root]) -> Iterator[Layer]:
+    """Yield the layers whose gradients are outer products in every term, by a test on random vectors."""
+    blocks = {block.name: block for block in problem.blocks}
+    found: dict[str, str | None] | None = None
+    for term, root in zip(problem.terms, roots, strict=True):
+        tested = _tested(problem, term, len(root.scores))
+        found = tested if found is None else {k: v for k, v in found.items() if k in tested and tested[k] == v}
+    for name, bias in (found or {}).items():
+        yield Layer(blocks[name], blocks[bias] if bias else None)
+
+
+def _tested(problem: Problem, term: Term, samples: int) -> dict[str, str | None]:
+    """Return the weights, with their biases, for which each sample's gradient in one term is an outer product."""
+    leaves = problem.leaves()
+    calls, scores = _recorded(problem, term, leaves)
+    once = {n: found[0] for n, found in calls.items() if len(found) == 1 and len(found[0].x) == samples}
+    if not once:
+        return {}
+    generator = torch.Generator().manual_seed(0)
+    random = torch.randn(scores.shape, generator=generator, dtype=torch.float64).to(scores)
+    signs = torch.randn(samples, generator=generator, dtype=torch.float64).to(scores)
+    shifts, every = [call.shift for call in once.values()], list(leaves.values())
+    slopes = torch.autograd.grad(scores, [*shifts, *every], random, retain_graph=True, allow_unused=True)
+    scaled = random * signs.reshape(-1, *[1] * (scores.ndim - 1))
+    others = torch.autograd.grad(scores, shifts, scaled, allow_unused=True)
+    whole = dict(zip(leaves, slopes[len(shifts) :], strict=True))
+    found: dict[str, str | None] = {}
+    for (name, call), slope, other in zip(once.items(), slopes, others, strict=False):
+        if slope is None or other is None:
+            continue
+        pairs = [(other, signs[:, None] * slope), (whole[name], slope.mT @ call.x)]
+        pairs += [(whole[call.bias], slope.sum(0))] if call.bias else []
+        if all(a is not None and _close(a, b) for a, b in pairs):
+            found[name] = call.bias
+    return found
+
+
+def _close(a: Tensor, b: Tensor) -> bool:
+    """Tell whether two tensors agree up to rounding."""
+    allowed = OUTER * torch.finfo(a.dtype).eps ** 0.5 * float(b.abs().max())
+    return float((a - b).abs().max()) <= allowed
+
+
+def _outer(inputs: Sequence[Tensor], gradients: Sequence[Tensor], *, one: bool) -> Tensor:
+    """Return inner products of outer products: those of inputs times those of gradients."""
+    x = torch.cat(list(inputs)).double()
+    repeats = torch.cat([torch.full((len(g),), g.shape[1]) for g in gradients]).to(x.device)
+    g = torch.cat([each.reshape(-1, each.shape[2]) for each in gradients]).double()
+    products = g @ g.mT
+    of_inputs = (x @ x.mT).add_(float(one))
+    owner = torch.arange(len(x), device=x.device).repeat_interleave(repeats)
+    for sample, rows in enumerate(products.split(repeats.tolist())):
+        rows *= of_inputs[sample, owner]
+    return products
+
+
+def _parts(blocks: Sequence[Block], width: int) -> Iterator[list[tuple[Block, slice]]]:
+    """Yield pieces of parameters that have so many entries together, one of each parameter at most."""
+    found: list[tuple[Block, slice]] = []
+    left = width = max(1, width)
+    for block in blocks:
+        at, size = 0, block.shape.numel()
+        while at < size:
+            taken = min(left, size - at)
+            found.append((block, slice(at, at + taken)))
+            at, left = at + taken, left - taken
+            if not left:
+                yield found
+                found, left = [], width
+    if found:
+        yield found
+
+
+def _push(parts: Sequence[Tensor], seed: Tensor, slopes: Sequence[Tensor | None], root: Tensor) -> Tensor:
+    """Return the derivative of the outputs of one term along a direction, times the root."""
+    used = [(slope, part) for slope, part in zip(slopes, parts, strict=True) if slope is not None]
+    moved = torch.autograd.grad([s for s, _ in used], seed, [p for _, p in used], retain_graph=True)[0]
+    return torch.einsum("nok,no->nk", root, moved.reshape(root.shape[:2])).reshape(-1)
