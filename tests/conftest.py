@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import time
+import zlib
+from collections import Counter
 
 import hypothesis  # noqa: F401  (loaded before objects are frozen: it looks at who refers to its generators)
 import pytest
@@ -48,6 +50,25 @@ def _every_part_is_computed(request: pytest.FixtureRequest, monkeypatch: pytest.
         return told(what, error)
 
     monkeypatch.setattr(errors, "failure", raised)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what is marked ``turns`` and whose turn is another day, unless it was asked for by name."""
+    if os.environ.get("NORMSCOPE_ALL") or any("::" in word for word in config.args):
+        return
+    copies: Counter[str] = Counter()
+    waiting = []
+    for item in items:
+        mark = item.get_closest_marker("turns")
+        if mark is not None:
+            function = item.nodeid.partition("[")[0]
+            if (zlib.crc32(function.encode()) + copies[function] + SEED) % mark.args[0]:
+                waiting.append(item)
+            copies[function] += 1
+    config.hook.pytest_deselected(items=waiting)
+    left_out = set(waiting)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_collection_finish() -> None:

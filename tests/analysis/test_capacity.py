@@ -601,6 +601,7 @@ print(int(status["VmHWM"].split()[0]) * 1024)
 """
 
 
+@pytest.mark.turns(2)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read as Linux tells it")
 @pytest.mark.parametrize(
     "model",

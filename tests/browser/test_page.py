@@ -18,6 +18,7 @@ Visit = Callable[..., Any]
 NETWORKS = ("mlp", "resnet50", "transformer")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_the_numbers_are_those_of_the_file(visit: Visit, name: str) -> None:
     """Nothing is complained about, and each end-to-end constant and each layer shows the number of result.json."""

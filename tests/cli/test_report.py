@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from normscope.cli.main import app
 from normscope.report.embed import read_back
 
 Run = Callable[..., Any]
 SMALL = "zoo:relu10[width=6,depth=3,in_features=4,norm={}]"
 
 
-@pytest.fixture
-def results(run: Run) -> list[str]:
-    """Write two results."""
+@pytest.fixture(scope="module")
+def analyzed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with two results."""
+    folder = tmp_path_factory.mktemp("results")
     for norm in ("bn", "ln"):
-        assert run("analyze", SMALL.format(norm), "--out", norm, "--no-report", "-q").exit_code == 0
+        words = ["analyze", SMALL.format(norm), "--out", str(folder / norm), "--no-report", "-q"]
+        assert CliRunner().invoke(app, words).exit_code == 0
+    return folder
+
+
+@pytest.fixture
+def results(run: Run, analyzed: Path) -> list[str]:
+    """Return two results, copied to where the command runs."""
+    shutil.copytree(analyzed, ".", dirs_exist_ok=True)
     return ["bn/result.json", "ln/result.json"]
 
 

@@ -110,6 +110,7 @@ def test_mistakes_are_told() -> None:
         Products(problem, "fisher")
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("batch", [10, 100])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_product_can_be_written_into_memory_that_is_there(way: str, batch: int) -> None:

@@ -207,6 +207,7 @@ def test_theorem_6_networks_of_depth_5000(a: float, biased: bool) -> None:
     assert in_decimals(upper - found.jacobian) < 1e-6
 
 
+@pytest.mark.turns(2)
 def test_a_convolutional_chain_of_depth_5000() -> None:
     """Kernels with ``a I`` in the middle, on maps whose channels grow and shrink."""
     a = 3.0

@@ -238,6 +238,7 @@ torch.distributed.destroy_process_group()
 """
 
 
+@pytest.mark.turns(2)
 def test_two_processes_train_alike(tmp_path: Path) -> None:
     """DistributedDataParallel over gloo: only the first process measures, and none of them waits for a probe."""
     with socket.socket() as free:

@@ -12,6 +12,7 @@ from normscope.papers.study import STUDIES
 from normscope.report.studies import reproduce
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", [name for name in STUDIES if name.startswith("wn-")])
 def test_a_study_at_the_smallest_scale(name: str, tmp_path: Path) -> None:
     done = reproduce(name, "smoke", out=tmp_path)

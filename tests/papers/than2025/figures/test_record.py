@@ -64,6 +64,7 @@ def test_it_measures_what_the_figure_shows(unbroken: Run) -> None:
     assert accuracy[-1] > accuracy[0]
 
 
+@pytest.mark.turns(2)
 def test_killed_at_any_moment_it_is_readable_and_goes_on_to_the_same_curve(unbroken: Run, tmp_path: Path) -> None:
     """SIGKILL while it trains; then again from the start of the same command."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stderr=subprocess.DEVNULL)
