@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -15,6 +16,10 @@ from normscope.geometry.groups import Certificate, Family, Group, Point, length,
 TOLERANCE = 1e-7
 #: The same of a relative derivative, which loses fewer digits: branches that are scaled by 1e-6 must not hide a change.
 FLAT = 1e-11
+#: The same of the change of one random combination of the outputs, before anything is verified.
+SEEMS = 1e-6
+#: A change of it that is rounding, of the whole gradient.
+ROUNDING = 1e-12
 
 
 def coefficients_of(family: Family, seed: int = 0) -> Tensor:
@@ -24,13 +29,35 @@ def coefficients_of(family: Family, seed: int = 0) -> Tensor:
     return drawn * (torch.randint(0, 2, (family.size,), generator=generator) * 2 - 1)
 
 
-def relative_derivative(function: Function, direction: Point, seed: int = 0) -> float:
-    """Return ``||J X||`` over ``||J R||`` for a random direction R as long on the same parameters."""
+def across(function: Function, direction: Point) -> float:
+    r"""Return how far the outputs move along a random direction that is as long on each parameter, about.
+
+    The mean of ``||J R||^2`` is ``sum ||J_p||_F^2 ||X_p||^2/n_p``, and for random weights r of the outputs that of
+    ``||J_p^T r||^2`` is ``||J_p||_F^2``: one gradient serves all directions.
+    """
+    norms = function.backwards.norms
+    found = math.sqrt(sum((norms[n] * float(x.detach().norm())) ** 2 / max(x.numel(), 1) for n, x in direction.items()))
+    return found if math.isfinite(found) else float(function.derivative(random_like(direction)).norm())
+
+
+def relative_derivative(function: Function, direction: Point) -> float:
+    """Return ``||J X||`` over about ``||J R||`` for a random direction R as long on the same parameters."""
     along = float(function.derivative(direction).norm())
-    across = float(function.derivative(random_like(direction, seed)).norm())
     if along == 0.0:
         return 0.0
-    return along / across if across else float("inf")
+    size = across(function, direction)
+    return along / size if size else float("inf")
+
+
+def seems_flat(function: Function, direction: Point) -> bool:
+    r"""Tell whether a direction may be a symmetry: ``<J^T r, X> = <r, J X>`` vanishes for the one gradient at hand.
+
+    What is told apart so needs no derivative of its own. What seems flat is verified.
+    """
+    back = function.backwards
+    along = abs(sum(float((back.parameters[n] * x.detach()).sum()) for n, x in direction.items()))
+    whole = math.sqrt(sum(norm**2 for norm in back.norms.values()))
+    return not along > max(SEEMS * across(function, direction), ROUNDING * whole * length(direction))
 
 
 def orbit_change(function: Function, family: Family, coefficients: Tensor, times: Sequence[float]) -> float:
@@ -50,7 +77,8 @@ def orbit_change(function: Function, family: Family, coefficients: Tensor, times
 def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[Group]:
     """Return the candidates that are symmetries, with their certificates.
 
-    All are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
+    What moves one random combination of the outputs is divided into what does not, without further derivatives. Then
+    all are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
     that a few wrong ones cost a few more tests. Those that passed together share their certificate.
 
     Args:
@@ -58,13 +86,36 @@ def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[
         groups: the candidates.
         seed: of the coefficients.
     """
+    likely = [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)]
+    return _verify_all(exact, likely, seed)
+
+
+def _verify_all(exact: Function, groups: Sequence[Group], seed: int) -> list[Group]:
+    """Return the candidates that are symmetries, by halving."""
     if len(groups) < 2:
         return [kept for group in groups for kept in verify(exact, group, seed)]
     found = _together(exact, groups, seed)
     if found is not None:
         return [replace(group, certificate=found) for group in groups]
     half = len(groups) // 2
-    return verify_all(exact, groups[:half], seed) + verify_all(exact, groups[half:], seed)
+    return _verify_all(exact, groups[:half], seed) + _verify_all(exact, groups[half:], seed)
+
+
+def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
+    """Return the part of a candidate that seems flat."""
+    family = group.family
+    if family is None or not family.size:
+        return []
+    if seems_flat(exact, family.field(exact.point, coefficients_of(family, seed))):
+        return [group]
+    if family.size == 1 or family.subset(torch.arange(1)) is None:
+        return []
+    kept = _halved(family, torch.arange(family.size), lambda d: seems_flat(exact, d), seed, exact.point)
+    part = family.subset(kept)
+    if not len(kept) or part is None:
+        return []
+    words = f"{group.statement} ({len(kept)} of {family.size})"
+    return [replace(group, family=part, dimension=part.size, statement=words)]
 
 
 def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
@@ -78,7 +129,7 @@ def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificat
         chosen.append((group.family, coefficients))
         for name, value in group.family.field(exact.point, coefficients).items():
             direction[name] = direction[name] + value if name in direction else value
-    derivative = relative_derivative(exact, direction, seed)
+    derivative = relative_derivative(exact, direction)
     if not derivative <= FLAT:
         return None
     point = exact.point
@@ -108,7 +159,9 @@ def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
         return [replace(group, certificate=found)]
     if family.size == 1 or family.subset(torch.arange(1)) is None:
         return []
-    kept = _passing(exact, family, torch.arange(family.size), seed)
+    kept = _halved(
+        family, torch.arange(family.size), lambda d: relative_derivative(exact, d) <= FLAT, seed, exact.point
+    )
     part = family.subset(kept)
     if not len(kept) or part is None:
         return []
@@ -130,21 +183,21 @@ def _certified(exact: Function, family: Family, seed: int) -> Certificate | None
     direction = family.field(exact.point, coefficients)
     if not length(direction):
         return None
-    derivative = relative_derivative(exact, direction, seed)
+    derivative = relative_derivative(exact, direction)
     if not derivative <= FLAT:
         return None
     orbit = orbit_change(exact, family, coefficients, (0.5 * _reach(family), -0.3 * _reach(family)))
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
 
-def _passing(exact: Function, family: Family, indices: Tensor, seed: int) -> Tensor:
-    """Return the coefficients along which the function does not change, by halving."""
-    part = family.subset(indices)
-    assert part is not None
-    direction = part.field(exact.point, coefficients_of(part, seed))
-    if length(direction) and relative_derivative(exact, direction, seed) <= FLAT:
+def _halved(family: Family, indices: Tensor, holds: Callable[[Point], bool], seed: int, point: Point) -> Tensor:
+    """Return the coefficients for which a test of a random direction holds, by halving."""
+    some = family.subset(indices)
+    assert some is not None
+    direction = some.field(point, coefficients_of(some, seed))
+    if length(direction) and holds(direction):
         return indices
     if len(indices) == 1:
         return indices[:0]
     half = len(indices) // 2
-    return torch.cat([_passing(exact, family, indices[:half], seed), _passing(exact, family, indices[half:], seed)])
+    return torch.cat([_halved(family, part, holds, seed, point) for part in (indices[:half], indices[half:])])

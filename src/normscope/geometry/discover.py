@@ -25,8 +25,8 @@ from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
-from normscope.geometry.candidates.shifts import Opposite, Shift, all_but_one, certified, free_entries, ones
-from normscope.geometry.certificate import verify, verify_all
+from normscope.geometry.candidates.shifts import Line, Opposite, Shift, all_but_one, certified, free_entries, ones
+from normscope.geometry.certificate import coefficients_of, seems_flat, verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group, random_like
 from normscope.geometry.identities import with_identities
@@ -130,15 +130,15 @@ def _covered(labels: Labels, groups: list[Group]) -> frozenset[int]:
 
 def _rows(exact: Function, labels: Labels, seed: int) -> list[Group]:
     """Return the verified rows: for each parameter the largest family."""
-    found: dict[str, list[Group]] = {}
-    for candidate in row_groups(exact, labels):
-        name = candidate.parameters[0]
-        if name in found and isinstance(candidate.family, Rows):
-            continue
-        kept = verify(exact, candidate, seed)
-        if kept:
-            found.setdefault(name, []).extend(kept)
-    return [group for groups in found.values() for group in groups]
+    likely: dict[str, Group] = {}
+    others: list[Group] = []
+    for i, group in enumerate(row_groups(exact, labels)):
+        name, family = group.parameters[0], group.family
+        if not isinstance(family, Rows):
+            others.append(group)
+        elif name not in likely and seems_flat(exact, family.field(exact.point, coefficients_of(family, seed + i))):
+            likely[name] = group
+    return verify_all(exact, [*likely.values(), *others], seed)
 
 
 def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> list[Group]:
@@ -151,8 +151,12 @@ def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> li
             freedom[group.family.parameter] = group.family.groups
     found += column_groups(exact, labels, biases, freedom, seed)
     sizes, gains = group_sizes(exact), Gains(labels)
-    for absorber in biases.sources.values():
-        found += _own_shifts(exact, gains, biases, absorber, sizes, freedom, seed)
+    lines = [
+        line
+        for absorber in biases.sources.values()
+        for line in _own_shifts(exact, labels, gains, biases, absorber, sizes, freedom, seed)
+    ]
+    found += certified(exact, lines)
     found += verify_all(exact, offset_groups(exact, labels, found), seed)
     for pair in biases.pairs:
         shape = exact.tensors[pair[0]].shape
@@ -164,44 +168,61 @@ def _shifts(exact: Function, labels: Labels, rows: list[Group], seed: int) -> li
 
 def _own_shifts(
     exact: Function,
+    labels: Labels,
     gains: Gains,
     biases: Biases,
     absorber: Absorber,
     sizes: set[int],
     freedom: dict[str, int],
     seed: int,
-) -> list[Group]:
+) -> list[Line]:
     """Return the shifts of one bias, or of all rows of a table, that something behind takes away or up."""
     name = absorber.parameter
     shape = exact.tensors[name].shape
     width = shape[-1] if absorber.table else shape.numel()
     single = Shift(exact, biases, name, torch.eye(width).double() if absorber.table else torch.arange(width))
     shared = freedom.get(name, 0)  # what is common to a group is among the rows already
-    if single.passes(seed):
+    found = single.tried(seed)
+    if found is not None:
         freedom[name] = -1
-        single = single.subset(all_but_one(width, shared)) if shared > 0 else single
-        made = certified(single, f"{name} plus any vector, taken away by the normalizer or taken up behind", seed)
-        return [made] if made else []
+        part = found.shift.subset(all_but_one(width, shared)) if shared > 0 else None
+        found = found if part is None else part.tried(seed)
+        words = f"{name} plus any vector, taken away by the normalizer or taken up behind"
+        return [] if found is None else [replace(found, words=words)]
     if shared > 0 or absorber.table:
         return []
+    channels = _channels(labels, name)
     counts = sorted({1} | {width // size for size in sizes if size > 1 and width % size == 0}, reverse=True)
-    for path, count in [(path, count) for path in (None, *gains.behind(name)) for count in counts]:
-        family = Shift(exact, biases, name, ones(width, count), path=path)
-        if family.passes(seed):
+    tried = (None, *gains.behind(name)) if channels is None or _averaged(exact, labels, channels) else ()
+    for path, count in [(path, count) for path in tried for count in counts]:
+        found = Shift(exact, biases, name, ones(width, count), path=path).tried(seed)
+        if found is not None:
             freedom[name] = count
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
-            made = certified(family, f"{name} plus {each}, taken away behind", seed)
-            return [made] if made else []
-    kept = free_entries(single, seed)
-    if not len(kept):
-        return []
-    made = certified(Shift(exact, biases, name, kept), f"{len(kept)} entries of {name} plus any number", seed)
-    return [made] if made else []
+            return [replace(found, words=f"{name} plus {each}, taken away behind")]
+    kept = free_entries(single, [] if channels is None else labels.alike(channels), seed)
+    found = Shift(exact, biases, name, kept).tried(seed) if len(kept) else None
+    return [] if found is None else [replace(found, words=f"{len(kept)} entries of {name} plus any number")]
+
+
+def _channels(labels: Labels, name: str) -> Tensor | None:
+    """Return the channels that a vector is added to."""
+    for entry in labels.entries:
+        if entry.parameter == name:
+            return entry.labels.reshape(-1)
+    return next((frozen.outputs for frozen in labels.frozen if frozen.beta == name), None)
+
+
+def _averaged(function: Function, labels: Labels, channels: Tensor) -> bool:
+    """Tell whether something takes a mean over channels, or the loss does not see it."""
+    seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
+    last = {labels.same.find(max(label, 0)) for label in labels.outputs} if function.loss == "cross_entropy" else set()
+    return any(labels.kin.find(max(i, 0)) in seen or labels.same.find(max(i, 0)) in last for i in channels.tolist())
 
 
 def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int) -> list[Group]:
     """Return shifts of one summand that another one takes up."""
-    found: list[Group] = []
+    lines: list[Line] = []
     closed: set[str] = set()
     reachable = {a.parameter for several in biases.beside.values() for a in several}
     sources = [a for a in biases.sources.values() if freedom.get(a.parameter) != -1]
@@ -220,19 +241,19 @@ def _beside(exact: Function, biases: Biases, freedom: dict[str, int], seed: int)
         others = [name for name in direction if name != source.parameter]
         if not set(others) & reachable:
             continue
-        if not family.passes(seed):
-            family = replace(family, basis=ones(width))
-            if source.table or freedom.get(source.parameter) or not family.passes(seed):
-                continue
+        found = family.tried(seed)
+        if found is None and not source.table and not freedom.get(source.parameter):
+            found = replace(family, basis=ones(width)).tried(seed)
+        if found is None:
+            continue
         both = [freedom.get(source.parameter, 0), *(freedom.get(name, 0) for name in others if name in reachable)]
         if min(both) > 0:  # what is common to a group is free on both sides already
-            family = family.subset(all_but_one(width, min(both)))
+            part = found.shift.subset(all_but_one(width, min(both)))
+            found = part.tried(seed) if part.size else None
         closed.add(source.parameter)
-        made = (
-            certified(family, f"{source.parameter} plus s, {', '.join(others)} minus s", seed) if family.size else None
-        )
-        found += [made] if made else []
-    return found
+        if found is not None:
+            lines.append(replace(found, words=f"{source.parameter} plus s, {', '.join(others)} minus s"))
+    return certified(exact, lines)
 
 
 def _enters_by_joining(function: Function, name: str) -> bool:

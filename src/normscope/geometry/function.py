@@ -107,6 +107,11 @@ class Backwards:
     parameters: dict[str, Tensor]
     nodes: dict[str, Tensor]
 
+    @functools.cached_property
+    def norms(self) -> dict[str, float]:
+        """Return the length of the gradient in each parameter."""
+        return {name: float(value.norm()) for name, value in self.parameters.items()}
+
 
 @dataclass(frozen=True, eq=False)
 class Function:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from normscope.geometry.certificate import coefficients_of
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Family, Group, length
+from normscope.geometry.groups import Certificate, Family, Group, Point, length
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.stabilizers import stabilizer_breaking
 
@@ -31,30 +31,33 @@ def identities(exact: Function, families: Sequence[Family], seed: int = 0) -> li
         families: directions along which it does not change.
         seed: of the targets of the loss and of the coefficients.
     """
-    return [_identity(exact, [(family, coefficients_of(family, seed))], seed) for family in families]
+    return [_identity(exact, [(family, coefficients_of(family, seed))], seed)[:2] for family in families]
 
 
-def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[float, float]:
-    """Return both numbers for the sum of several directions."""
+def _identity(exact: Function, chosen: Sequence[Chosen], seed: int) -> tuple[float, float, list[Point]]:
+    """Return both numbers for the sum of several directions, and these."""
     leaves = {name: value.clone().requires_grad_() for name, value in exact.point.items()}
     values = list(leaves.values())
     gradient = torch.autograd.grad(
         exact.value(leaves, exact.targets(seed)), values, create_graph=True, allow_unused=True, materialize_grads=True
     )
     by_name = dict(zip(leaves, gradient, strict=True))
+    fields = [family.field(leaves, coefficients) for family, coefficients in chosen]
     field: dict[str, Tensor] = {}
-    for family, coefficients in chosen:
-        for name, value in family.field(leaves, coefficients).items():
+    for one in fields:
+        for name, value in one.items():
             field[name] = field[name] + value if name in field else value
+    plain: list[Point] = [{name: value.detach() for name, value in one.items()} for one in fields]
     whole = length({name: value.detach() for name, value in by_name.items()})
     # what is cancelled entirely has a gradient of rounding, which is compared with that of the other parameters
     size = max(length({name: by_name[name].detach() for name in field}), 1e-6 * whole)
     if not size:
-        return 0.0, 0.0
+        return 0.0, 0.0, plain
     along = torch.stack([(by_name[name] * value).sum() for name, value in field.items()]).sum()
     second = torch.autograd.grad(along, values, allow_unused=True, materialize_grads=True)
     reach = length({name: value.detach() for name, value in field.items()})
-    return abs(float(along.detach())) / (size * reach or 1.0), length(dict(zip(leaves, second, strict=True))) / size
+    left = length(dict(zip(leaves, second, strict=True)))
+    return abs(float(along.detach())) / (size * reach or 1.0), left / size, plain
 
 
 def with_identities(
@@ -74,8 +77,8 @@ def with_identities(
     """
     chosen = {i: (g.family, coefficients_of(g.family, seed + i)) for i, g in enumerate(groups) if g.family is not None}
     try:
-        gradient, hessian = _identity(exact, list(chosen.values()), seed)
-        broken = stabilizer_breaking(function, walk, list(chosen.values()), seed)
+        gradient, hessian, fields = _identity(exact, list(chosen.values()), seed)
+        broken = stabilizer_breaking(function, walk, list(chosen.values()), seed, fields)
     except (RuntimeError, NotImplementedError):  # an operation without a second derivative
         return groups
     found = list(groups)

@@ -133,8 +133,10 @@ def floored(walk: Labelling, step: Step) -> Any:
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "sparsemax")
 def softmax(walk: Labelling, step: Step) -> Any:
-    """No scale passes, and nothing is known of the channels behind it."""
+    """No scale passes, and nothing is known of the channels behind it. It does not see what is common to all."""
     labels = walk.of(labelled_inputs(step)[0])
+    if bool((labels != walk.labels.first(labels, (int(step["dim"]),))).any()):
+        walk.labels.summed.update(unique(labels))
     walk.labels.stop(labels)
     walk.labels.bend(labels)
     return Label(torch.zeros_like(labels))

@@ -209,6 +209,21 @@ class Labels:
                     self.holders.setdefault(root, []).append(site)
         return self.holders.get(channel, [])
 
+    def alike(self, labels: Tensor) -> list[Tensor]:
+        """Return the positions in a list of channels that are used alike, set by set. Ask when all labels are made."""
+        find, several = self.same.find, (self.bent, self.squared, self.summed, self.zero)
+        marked = [{find(label) for label in marks if label >= 0} for marks in several]
+        marked += [
+            {find(label) for label in unique(t) if label >= 0} for s in self.attention for t in (s.queries, s.keys)
+        ]
+        marked += [{find(label) for label in unique(t) if label >= 0} for t in self.averaged]
+        found: dict[tuple[Any, ...], list[int]] = {}
+        for i, label in enumerate(labels.tolist()):
+            root = find(max(label, 0))
+            held = frozenset(site.parameter for site in self.holding(root))
+            found.setdefault((held, *(root in marks for marks in marked)), []).append(i)
+        return [torch.tensor(positions) for positions in found.values()]
+
     def fresh(self, *shape: int) -> Tensor:
         """Return new labels."""
         count = int(np.prod(shape, dtype=np.int64))

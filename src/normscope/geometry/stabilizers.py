@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.function import Function, written_out
-from normscope.geometry.groups import Family
+from normscope.geometry.groups import Family, Point
 from normscope.geometry.labelling import Label, Labelling
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
@@ -73,7 +73,11 @@ def _shift(node: Node, source: Tensor, function: Function) -> Tensor:
 
 
 def stabilizer_breaking(
-    function: Function, walk: Labelling, chosen: Sequence[tuple[Family, Tensor]], seed: int = 0
+    function: Function,
+    walk: Labelling,
+    chosen: Sequence[tuple[Family, Tensor]],
+    seed: int = 0,
+    fields: Sequence[Point] | None = None,
 ) -> list[tuple[float | None, float]]:
     r"""Return ``<grad L, X>`` with the model's own eps for each family and coefficients, as predicted and as measured.
 
@@ -88,6 +92,7 @@ def stabilizer_breaking(
         walk: the labelled network.
         chosen: families with their coefficients.
         seed: of the targets of the loss.
+        fields: the direction of each, where they are known.
     """
     targets = function.targets(seed)
     leaves = {name: value.clone().requires_grad_() for name, value in function.point.items()}
@@ -110,8 +115,10 @@ def stabilizer_breaking(
             left = _share(node, source) * back * (value.detach() - _shift(node, source, function))
             shares.append((state.labels.clamp_min(0).reshape(source.shape), left.expand(source.shape)))
     found: list[tuple[float | None, float]] = []
-    for family, coefficients in chosen:
-        field = family.field(function.point, coefficients)
+    fields = (
+        [family.field(function.point, coefficients) for family, coefficients in chosen] if fields is None else fields
+    )
+    for (family, coefficients), field in zip(chosen, fields, strict=True):
         measured = sum(float((by_name[n] * v).sum()) for n, v in field.items() if by_name[n] is not None)
         if not isinstance(family, Scales):
             found.append((None, measured))

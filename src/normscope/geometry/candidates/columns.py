@@ -7,7 +7,7 @@ Where no bias takes up the shift of the LayerNorm, columns of all that reads it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases
 from normscope.geometry.candidates.gains import Gains, Path
-from normscope.geometry.candidates.shifts import Shift, all_but_one, certified, free_entries
+from normscope.geometry.candidates.shifts import Line, Shift, all_but_one, certified, free_entries
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group, Point
 from normscope.geometry.labels import Labels, Product
@@ -81,7 +81,7 @@ def column_groups(
     for line, beta in labels.centred:
         centred |= {path.channels: (path, beta) for path in gains.paths(line)}
     uses = [product.parameter for product in labels.products]
-    found: list[Group] = []
+    found: list[Line] = []
     for product in labels.products:
         path, beta = centred.get(tuple(find(max(label, 0)) for label in product.inputs[0].tolist()), (None, ""))
         if path is None or not product.full or uses.count(product.parameter) > 1:
@@ -91,20 +91,25 @@ def column_groups(
         outputs = all_but_one(len(index), shared) if shared else torch.arange(len(index))
         whole = (outputs[:, None] * index.shape[2] + torch.arange(index.shape[2])).reshape(-1)
         family = Columns(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
-        found += _group(family, _bases(function, product, outputs), seed)
-    return found
+        found += _lines(family, _bases(function, product, outputs), labels.alike(product.outputs[outputs]), seed)
+    return certified(function, found)
 
 
-def _group(family: Columns, narrower: Iterator[Tensor], seed: int) -> list[Group]:
-    """Return the verified part of a family: all of it, or the first of some narrower bases that holds anything."""
-    if not family.passes(seed):
-        parts = (free_entries(replace(family, basis=basis), seed) for basis in narrower)
-        family = replace(family, basis=next((part for part in parts if len(part)), family.basis[:0]))
-    if not family.size:
-        return []
+def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor], seed: int) -> list[Line]:
+    """Return the part of a family that passes: all of it, or the first of some narrower bases that holds anything."""
+    found = family.tried(seed)
+    for basis in narrower:
+        if found is not None:
+            break
+        part = replace(family, basis=basis)
+        found = None if torch.equal(basis, family.basis) else part.tried(seed)
+        if found is None:
+            count = len(basis) // sum(map(len, alike))  # coefficients of one output
+            several = [(keep[:, None] * count + torch.arange(count)).reshape(-1) for keep in alike]
+            kept = free_entries(part, several, seed)
+            found = replace(part, basis=kept).tried(seed) if len(kept) else None
     words = f"{family.source} plus v (1/gamma)^T: the LayerNorm before it gives values that sum to zero"
-    made = certified(family, words, seed)
-    return [replace(made, kind="column")] if made else []
+    return [] if found is None else [replace(found, kind="column", words=words)]
 
 
 def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Tensor]:

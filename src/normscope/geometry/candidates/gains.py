@@ -84,12 +84,12 @@ class Gains:
         """Return the step through a gain, axes along which nothing varies cut to the length one."""
         parts = torch.broadcast_tensors(gain.inputs, gain.index, gain.outputs)
         for dim in range(parts[0].ndim):
-            if all(part.stride(dim) == 0 for part in parts):
+            if all(bool((part == part.narrow(dim, 0, 1)).all()) for part in parts):
                 parts = tuple(part.narrow(dim, 0, 1) for part in parts)
         return self._pairs(*parts)
 
     def _pairs(self, before: Tensor, index: Tensor, after: Tensor) -> dict[int, tuple[int, int]]:
         """Return the position in the gain and the channel behind it for each channel; nothing if that is not one."""
-        rows = torch.unique(torch.stack([t.reshape(-1) for t in (before, index, after)], 1), dim=0).tolist()
+        rows = set(zip(*(t.reshape(-1).tolist() for t in (before, index, after)), strict=True))
         found = {self._find(max(b, 0)): (i, self._find(max(a, 0))) for b, i, a in rows}
         return found if len(found) == len(rows) else {}

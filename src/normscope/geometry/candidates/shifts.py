@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases, equal, takes_up
 from normscope.geometry.candidates.gains import Path
-from normscope.geometry.certificate import FLAT, TOLERANCE
+from normscope.geometry.certificate import FLAT, TOLERANCE, coefficients_of
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point
 from normscope.graph.ir import Node
@@ -62,6 +62,7 @@ class Shift:
         beside: whether the other summand of a sum may take the change up.
         closed: parameters that must not.
         path: gains by which what is added is divided.
+        read: parameters that the change passes on its way to where it is taken up.
     """
 
     function: Function
@@ -71,6 +72,7 @@ class Shift:
     beside: bool = False
     closed: frozenset[str] = frozenset()
     path: Path | None = None
+    read: frozenset[str] = frozenset()
 
     @property
     def size(self) -> int:
@@ -102,7 +104,12 @@ class Shift:
         return torch.linalg.lstsq(lines.mT, wide[:, None]).solution[:, 0]
 
     def push(
-        self, coefficients: Tensor, point: Point | None = None, *, until: float = math.inf
+        self,
+        coefficients: Tensor,
+        point: Point | None = None,
+        *,
+        until: float = math.inf,
+        changed: set[str] | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Return the whole direction, and how the outputs change along it.
 
@@ -110,6 +117,7 @@ class Shift:
             coefficients: one for each row of the basis.
             point: where; the function's own parameters by default.
             until: give up as soon as the outputs are known to move by more, and nothing behind can take that up.
+            changed: is given the nodes that change.
 
         Raises:
             _MovesError: if it gave up.
@@ -118,7 +126,7 @@ class Shift:
         direction = {self.source: self.start(here, coefficients)}
         known = self.function.known if point is None else {}
         with torch.no_grad():
-            tangents = self._run(here, direction, self._visitor(direction, known, until))
+            tangents = self._run(here, direction, self._visitor(direction, known, until, changed))
         return direction, torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
 
     def _run(self, here: Point, direction: dict[str, Tensor], visit: Callable[[Node, Any, Any], Any]) -> list[Any]:
@@ -129,16 +137,11 @@ class Shift:
 
     def _differentiable(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the direction at the function's own parameters, as a function of them."""
-        passed: set[str] = set()
-        direction = {self.source: self.start(self.function.point, coefficients)}
-        with torch.no_grad(), contextlib.suppress(_EndedError):
-            visit = self._visitor(direction, self.function.known, math.inf, passed)
-            self._run(self.function.point, direction, visit)
-        near = self.nearby | self._read(passed) | {self.source}
+        near = self.nearby | self.read | {self.source}
         here = {name: value if name in near else self.function.tensors[name] for name, value in point.items()}
         direction = {self.source: self.start(here, coefficients)}
         with contextlib.suppress(_EndedError):
-            self._run(here, direction, self._visitor(direction, {}, math.inf, set()))
+            self._run(here, direction, self._visitor(direction, {}, math.inf, set(), ends=True))
         return direction
 
     @property
@@ -167,7 +170,9 @@ class Shift:
         direction: dict[str, Tensor],
         known: Mapping[str, Any],
         until: float,
-        passed: set[str] | None = None,
+        changed: set[str] | None = None,
+        *,
+        ends: bool = False,
     ) -> Callable[[Node, Any, Any], Any]:
         """Return what lets biases take up changes on the way.
 
@@ -175,7 +180,8 @@ class Shift:
             direction: of the source; those of the biases are added.
             known: values of nodes where nothing changes.
             until: give up as soon as the outputs are known to move by more.
-            passed: is given the nodes that change, and makes the run end when nothing changes any more.
+            changed: is given the nodes that change.
+            ends: end the run when nothing changes any more.
         """
         noise = 1e-11 * float(direction[self.source].detach().abs().max())
         last, open_ends = self.function.graph.last_uses, set[str]()
@@ -188,11 +194,11 @@ class Shift:
                 return None
             primal, tangent = forward.unpack_dual(value)
             if tangent is None:
-                if passed and not open_ends:
+                if ends and changed and not open_ends:
                     raise _EndedError
                 return None
-            if passed is not None:
-                passed.add(node.name)
+            if changed is not None:
+                changed.add(node.name)
             ended = known.get(node.name, primal)
             kept = None
             if tangent.requires_grad and name_of(node) == "scaled_dot_product_attention":
@@ -243,16 +249,23 @@ class Shift:
         """Return the moved biases: the orbit is a straight line."""
         return {name: point[name] + time * value for name, value in self.push(coefficients, point)[0].items()}
 
+    def tried(self, seed: int = 0) -> Line | None:
+        """Return a random direction with how far it moves the outputs, or ``None`` if they do not stay as they are."""
+        drawn = coefficients_of(self, seed)
+        size = self.across(float(self.start(self.function.point, drawn).norm()))
+        changed: set[str] = set()
+        try:
+            direction, left = self.push(drawn, until=FLAT * size, changed=changed)
+        except _MovesError:
+            return None
+        along = float(left.norm())
+        if not along <= FLAT * size:
+            return None
+        return Line(replace(self, read=frozenset(self._read(changed))), direction, along / size if size else 0.0)
+
     def passes(self, seed: int = 0) -> bool:
         """Tell whether the outputs stay as they are."""
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(self.size, generator=generator, dtype=torch.float64)
-        most = FLAT * self.across(float(self.start(self.function.point, drawn).norm()))
-        try:
-            _, left = self.push(drawn, until=most)
-        except _MovesError:
-            return False
-        return float(left.norm()) <= most
+        return self.tried(seed) is not None
 
     def across(self, length: float) -> float:
         """Return how far the outputs move along a random direction of the source that is as long, about."""
@@ -303,23 +316,16 @@ class Opposite:
         return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
 
 
-def free_entries(shift: Shift, seed: int = 0, least: int | None = None) -> Tensor:
-    """Return the entries that may be shifted one by one, by halving or thirds.
+def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
+    """Return the entries that may be shifted one by one: those sets of entries used alike that pass.
 
     Args:
         shift: the entries that are tried.
+        alike: the coefficients that are tried together.
         seed: of the random coefficients.
-        least: pieces smaller than this are not divided further; a twelfth of all by default, at least one entry.
     """
-    if shift.passes(seed):
-        return shift.basis
-    count = shift.size
-    least = max(1, count // 12) if least is None else least
-    if count <= least:
-        return shift.basis[:0]
-    parts = 3 if count % 3 == 0 and count > 3 else 2
-    pieces = torch.arange(count).chunk(parts)
-    return torch.cat([free_entries(shift.subset(piece), seed, least) for piece in pieces])
+    kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).passes(seed)]
+    return torch.cat([shift.basis[:0], *kept])
 
 
 def all_but_one(width: int, groups: int = 1) -> Tensor:
@@ -336,35 +342,48 @@ def ones(width: int, groups: int = 1) -> Tensor:
     return torch.block_diag(*[torch.ones(1, width // groups)] * groups).double()
 
 
-def certified(shift: Shift, words: str, seed: int = 0) -> Group | None:
-    """Return a family of shifts with its certificate."""
-    from normscope.geometry.certificate import coefficients_of, orbit_change
-
-    coefficients = coefficients_of(shift, seed)
-    direction, left = shift.push(coefficients)
-    across = shift.across(float(direction[shift.source].norm()))
-    derivative = float(left.norm()) / across if across else 0.0
-    orbit = orbit_change(shift.function, _Line(direction), coefficients, (0.5,))
-    if not (derivative <= FLAT and orbit <= TOLERANCE):
-        return None
-    return Group("shift", tuple(direction), shift.size, words, shift, Certificate(derivative, orbit))
-
-
 @dataclass(frozen=True, eq=False)
-class _Line:
-    """A straight line through the parameters."""
+class Line:
+    """A shift whose derivative vanishes, and the straight line along one direction of it.
 
+    Attributes:
+        shift: the family.
+        direction: one direction of it.
+        derivative: how far the outputs move along it, relative to a random change of the source.
+        kind: of the group.
+        words: what it says.
+    """
+
+    shift: Shift
     direction: dict[str, Tensor]
+    derivative: float
+    kind: str = "shift"
+    words: str = ""
 
-    @property
-    def size(self) -> int:
-        return 1
 
-    def subset(self, keep: Tensor) -> None:
-        return None
+def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
+    """Return the groups of those lines along which the outputs stay as they are; all are moved along at once.
 
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        return self.direction
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        return {name: point[name] + time * value for name, value in self.direction.items()}
+    Args:
+        function: the model.
+        lines: whose derivatives vanish; where moving along all fails, they are halved.
+    """
+    if not lines:
+        return []
+    point = function.point
+    moved = dict(point)
+    for line in lines:
+        moved |= {name: moved[name] + 0.5 * value for name, value in line.direction.items()}
+    with torch.no_grad():
+        before = function.flat(point)
+        orbit = float((function.flat(moved) - before).abs().max()) / (float(before.abs().max()) or 1.0)
+    if orbit <= TOLERANCE:
+        return [
+            Group(
+                line.kind, tuple(line.direction), line.shift.size, line.words, line.shift,
+                Certificate(line.derivative, orbit),
+            )  # fmt: skip
+            for line in lines
+        ]
+    half = len(lines) // 2
+    return certified(function, lines[:half]) + certified(function, lines[half:]) if half else []
