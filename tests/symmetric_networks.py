@@ -85,6 +85,22 @@ class Residual(nn.Module):
         return self.head(F.relu(x + self.norm_two(self.two(F.relu(self.norm_one(self.one(x)))))))
 
 
+class Behind(nn.Module):
+    """A linear layer that reads a LayerNorm, its weight stored with the inputs first as GPT-2 does, or last."""
+
+    def __init__(self, *, transposed: bool) -> None:
+        super().__init__()
+        self.first, self.norm, self.transposed = nn.Linear(3, 4), nn.LayerNorm(4), transposed
+        self.weight = nn.Parameter(torch.randn(4, 5) if transposed else torch.randn(5, 4))
+        self.bias, self.last = nn.Parameter(torch.zeros(5)), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        x = self.norm(self.first(x))
+        weight = self.weight if self.transposed else self.weight.T
+        return self.last(torch.tanh(torch.addmm(self.bias, x, weight)))
+
+
 def rotary(x: Tensor, still: int = 0) -> Tensor:
     """Return queries or keys turned by their positions, but for some channels at the end."""
     if still:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.geometry.align import align, interpolation
-from normscope.geometry.candidates.matrices import Mixing
 from normscope.geometry.candidates.permutations import permutation, places_of, spaces_of
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.discover import Symmetries, symmetry
@@ -17,27 +19,48 @@ from normscope.zoo.catalogue import build, example_input
 from symmetric_networks import Attention, randomized
 
 
-def transformed(found: Symmetries, *, matrices: bool = False, seed: int = 3) -> dict[str, Tensor]:
-    """Return a copy moved by random scales and permutations, or by random matrices."""
+def transformed(found: Symmetries, seed: int = 3) -> dict[str, Tensor]:
+    """Return a copy moved by every group at once, with random coefficients and orders."""
     function, generator = found.function, torch.Generator().manual_seed(seed)
     labels = Labelling(function).run()
     point: dict[str, Tensor] = dict(function.tensors)
     for group in found.groups:
-        if isinstance(group.family, Mixing if matrices else Scales):
-            assert group.family is not None
-            drawn = torch.randn(group.family.size, generator=generator, dtype=torch.float64) * 0.5
-            point |= group.family.move(point, drawn, 1.0)
-            if isinstance(group.family, Scales):
-                rates = group.family.of_labels(drawn)
-                for mean, variance, inputs in group.family.labels.statistics:
-                    factor = rates[inputs.clamp_min(0)].exp()
-                    point |= {mean: point[mean] * factor, variance: point[variance] * factor.square()}
-    if not matrices:
-        places = places_of(function, labels)
-        for space in spaces_of(function, labels, places):
+        if group.family is None:
+            continue
+        size = 0.5 * getattr(group.family, "width", 1) ** -0.5
+        drawn = torch.randn(group.family.size, generator=generator, dtype=torch.float64) * size
+        point |= group.family.move(point, drawn, 1.0)
+        if isinstance(group.family, Scales):
+            rates = group.family.of_labels(drawn)
+            for mean, variance, inputs in group.family.labels.statistics:
+                factor = rates[inputs.clamp_min(0)].exp()
+                point |= {mean: point[mean] * factor, variance: point[variance] * factor.square()}
+    places = places_of(function, labels)
+    verified = {group.parameters for group in found.groups if group.kind == "permutation"}
+    for space in spaces_of(function, labels, places):
+        if space.parameters in verified:
             order = torch.randperm(len(space.units), generator=generator).tolist()
             point |= places.permuted(point, permutation(space, order))
     return point
+
+
+def gpt2() -> tuple[nn.Module, Tensor]:
+    """Return a small GPT-2 and a batch."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=2, n_embd=16, n_head=2, vocab_size=20, n_positions=6, use_cache=False, bos_token_id=0, eos_token_id=0
+    )
+    return GPT2LMHeadModel(config).eval(), torch.randint(20, (4, 6))
+
+
+def qwen3() -> tuple[nn.Module, Tensor]:
+    """Return a small network as Llama with normalized queries and keys, and a batch."""
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    sizes = {"hidden_size": 16, "head_dim": 8, "intermediate_size": 12, "vocab_size": 20, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 6}
+    return Qwen3ForCausalLM(Qwen3Config(**sizes, **heads, use_cache=False)).eval(), torch.randint(20, (4, 6))
 
 
 def zoo(name: str, **options: int) -> Symmetries:
@@ -55,11 +78,27 @@ VIT = {"image_size": 16, "patch": 8, "width": 12, "depth": 2, "heads": 2, "class
     ids=["resnet20", "lstm", "vit"],
 )
 def test_a_transformed_copy_comes_back(name: str, options: dict[str, int]) -> None:
-    found = zoo(name, **options)
-    result = align(found, transformed(found))
+    _comes_back(zoo(name, **options))
+
+
+@pytest.mark.parametrize("build", [gpt2, qwen3])
+def test_a_transformed_language_model_comes_back(build: Callable[[], tuple[nn.Module, Tensor]]) -> None:
+    torch.manual_seed(0)
+    model, x = build()
+    _comes_back(symmetry(randomized(model), x))
+
+
+def _comes_back(found: Symmetries) -> None:
+    """Assert that a copy moved by all groups is recognised, and that one that computes something else is not."""
+    copy = transformed(found)
+    result = align(found, copy)
     assert result.before > 0.1
-    assert result.same
+    assert result.after < 1e-12
     assert result.moved > 0
+    name = max(found.function.names, key=lambda n: copy[n].numel())
+    torch.manual_seed(1)
+    other = align(found, {**copy, name: copy[name] * (1 + 0.1 * torch.randn(copy[name].shape))})
+    assert other.after > 1e-3
 
 
 def test_biases_that_are_added_to_each_other_come_back() -> None:
@@ -85,21 +124,11 @@ class Recurrent(nn.Module):
         return self.head(self.layer(x)[0])
 
 
-def test_heads_units_and_scales_of_attention() -> None:
+@pytest.mark.parametrize("options", [{"width": 8}, {"norm": nn.RMSNorm, "bias": False}, {"turned": True}])
+def test_attention(options: dict[str, Any]) -> None:
     torch.manual_seed(0)
     x = torch.randn(4, 4, 8, dtype=torch.float64)
-    found = symmetry(randomized(Attention(width=8)), x)
-    assert align(found, transformed(found)).same
-
-
-def test_matrices_of_heads_and_rotations() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(4, 4, 8, dtype=torch.float64)
-    for model in (Attention(nn.RMSNorm, bias=False), Attention()):
-        found = symmetry(randomized(model), x)
-        result = align(found, transformed(found, matrices=True))
-        assert result.before > 0.1
-        assert result.same
+    _comes_back(symmetry(randomized(Attention(**options)), x))
 
 
 def test_another_network_stays_apart_but_comes_nearer() -> None:

@@ -1,9 +1,9 @@
 r"""Bring one set of weights as near to another as symmetries allow: is this the same network?
 
-Scales and rescalings are removed by one least-squares problem in logarithms, permutations of units and heads by linear
-assignment, space by space. Rotations of residual streams by Procrustes and matrices of heads by a linear system are
-tried instead, as are shifts, rows and columns alone, and the nearest result is kept: what was both rotated and
-rescaled, or rescaled and shifted where one bias takes up another, is not taken apart.
+Both are brought to the representative of their orbits of shifts and scales, in which they differ by rotations of
+residual streams, found by Procrustes, permutations of units and heads, found by linear assignment, and matrices of
+heads, found by linear systems. Then the second is moved back as the first came. Without matrices the same is tried
+again, and the nearest result is kept.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
-from normscope.geometry.candidates.matrices import Mixing, centred_basis
+from normscope.geometry.candidates.matrices import Mixing, Turn, centred_basis
 from normscope.geometry.candidates.permutations import Places, Space, permutation, places_of, spaces_of
-from normscope.geometry.candidates.rows import Rows
 from normscope.geometry.candidates.scales import Scales
-from normscope.geometry.candidates.shifts import Opposite, Shift
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.labelling import Labelling
 from normscope.geometry.labels import Labels
+from normscope.geometry.representative import balanced, without_constants
 
 Point = Mapping[str, Tensor]
 SWEEPS = 10
@@ -69,39 +67,46 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
         raise InputError(f"The other weights lack {missing[0]}: both must be of one architecture.")
     point = {**target, **point}
     before = distance(function.point, point)
-    one, moved = _by_units(found, target, point)
-    states = (one, _by_matrices(found, target, point), _shifted(found, target, point))
-    after = [distance(function.point, state) for state in states]
+    states = [(point, 0), *(_matched(found, target, point, matrices=matrices) for matrices in (True, False))]
+    after = [distance(function.point, state) for state, _ in states]
     best = after.index(min(after))
-    return Alignment(before, after[best], moved if best == 0 else 0, states[best])
+    return Alignment(before, after[best], states[best][1], states[best][0])
 
 
-def _by_units(found: Symmetries, target: Point, point: Point) -> tuple[dict[str, Tensor], int]:
-    """Return parameters after scales and permutations, and how many units moved."""
+def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) -> tuple[dict[str, Tensor], int]:
+    """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was.
+
+    Args:
+        found: the symmetries.
+        target: the parameters to come near to.
+        point: those that are moved.
+        matrices: also remove rotations and matrices of heads.
+    """
     function, labels, scales = found.function, _labels(found), _joined(found)
+    groups = [g for g in found.groups if matrices or not isinstance(g.family, Mixing | Turn)]
+    (target, moves), (point, _) = without_constants(groups, target), without_constants(groups, point)
     own = torch.zeros(0)
     if scales is not None:
-        own, theirs = representative(scales, target), representative(scales, point)
+        own, theirs = (balanced(scales, p, groups) for p in (target, point))
         target, point = _scaled(scales, labels, target, own), _scaled(scales, labels, point, theirs)
+    families = [group.family for group in groups if isinstance(group.family, Mixing)]
+    rotated = [family for family in families if family.algebra != "full"]
+    for family in rotated:
+        point = {**point, **_turned(family, target, point)}
     places = places_of(function, labels)
-    spaces = spaces_of(function, labels, places)
-    moved = 0
-    for sweep in range(SWEEPS):
-        point, count = _assigned(target, point, spaces, places, first=sweep == 0)
-        moved = max(moved, count)
-        if not count:
-            break
+    inside = {labels.kin.find(label) for family in rotated for frame in family.frames for label in frame.labels}
+    spaces = [s for s in spaces_of(function, labels, places) if not inside & {c for unit in s.units for c in unit}]
+    heads = {labels.kin.find(f.frames[0].labels[0]): f for f in families if f.algebra == "full" and len(f.frames) == 1}
+    point, moved = _assigned(target, point, spaces, places, heads)
+    for family in families:
+        point = {**point, **_turned(family, target, point)} if family.algebra == "full" else point
+    for group in groups:
+        point = {**point, **_angle(group.family, target, point)} if isinstance(group.family, Turn) else point
     if scales is not None:
         point = _scaled(scales, labels, point, -own)
-    return _shifted(found, function.tensors, point), moved
-
-
-def _by_matrices(found: Symmetries, target: Point, point: Point) -> dict[str, Tensor]:
-    """Return parameters after rotations of streams and matrices of heads, streams first."""
-    families = [group.family for group in found.groups if isinstance(group.family, Mixing)]
-    for family in sorted(families, key=lambda f: f.algebra == "full"):
-        point = {**point, **_turned(family, target, point)}
-    return _shifted(found, target, point)
+    for constant, coefficients in reversed(moves):
+        point = {**point, **constant.move(point, -coefficients, 1.0)}
+    return point, moved
 
 
 def distance(one: Point, other: Point) -> float:
@@ -141,63 +146,6 @@ def _joined(found: Symmetries) -> Scales | None:
     return replace(families[0], basis=basis, parameters=names)
 
 
-def representative(scales: Scales, point: Point) -> Tensor:
-    r"""Return the coefficients that bring parameters to their representative: the least sum of squared logarithms.
-
-    ``min_c sum (log |theta| + E c)^2`` over the entries that are not zero. An orbit has one such point, wherever on it
-    one starts.
-    """
-    from scipy.sparse import coo_matrix, diags
-    from scipy.sparse.linalg import lsqr
-
-    offsets: dict[str, int] = {}
-    count = 0
-    for name in scales.parameters:
-        offsets[name] = count
-        count += point[name].numel()
-    parts = _selected(scales, offsets)
-    rows, labels, signs = (np.concatenate([part[k] for part in parts]) for k in range(3))
-    solution = scales.solution
-    shape = (count, len(solution.classes))
-    chosen = coo_matrix((signs * solution.factors[labels], (rows, solution.classes[labels])), shape=shape).tocsr()
-    entries = [(label, i, value) for i, one in enumerate(scales.basis) for label, value in one.items()]
-    at, columns, values = (np.array(column) for column in zip(*entries, strict=True))
-    basis = coo_matrix((values, (at, columns)), shape=(shape[1], scales.size)).tocsr()
-    flat = torch.cat([point[name].reshape(-1) + scales.offset(name) for name in scales.parameters])
-    used = (flat != 0).double().numpy()
-    logs = flat.abs().clamp_min(1e-300).log().numpy() * used
-    matrix = diags(used) @ (chosen @ basis)
-    found = lsqr(matrix, -logs, atol=1e-15, btol=1e-15, iter_lim=20 * scales.size + 200)[0]
-    return torch.from_numpy(found)
-
-
-def _selected(scales: Scales, offsets: Mapping[str, int]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return which labels the exponent of each entry of the parameters has: places, labels and signs."""
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    done: set[str] = set()
-
-    def note(name: str, index: Tensor, labels: Tensor, sign: float) -> None:
-        places, names = index.reshape(-1), labels.expand(index.shape).reshape(-1)
-        kept = names > 0
-        where = (places[kept] + offsets[name]).numpy()
-        found.append((where, names[kept].numpy(), np.full(len(where), sign)))
-
-    for entry in scales.labels.entries:
-        if entry.parameter in offsets:
-            done.add(entry.parameter)
-            note(entry.parameter, torch.arange(entry.labels.numel()).reshape(entry.labels.shape), entry.labels, 1.0)
-    seen: set[tuple[str, int]] = set()
-    for product in scales.labels.products:
-        name, first = product.parameter, int(product.index.reshape(-1)[0])
-        if name not in offsets or name in done or (name, first) in seen:
-            continue
-        seen.add((name, first))
-        tail = (1,) * (product.index.ndim - 2)
-        note(name, product.index, product.outputs.reshape(-1, 1, *tail), 1.0)
-        note(name, product.index, product.inputs.reshape(*product.inputs.shape, *tail), -1.0)
-    return found
-
-
 def _scaled(scales: Scales, labels: Labels, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
     """Return parameters moved along their scales, stored means and variances with them."""
     found = {**point, **scales.move(point, coefficients, 1.0)}
@@ -209,36 +157,54 @@ def _scaled(scales: Scales, labels: Labels, point: Point, coefficients: Tensor) 
 
 
 def _assigned(
-    target: Point, point: Point, spaces: Sequence[Space], places: Places, *, first: bool
+    target: Point, point: Point, spaces: Sequence[Space], places: Places, heads: Mapping[int, Mixing]
 ) -> tuple[dict[str, Tensor], int]:
-    """Return the parameters with every space's units in the order that fits the target best, and how many moved."""
+    """Return the parameters with every space's units in the order that fits the target best, and how many moved.
+
+    The first sweep begins with those that stand beside channels whose order is known.
+    """
     from scipy.optimize import linear_sum_assignment
 
     found, moved = dict(point), 0
-    open_classes = {c for space in spaces for unit in space.units for c in unit}
-    for space in spaces:
-        mine = {c for unit in space.units for c in unit}
-        gain = torch.zeros(len(space.units), len(space.units), dtype=torch.float64)
-        usable = [True, False] if first else [False]
-        for strict in usable:
-            for name, axes in places.axes.items():
-                if name not in found or name not in target:
-                    continue
-                for axis, classes in axes:
-                    others = {c for a, cs in axes if a != axis for c in cs.tolist()}
-                    if strict and others & open_classes:
-                        continue
-                    one, two = (_slices(p[name], axis, classes, space) for p in (target, found))
-                    if one is not None and two is not None:
-                        gain += one @ two.mT
-            if bool((gain != 0).any()):
-                break
-        order = linear_sum_assignment(gain.numpy(), maximize=True)[1].tolist()
-        open_classes -= mine
-        if order != list(range(len(order))):
-            found.update(places.permuted(found, permutation(space, order)))
-            moved += sum(i != j for i, j in enumerate(order))
+    waiting = {c for space in spaces for unit in space.units for c in unit}
+    for sweep in range(SWEEPS):
+        count, left = 0, list(spaces)
+        while left:
+            gains = ((space, _gain(target, found, space, places, heads, waiting)) for space in left)
+            chosen = next(((s, g) for s, g in gains if bool((g != 0).any())), None)
+            space, gain = chosen or (left[0], _gain(target, found, left[0], places, heads, set()))
+            left.remove(space)
+            waiting -= {c for unit in space.units for c in unit}
+            order = linear_sum_assignment(gain.numpy(), maximize=True)[1].tolist()
+            if order != list(range(len(order))):
+                found.update(places.permuted(found, permutation(space, order)))
+                count += sum(i != j for i, j in enumerate(order))
+        moved += count if sweep == 0 else 0
+        if not count:
+            break
     return found, moved
+
+
+def _gain(
+    target: Point, point: Point, space: Space, places: Places, heads: Mapping[int, Mixing], waiting: set[int]
+) -> Tensor:
+    """Return how well each unit fits each of the target's, by parameters whose other axes are not waiting."""
+    gain = torch.zeros(len(space.units), len(space.units), dtype=torch.float64)
+    mixed = [next((heads[c] for c in unit if c in heads), None) for unit in space.units]
+    if space.heads and all(mixed):  # what a head does as a whole: no matrix of values and outputs changes it
+        whole = [torch.stack([f.through(p).reshape(-1) for f in mixed if f is not None]) for p in (target, point)]
+        return whole[0] @ whole[1].mT
+    mine = {c for unit in space.units for c in unit}
+    for name, axes in places.axes.items():
+        if name not in point or name not in target:
+            continue
+        for axis, classes in axes:
+            if (waiting - mine) & {c for a, cs in axes if a != axis for c in cs.tolist()}:
+                continue
+            one, two = (_slices(p[name], axis, classes, space) for p in (target, point))
+            if one is not None and two is not None:
+                gain += one @ two.mT
+    return gain
 
 
 def _slices(value: Tensor, axis: int, classes: Tensor, space: Space) -> Tensor | None:
@@ -269,18 +235,11 @@ def _turned(family: Mixing, target: Point, point: Point) -> dict[str, Tensor]:
     return family.apply(point, matrix)
 
 
-def _shifted(found: Symmetries, target: Point, point: Point) -> dict[str, Tensor]:
-    """Return the parameters with what shifts and rows may freely add brought to the target's."""
-    moved = dict(point)
-    families = [g.family for g in found.groups if isinstance(g.family, Rows | Shift | Opposite)]
-    for _ in range(SWEEPS if families else 0):
-        before = distance({name: target[name] for name in found.function.names}, moved)
-        for family in families:
-            name = family.parameter if isinstance(family, Rows) else family.source
-            moved |= family.move(moved, family.nearest(moved, target[name] - moved[name]), 1.0)
-        if not distance({name: target[name] for name in found.function.names}, moved) < 0.9 * before:
-            break
-    return moved
+def _angle(family: Turn, target: Point, point: Point) -> dict[str, Tensor]:
+    """Return the parameters after the turn that brings both rows of every pair nearest to the target's."""
+    one, two = (torch.cat([p[name].reshape(-1)[rows] for name, rows in family.rows()], 1) for p in (target, point))
+    across, along = (one[1] * two[0] - one[0] * two[1]).sum(), (one * two).sum()
+    return family.move(point, torch.atan2(across, along)[None], 1.0)
 
 
 def interpolation(found: Symmetries, other: Point, targets: Sequence[Tensor], points: int = 11) -> list[float]:

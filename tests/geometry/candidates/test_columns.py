@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from normscope.geometry.candidates.columns import Columns
 from normscope.geometry.discover import symmetry
+from normscope.geometry.representative import origin
 from symmetric_networks import nullity, randomized
 
 
@@ -86,7 +87,7 @@ def test_weights_take_up_a_shift_that_no_bias_can() -> None:
     assert all(g.certificate.hessian <= 1e-9 for g in found.groups if g.dimension)  # type: ignore[operator,union-attr]
 
 
-def test_nearest_inverts_start() -> None:
+def test_origin_takes_away_what_start_adds() -> None:
     torch.manual_seed(0)
     model = randomized(Patches(CONVOLUTIONS["zeros on two sides"][0]))
     found = symmetry(model, torch.randn(4, 2, 6, 6, dtype=torch.float64))
@@ -94,4 +95,5 @@ def test_nearest_inverts_start() -> None:
     assert isinstance(family, Columns)
     coefficients = torch.randn(family.size, dtype=torch.float64)
     point = found.function.point
-    assert torch.allclose(family.nearest(point, family.start(point, coefficients)), coefficients)
+    added = {**point, family.source: family.start(point, coefficients)}
+    assert torch.allclose(origin(family, added), -coefficients)

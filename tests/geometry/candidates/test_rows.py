@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from normscope.geometry.candidates.rows import Rows, Vectors
 from normscope.geometry.discover import symmetry
+from normscope.geometry.representative import origin
 from symmetric_networks import nullity, randomized
 
 
@@ -60,7 +61,7 @@ def test_rows_are_divided_by_a_gain_behind() -> None:
     point, coefficients = found.function.point, torch.arange(1.0, 6.0).double()
     field = row.field(point, coefficients)["two.weight"]
     assert torch.allclose(field, torch.outer(1.0 / point["scale"], coefficients))
-    assert torch.allclose(row.nearest(point, field), coefficients)
+    assert torch.allclose(origin(row, {**point, row.parameter: field}), -coefficients)
 
 
 def test_standardized_weights() -> None:

@@ -54,15 +54,6 @@ class Columns(Shift):
         flat = torch.zeros(weight.numel(), dtype=torch.float64)
         return flat.index_copy(0, self.index.reshape(-1), made.reshape(-1)).reshape(weight.shape)
 
-    def nearest(self, point: Point, gap: Tensor) -> Tensor:
-        """Return the coefficients whose direction is nearest to a change of the weight."""
-        assert self.path is not None
-        row = 1.0 / self.path.factors(point)
-        line = torch.einsum("oip,i->op", gap.reshape(-1)[self.index], row).reshape(-1) / row.square().sum()
-        if self.basis.ndim == 1:
-            return line[self.basis]
-        return torch.linalg.lstsq(self.basis.mT, line[:, None]).solution[:, 0]
-
 
 def column_groups(
     function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int

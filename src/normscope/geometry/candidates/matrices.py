@@ -140,6 +140,22 @@ class Mixing:
                 parts.append(point[site.parameter].reshape(-1)[site.index][rows].flatten(1))
         return torch.cat(parts, 1)
 
+    def through(self, point: Point) -> Tensor:
+        """Return the product of all that reads the space and all that is written into it, which no matrix changes."""
+        first = self.sites[0]
+        written = [
+            point[s.parameter].reshape(-1)[s.index][r] for s, r, _ in first if isinstance(s, Product) and r is not None
+        ]
+        read = [
+            point[s.parameter].reshape(-1)[s.index][:, columns]
+            for s, _, several in first
+            if isinstance(s, Product)
+            for columns in several
+        ]
+        return torch.cat([w.flatten(1) for w in written], 1).mT @ torch.cat(
+            [r.transpose(0, 1).flatten(1) for r in read], 1
+        )
+
     def _changes(
         self, frame: Frame, left: Tensor, right: Tensor, base: Point, point: Point, *, minus: bool
     ) -> dict[str, Tensor]:
@@ -361,9 +377,9 @@ class Turn:
     @property
     def parameters(self) -> tuple[str, ...]:
         """Return the weights and biases of the pairs."""
-        return tuple(dict.fromkeys(name for name, _ in self._rows()))
+        return tuple(dict.fromkeys(name for name, _ in self.rows()))
 
-    def _rows(self) -> list[tuple[str, Tensor]]:
+    def rows(self) -> list[tuple[str, Tensor]]:
         """Return the flat positions of both rows of every pair, by parameter."""
         found = []
         for a, b in self.pairs:
@@ -382,7 +398,7 @@ class Turn:
     def _turned(self, point: Point, matrix: Tensor, *, minus: bool) -> dict[str, Tensor]:
         """Return the parameters with every pair multiplied by a matrix, or the changes alone."""
         found: dict[str, Tensor] = {}
-        for name, rows in self._rows():
+        for name, rows in self.rows():
             flat = point[name].reshape(-1)
             before = found[name] if name in found else (torch.zeros_like(flat) if minus else flat)
             found[name] = before.index_copy(0, rows.reshape(-1), (matrix @ flat[rows]).reshape(-1))

@@ -60,12 +60,6 @@ class Rows:
             return torch.ones(self.shape[self.axis], dtype=torch.float64)
         return 1.0 / self.path.factors(point)
 
-    def nearest(self, point: Point, gap: Tensor) -> Tensor:
-        """Return the coefficients whose direction is nearest to a change of the parameter."""
-        rows = gap.movedim(self.axis, 0).unflatten(0, (self.groups, -1))
-        pattern = self.pattern(point).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
-        return ((rows * pattern).sum(1) / pattern.square().sum(1)).reshape(-1)
-
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return the moved parameter: the orbit is a straight line."""
         return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}

@@ -95,14 +95,6 @@ class Shift:
         made[self.basis] = coefficients
         return made.reshape(shape)
 
-    def nearest(self, point: Point, gap: Tensor) -> Tensor:
-        """Return the coefficients whose direction is nearest to a change of the source."""
-        if self.basis.ndim == 1:
-            return gap.reshape(-1)[self.basis]
-        lines = self.basis if self.path is None else self.basis / self.path.factors(point)
-        wide = gap.reshape(-1, lines.shape[1]).mean(0)
-        return torch.linalg.lstsq(lines.mT, wide[:, None]).solution[:, 0]
-
     def push(
         self,
         coefficients: Tensor,
@@ -301,10 +293,6 @@ class Opposite:
         """Return the first of the two."""
         return self.names[0]
 
-    def nearest(self, point: Point, gap: Tensor) -> Tensor:
-        """Return the coefficients that change the first of the two by a gap."""
-        return gap[self.index]
-
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return ``(s, -s)``."""
         made = torch.zeros(self.shape, dtype=torch.float64)
@@ -380,9 +368,13 @@ def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
     if orbit <= TOLERANCE:
         return [
             Group(
-                line.kind, tuple(line.direction), line.shift.size, line.words, line.shift,
+                line.kind,
+                tuple(line.direction),
+                line.shift.size,
+                line.words,
+                line.shift,
                 Certificate(line.derivative, orbit),
-            )  # fmt: skip
+            )
             for line in lines
         ]
     half = len(lines) // 2

@@ -1,0 +1,221 @@
+r"""One point for each orbit of shifts and scales: constants that may be added are taken away, factors are balanced.
+
+Constants come first: biases that something takes up become zero, ``1^T diag(g) W = 0`` for rows that a mean behind the
+gains g takes away, ``W gamma = 0`` for columns behind a LayerNorm, ``beta/gamma`` constant where columns take it up.
+Scales, permutations, rotations and matrices of heads keep these conditions.
+Then factors are chosen by least squares in logarithms: of the entries of parameters that no matrix moves, and of the
+norms of the others, which a rotation leaves as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from normscope.geometry.candidates.columns import Columns, Offsets
+from normscope.geometry.candidates.matrices import Mixing, Turn
+from normscope.geometry.candidates.rows import Rows, Vectors
+from normscope.geometry.candidates.scales import Scales
+from normscope.geometry.candidates.shifts import Opposite, Shift
+from normscope.geometry.groups import Family, Group, Point
+
+Move = tuple[Family, Tensor]
+#: How often all constants are taken away, at most: one may bring another one.
+SWEEPS = 20
+#: What is smaller than this share of a parameter is rounding.
+SMALL = 1e-13
+
+
+def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, Tensor], list[Move]]:
+    """Return parameters from which everything that shifts, rows and columns add freely is taken away, and the moves.
+
+    Args:
+        groups: the verified symmetries.
+        point: all parameters.
+
+    >>> from torch import nn
+    >>> from normscope.geometry.discover import symmetry
+    >>> found = symmetry(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()), torch.randn(16, 3))
+    >>> without_constants(found.groups, found.function.point)[0]["0.bias"].tolist()
+    [0.0, 0.0, 0.0, 0.0]
+    """
+    kinds = Rows | Vectors | Shift | Opposite | Offsets
+    families = [_completed(g.family, groups) for g in groups if isinstance(g.family, kinds)]
+    found, moves = dict(point), list[Move]()
+    sizes = {name: float(value.abs().max()) for name, value in point.items() if value.numel()}
+    for _ in range(SWEEPS):
+        before = len(moves)
+        for family in families:
+            coefficients = origin(family, found)
+            if float(coefficients.abs().max()) > SMALL * sizes[_source(family)]:
+                found |= family.move(found, coefficients, 1.0)
+                moves.append((family, coefficients))
+        if len(moves) == before:
+            break
+    return found, moves
+
+
+def _source(family: Family) -> str:
+    """Return the parameter to which a constant is added."""
+    return next(str(getattr(family, a)) for a in ("source", "parameter", "beta") if hasattr(family, a))
+
+
+def _completed(family: Family, groups: Sequence[Group]) -> Family:
+    """Return a family with the coefficients that were left out because rows of the same parameter have them."""
+    rows = [g.family for g in groups if isinstance(g.family, Rows)]
+    if isinstance(family, Shift):
+        count = next((r.groups for r in rows if r.parameter == family.source), 1)
+        if isinstance(family, Columns):
+            outputs, _, places = family.index.shape
+            if family.basis.ndim == 1 and len(family.basis) == (outputs - count) * places:
+                return replace(family, basis=torch.arange(outputs * places))
+        elif family.basis.ndim == 1:
+            whole = family.function.tensors[family.source].numel()
+            return replace(family, basis=torch.arange(whole)) if len(family.basis) == whole - count else family
+        elif len(family.basis) == family.basis.shape[1] - count and bool((family.basis.sum(1) == 1).all()):
+            return replace(family, basis=torch.eye(family.basis.shape[1], dtype=torch.float64))
+    return family
+
+
+def origin(family: Family, point: Point) -> Tensor:
+    """Return the coefficients that take away what a family of shifts, rows or columns can add.
+
+    Args:
+        family: the shifts.
+        point: all parameters.
+    """
+    if isinstance(family, Rows):
+        rows = point[family.parameter].movedim(family.axis, 0).unflatten(0, (family.groups, -1))
+        factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
+        return -(rows * factors).mean(1).reshape(-1)
+    if isinstance(family, Vectors):
+        return -point[family.parameter].flatten(1).mean(1)[family.index]
+    if isinstance(family, Offsets):
+        factors = family.path.factors(point)[family.index]
+        beta = point[family.beta].reshape(-1)[family.index]
+        return (beta / factors).mean() * factors - beta
+    if isinstance(family, Opposite):
+        return -point[family.source].reshape(-1)[family.index]
+    assert isinstance(family, Shift)
+    value = point[family.source]
+    if isinstance(family, Columns):
+        assert family.path is not None
+        factors = family.path.factors(point)
+        line = -torch.einsum("oip,i->op", value.reshape(-1)[family.index], factors).reshape(-1) / len(factors)
+    elif family.basis.ndim == 1:
+        line = -value.reshape(-1)
+    else:
+        line = -value.reshape(-1, family.basis.shape[1]).mean(0)
+        line = line if family.path is None else line * family.path.factors(point)
+    return line[family.basis] if family.basis.ndim == 1 else torch.linalg.lstsq(family.basis.mT, line[:, None])[0][:, 0]
+
+
+def balanced(scales: Scales, point: Point, groups: Sequence[Group] = ()) -> Tensor:
+    r"""Return the coefficients that bring parameters to their representative: the least sum of squared logarithms.
+
+    ``min_c sum (log |theta| + E c)^2`` over the entries that are not zero, of parameters that no matrix moves. Factors
+    that move none of them are chosen by the norms of what rotations move. An orbit has one such point, wherever on it
+    one starts.
+
+    Args:
+        scales: all scales and rescalings as one family.
+        point: all parameters.
+        groups: the verified symmetries, of which the matrices are read.
+    """
+    turned = {n for g in groups if isinstance(g.family, Mixing | Turn) for n in g.parameters}
+    mixed = {n for g in groups if isinstance(g.family, Mixing) and g.family.algebra == "full" for n in g.parameters}
+    plain = [name for name in scales.parameters if name not in turned]
+    matrix, logs = _system(scales, point, plain)
+    found = _solved(matrix, logs)
+    rest = np.asarray(abs(matrix).sum(0)).reshape(-1) == 0
+    normed = [name for name in scales.parameters if name in turned - mixed]
+    if not rest.any() or not normed:
+        return torch.from_numpy(found)
+    here = {**point, **scales.move(point, torch.from_numpy(found), 1.0)}
+    matrix, logs = _norms(scales, here, normed, rest)
+    return torch.from_numpy(found + _solved(matrix, logs) * rest)
+
+
+def _solved(matrix: Any, logs: np.ndarray) -> np.ndarray:
+    """Return the least solution of least squares."""
+    from scipy.sparse.linalg import lsqr
+
+    return lsqr(matrix, -logs, atol=1e-15, btol=1e-15, iter_lim=20 * matrix.shape[1] + 200)[0]
+
+
+def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np.ndarray]:
+    """Return how the logarithms of the entries depend on the coefficients, and the logarithms."""
+    from scipy.sparse import coo_matrix, csr_matrix, diags
+
+    offsets, count = dict[str, int](), 0
+    for name in names:
+        offsets[name] = count
+        count += point[name].numel()
+    parts = _selected(scales, offsets)
+    if not parts:
+        return csr_matrix((1, scales.size)), np.zeros(1)
+    rows, labels, signs = (np.concatenate([part[k] for part in parts]) for k in range(3))
+    solution = scales.solution
+    shape = (count, len(solution.classes))
+    chosen = coo_matrix((signs * solution.factors[labels], (rows, solution.classes[labels])), shape=shape).tocsr()
+    entries = [(label, i, value) for i, one in enumerate(scales.basis) for label, value in one.items()]
+    at, columns, values = (np.array(column) for column in zip(*entries, strict=True))
+    basis = coo_matrix((values, (at, columns)), shape=(shape[1], scales.size)).tocsr()
+    flat = torch.cat([point[name].reshape(-1) + scales.offset(name) for name in names])
+    least = 1e-9 * float(flat.abs().median())
+    used = (flat.abs() > least).double().numpy()
+    logs = flat.abs().clamp_min(1e-300).log().numpy() * used
+    return diags(used) @ (chosen @ basis), logs
+
+
+def _norms(scales: Scales, point: Point, names: Sequence[str], free: np.ndarray) -> tuple[Any, np.ndarray]:
+    """Return the same for the norms of those blocks of entries that the free coefficients scale alike."""
+    from scipy.sparse import coo_matrix
+
+    matrix, _ = _system(scales, point, names)
+    drawn = np.random.default_rng(0).normal(size=scales.size) * free
+    exponents = matrix @ drawn
+    flat = torch.cat([point[name].reshape(-1) + scales.offset(name) for name in names]).numpy()
+    owner = np.concatenate([np.full(point[name].numel(), i) for i, name in enumerate(names)])
+    _, block = np.unique(np.stack([owner, exponents.round(9)]), axis=1, return_inverse=True)
+    block = block.reshape(-1)
+    sums = np.bincount(block, flat**2)
+    used = sums > 0
+    counts = np.bincount(block)
+    mean = coo_matrix((1.0 / counts[block], (block, np.arange(len(block)))), shape=(len(counts), len(block))).tocsr()
+    logs = np.where(used, 0.5 * np.log(np.where(used, sums, 1.0)), 0.0)
+    kept = coo_matrix((used.astype(float), (np.arange(len(counts)), np.arange(len(counts))))).tocsr()
+    only = coo_matrix((free.astype(float), (np.arange(len(free)), np.arange(len(free))))).tocsr()
+    return kept @ mean @ matrix @ only, logs
+
+
+def _selected(scales: Scales, offsets: Mapping[str, int]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Return which labels the exponent of each entry of the parameters has: places, labels and signs."""
+    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    done: set[str] = set()
+
+    def note(name: str, index: Tensor, labels: Tensor, sign: float) -> None:
+        places, names = index.reshape(-1), labels.expand(index.shape).reshape(-1)
+        kept = names > 0
+        where = (places[kept] + offsets[name]).numpy()
+        found.append((where, names[kept].numpy(), np.full(len(where), sign)))
+
+    for entry in scales.labels.entries:
+        if entry.parameter in offsets:
+            done.add(entry.parameter)
+            note(entry.parameter, torch.arange(entry.labels.numel()).reshape(entry.labels.shape), entry.labels, 1.0)
+    seen: set[tuple[str, int]] = set()
+    for product in scales.labels.products:
+        name, first = product.parameter, int(product.index.reshape(-1)[0])
+        if name not in offsets or name in done or (name, first) in seen:
+            continue
+        seen.add((name, first))
+        tail = (1,) * (product.index.ndim - 2)
+        note(name, product.index, product.outputs.reshape(-1, 1, *tail), 1.0)
+        note(name, product.index, product.inputs.reshape(*product.inputs.shape, *tail), -1.0)
+    return found
