@@ -16,6 +16,7 @@ from normscope.lipschitz.chains.elimination import eliminate
 from normscope.lipschitz.chains.form import Form
 from normscope.lipschitz.chains.proof import prove
 from normscope.lipschitz.chains.region import Region
+from normscope.lipschitz.chains.relative import Candidate, descend
 from normscope.lipschitz.chains.repair import repaired
 from normscope.lipschitz.chains.search import reduced, search
 from normscope.lipschitz.chains.start import Start, start
@@ -25,8 +26,14 @@ from normscope.lipschitz.chains.torus import TorusRegion, torus_region
 SPEED = 1.5e10
 #: Most evaluations of a search, and how much longer than planned it may take.
 MOST_STEPS, PATIENCE = 400, 3.0
-#: Frequencies a search on a torus begins with, how many are added from stage to stage, and the stages.
-FIRST_FREQUENCIES, MORE_FREQUENCIES, STAGES = 4, 3, 3
+#: Work done in a second in single precision with complex numbers.
+SINGLE_SPEED = 6e10
+#: Seconds that a step on a torus takes for each unit, however small it is.
+EACH_UNIT = 2e-3
+#: Steps from which on all frequencies are searched together in the end.
+LEAST_STEPS = 20
+#: Frequencies that the first multipliers on a torus are taken from.
+FIRST_FREQUENCIES = 4
 #: How many times longer than the search the proof on a torus may take.
 LONGEST_PROOF = 6.0
 #: Sides from which a search runs in single precision.
@@ -88,8 +95,8 @@ def certify_torus(
 ) -> tuple[list[float], int] | None:
     """Return logarithms of proved constants of a region on a torus, one per source, and the steps of the search.
 
-    Multipliers are searched for at few frequencies, those at which the whole was worst so far, and proved at all. Where
-    the proof alone would take much longer than the search may, nothing is returned.
+    Multipliers are searched for at the few frequencies that decide, in small regions then at all together, and proved
+    at all. Where the proof alone would take much longer than the search may, nothing is returned.
     """
     frequencies = torus.frequencies()
     chosen = frequencies[:: max(1, len(frequencies) // FIRST_FREQUENCIES)]
@@ -104,32 +111,26 @@ def certify_torus(
     except NonFiniteError:
         return None
     everywhere = first.measured(torus.form(frequencies, weights)).converted(torch.complex64)
-    multipliers, steps = first.multipliers, 0
-    balance = -torch.tensor(first.form.weights, dtype=torch.float64).log()
-    stages = STAGES if STAGES * once < seconds else 1
-    candidates: list[tuple[float, list[Tensor], Tensor]] = []
-    for stage in range(stages):
-        small = first.measured(torus.form(chosen, weights)).converted(torch.complex64)
-        ready = repaired(small, multipliers, balance)
-        progress(f"search at {len(chosen)} frequencies of {len(frequencies)}, stage {stage + 1} of {stages}")
-        found = None
-        if ready is not None:
-            found = search(small, ready[0], steps=planned_steps(small, seconds / stages), out_of_time=late)
-        if found is not None:
-            multipliers, balance, steps = found.multipliers, found.balance, steps + found.steps
-        whole = repaired(everywhere, multipliers, balance)
-        if whole is None:
-            break
-        candidates.append((float(whole[1].max()), whole[0], balance))
-        progress(f"{0.5 * math.log(candidates[-1][0]):.4f} at all frequencies")
-        worst = whole[1].argsort(descending=True)[:MORE_FREQUENCIES].tolist()
-        chosen = sorted({*chosen, *(frequencies[i] for i in worst)})
+    candidates = descend(
+        everywhere,
+        first.multipliers,
+        evaluations=int(seconds * SINGLE_SPEED * len(frequencies) / work_of(everywhere)),
+        most_steps=min(MOST_STEPS, int(seconds / (EACH_UNIT * len(few.units)))),
+        out_of_time=late,
+        progress=progress,
+    )
+    steps = planned_steps(everywhere, seconds)
+    if candidates and steps >= LEAST_STEPS:
+        polished = search(everywhere, candidates[0].multipliers, steps=steps, out_of_time=late)
+        if polished is not None and polished.log < candidates[0].log:
+            made = candidates[0].steps + polished.steps
+            candidates.insert(0, Candidate(polished.log, polished.multipliers, polished.balance, made))
     progress(f"proof at {len(frequencies)} frequencies")
-    best = sorted(candidates or [(math.inf, multipliers, balance)], key=lambda c: c[0])[:2]
-    for _, given, sides in best:
-        proved = _proved_on_torus(torus, first, weights, [m * (1.0 + 1e-6) for m in given], sides)
+    for found in candidates[:2]:
+        room = [m * (1.0 + 1e-6) for m in found.multipliers]
+        proved = _proved_on_torus(torus, first, weights, room, found.balance)
         if proved is not None:
-            return proved, steps
+            return proved, max(c.steps for c in candidates)
     return None
 
 

@@ -46,16 +46,38 @@ class Eliminated:
             vectors: ``(blocks, sources, count)``.
             weights: ``(blocks, count)``.
         """
-        form = self.form
-        values = dict(enumerate(vectors.split(list(form.sources), dim=1)))
-        found = []
-        for place, unit in enumerate(form.units):
-            read = sum(row @ values[j] for j, row in self.rows[place].items())
-            h = torch.linalg.solve_triangular(self.factors[place].mH, read, upper=True)
-            z = sum(block.value @ values[j] for j, block in unit.inputs.items())
-            values[place + form.first] = h
-            slack = ((h - unit.low * z) * (unit.high * z - h).conj()).real
-            found.append(unit.gathered(2 * torch.einsum("fnc,fc->n", slack, weights)))
+        values = dict(enumerate(vectors.split(list(self.form.sources), dim=1)))
+        found = self._forward(0, slice(None), values)
+        return [
+            unit.gathered(2 * torch.einsum("fnc,fc->n", found[place], weights))
+            for place, unit in enumerate(self.form.units)
+        ]
+
+    def behind(self, place: int, block: int, values: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Return the derivatives of what one unit's form is at a vector, by the multipliers of the units behind it.
+
+        Args:
+            place: of the unit.
+            block: the block looked at.
+            values: the vector ``(entries, 1)``, by the number of the unit.
+        """
+        values = {number: value[None] for number, value in values.items()}
+        found = self._forward(place + 1, slice(block, block + 1), values)
+        return {j: self.form.units[j].gathered(2 * slack[0, :, 0]) for j, slack in found.items()}
+
+    def _forward(self, first: int, blocks: slice, values: dict[int, Tensor]) -> dict[int, Tensor]:
+        """Return :math:`(h - a z)(b z - h)` of the maximising h, for the units from one on that read given values."""
+        found = {}
+        for place in range(first, len(self.form.units)):
+            unit = self.form.units[place]
+            rows = [(row, values[j]) for j, row in self.rows[place].items() if j in values]
+            if not rows:
+                continue
+            read = sum(row[blocks] @ value for row, value in rows)
+            h = torch.linalg.solve_triangular(self.factors[place][blocks].mH, read, upper=True)
+            z = sum(block.value[blocks] @ values[j] for j, block in unit.inputs.items() if j in values)
+            values[place + self.form.first] = h
+            found[place] = ((h - unit.low * z) * (unit.high * z - h).conj()).real
         return found
 
 

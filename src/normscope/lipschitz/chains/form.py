@@ -115,6 +115,15 @@ class Form:
         """Return the dtype of the matrices."""
         return next(iter(self.target.values())).value.dtype
 
+    def chosen(self, places: Sequence[int]) -> Form:
+        """Return the form with some of its blocks, without errors: for a search."""
+
+        def cut(blocks: Mapping[int, Block]) -> dict[int, Block]:
+            return {j: Block(block.value[list(places)]) for j, block in blocks.items()}
+
+        units = tuple(Unit(cut(u.inputs), u.low, u.high, u.share) for u in self.units)
+        return Form(self.sources, units, cut(self.target), self.weights)
+
     def converted(self, dtype: torch.dtype) -> Form:
         """Return the form in another precision, without errors: for a search."""
 

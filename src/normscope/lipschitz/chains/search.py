@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from normscope.lipschitz.chains.elimination import eliminate
+from normscope.lipschitz.chains.elimination import Eliminated, eliminate
 from normscope.lipschitz.chains.form import Block, Form, Unit
 
 #: Powers of the smoothed eigenvalue, stage by stage, and the share of all steps each gets.
@@ -69,29 +69,51 @@ class Objective:
         rest = eliminate(self.form, [part.exp().to(real) for part in logs])
         if rest is None:
             return None
-        each = torch.cat([b.expand(n) for b, n in zip(balance, self.form.sources, strict=True)]).to(real)
-        units = (-each).exp()
-        values, vectors = torch.linalg.eigh(units[:, None] * rest.sources * units)
-        values = values.double()
-        top = float(values.max())
-        if not math.isfinite(top) or top <= 0.0:
+        found = smoothed(rest, balance, self.weights, power)
+        if found is None:
             return None
-        shares = (values.clamp_min(0.0) / top).pow(power)
-        total = float(shares.sum())
-        keep = int((shares > 1e-6 * total).any(0).sum())
-        weights = (shares / (total * values.clamp_min(1e-30 * top)))[:, -keep:].to(real)
-        kept = vectors[:, :, -keep:]
-        by_multiplier = rest.gradient(units[:, None] * kept, weights)
-        masses = (kept.abs().square() * (weights * values[:, -keep:].to(real))[:, None]).sum((0, 2)).double()
-        sizes = 2 * (balance + self.weights.log())
-        by_balance = -2 * torch.stack([part.sum() for part in masses.split(list(self.form.sources))])
-        by_balance = by_balance + 2 * sizes.softmax(0)
-        gradient = torch.cat(
-            [*(g.double() * part.exp() for g, part in zip(by_multiplier, logs, strict=True)), by_balance]
-        )
-        spread = float(sizes.logsumexp(0))
-        exact = (math.log(top) + spread) / 2
-        return exact, exact + math.log(total) / (2 * power), gradient / 2
+        slopes = (g.double() * part.exp() for g, part in zip(found.by_multiplier, logs, strict=True))
+        return found.log, found.smooth, torch.cat([*slopes, found.by_balance]) / 2
+
+
+@dataclass(frozen=True, eq=False)
+class Smoothed:
+    """The constant that remains, smoothed, and twice the derivatives of its logarithm.
+
+    Attributes:
+        log: logarithm of the constant.
+        smooth: that of the smoothed one.
+        by_multiplier: twice the derivatives of the latter by every multiplier.
+        by_balance: by the balance of the sources.
+    """
+
+    log: float
+    smooth: float
+    by_multiplier: list[Tensor]
+    by_balance: Tensor
+
+
+def smoothed(rest: Eliminated, balance: Tensor, weights: Tensor, power: float) -> Smoothed | None:
+    """Return the smoothed constant of what remains of a form, or ``None`` if that is no number."""
+    real = rest.form.dtype.to_real()
+    each = torch.cat([b.expand(n) for b, n in zip(balance, rest.form.sources, strict=True)]).to(real)
+    units = (-each).exp()
+    values, vectors = torch.linalg.eigh(units[:, None] * rest.sources * units)
+    values = values.double()
+    top = float(values.max())
+    if not math.isfinite(top) or top <= 0.0:
+        return None
+    shares = (values.clamp_min(0.0) / top).pow(power)
+    total = float(shares.sum())
+    keep = int((shares > 1e-6 * total).any(0).sum())
+    parts = (shares / (total * values.clamp_min(1e-30 * top)))[:, -keep:].to(real)
+    kept = vectors[:, :, -keep:]
+    by_multiplier = rest.gradient(units[:, None] * kept, parts)
+    masses = (kept.abs().square() * (parts * values[:, -keep:].to(real))[:, None]).sum((0, 2)).double()
+    sizes = 2 * (balance + weights.log())
+    by_balance = -2 * torch.stack([part.sum() for part in masses.split(list(rest.form.sources))])
+    log = (math.log(top) + float(sizes.logsumexp(0))) / 2
+    return Smoothed(log, log + math.log(total) / (2 * power), by_multiplier, by_balance + 2 * sizes.softmax(0))
 
 
 def search(

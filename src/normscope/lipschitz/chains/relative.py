@@ -1,0 +1,224 @@
+r"""Search for multipliers measured against what they must exceed: for many units on a torus.
+
+Going backwards, unit k needs :math:`2 \Lambda_k \succ Q_k`, where :math:`Q_k` depends on the multipliers behind it.
+With :math:`\Lambda_k = \rho_k S_k / (2 s_k)`, :math:`\rho_k = \lambda_{\max}(S_k^{-1/2} Q_k S_k^{-1/2})` over all
+blocks and :math:`0 < s_k < 1`, every shape :math:`S_k` and share :math:`s_k` is allowed, and a change behind rescales
+all before it: a search neither runs into walls nor carries a scale from unit to unit. Nothing found here is trusted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from normscope.lipschitz.chains.elimination import Eliminated, first_blocks, joined, without
+from normscope.lipschitz.chains.form import Form
+from normscope.lipschitz.chains.search import smoothed
+from normscope.lipschitz.chains.start import LEAST
+
+#: Turns of the power iteration for the first look at a unit, and for each later one.
+FIRST_TURNS, TURNS = 40, 6
+#: Steps between two looks at all blocks; the first and the last step size.
+ROUND, LONGEST_STEP, SHORTEST_STEP = 20, 0.05, 0.001
+#: The power of the smoothed eigenvalue, and from which share of the work on the second one holds.
+POWERS, SECOND_FROM = (32.0, 256.0), 0.7
+#: Blocks searched because the constant is largest there, beside those where a unit needs its multipliers.
+WORST = 2
+#: What is taken from the logits of the shares when multipliers turn out too small.
+MORE_ROOM = 0.3
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The constant at one point of the search.
+
+    Attributes:
+        log: logarithm of the constant.
+        multipliers: of every unit.
+        critical: for every unit the block in which it needs its multipliers, then the worst blocks at the end.
+        rest: what remains of the form.
+        gains: for every unit the largest eigenvalue, the eigenvector, and one over the root of the shape.
+    """
+
+    log: float
+    multipliers: list[Tensor]
+    critical: list[int]
+    rest: Eliminated
+    gains: list[tuple[float, Tensor, Tensor]]
+
+
+class Relative:
+    """The constant of a form as a function of shapes, logits of shares and the balance of the sources.
+
+    Args:
+        form: the part of the network, in its own units; slopes around zero.
+
+    >>> from normscope.lipschitz.chains.form import chain
+    >>> relative = Relative(chain([torch.eye(2), 3 * torch.eye(2)]))
+    >>> round(relative(relative.first([torch.ones(2).double()])).log - math.log(3.0), 9)  # which is attained
+    0.0
+    """
+
+    def __init__(self, form: Form) -> None:
+        self.form = form
+        self.weights = torch.tensor(form.weights, dtype=torch.float64)
+        self._sizes = [*(unit.multipliers for unit in form.units), len(form.units), form.first]
+        self._leading: dict[int, Tensor] = {}
+
+    def first(self, multipliers: list[Tensor]) -> Tensor:
+        """Return the point with the shapes of given multipliers, twice what is needed."""
+        logits = torch.zeros(len(multipliers), dtype=torch.float64)
+        return torch.cat([*(m.double().log() for m in multipliers), logits, -self.weights.log()])
+
+    def balance(self, x: Tensor) -> Tensor:
+        """Return the balance of the sources."""
+        return x[len(x) - self.form.first :]
+
+    def with_more_room(self, x: Tensor) -> Tensor:
+        """Return a point with larger multipliers of the same shapes."""
+        *shapes, logits, balance = x.split(self._sizes)
+        return torch.cat([*shapes, logits - MORE_ROOM, balance])
+
+    def __call__(self, x: Tensor) -> Evaluation | None:
+        """Return the constant, or ``None`` where an eigenvalue was taken for too small and nothing is bounded."""
+        form, real = self.form, self.form.dtype.to_real()
+        *shapes, logits, balance = x.split(self._sizes)
+        blocks = first_blocks(form)
+        factors, rows, multipliers, critical, gains = [], [], [], [], []
+        for place in range(len(form.units) - 1, -1, -1):
+            number, unit = place + form.first, form.units[place]
+            half = unit.spread((-shapes[place] / 2).exp()).to(real)
+            values, vectors = self._top(half[:, None] * blocks[number, number] * half, number)
+            worst = int(values.argmax())
+            needed = max(float(values[worst]), LEAST)
+            share = torch.nn.functional.logsigmoid(logits[place])
+            given = (shapes[place] + math.log(needed / 2) - share).exp()
+            step = without(blocks, number, unit, unit.spread(given).to(real))
+            if step is None:
+                return None
+            blocks = step[0]
+            factors.append(step[1])
+            rows.append(step[2])
+            multipliers.append(given)
+            critical.append(worst)
+            gains.append((needed, vectors[worst], half))
+        rest = Eliminated(form, joined(form, blocks), factors[::-1], rows[::-1])
+        units = torch.cat([(-b).exp().expand(n) for b, n in zip(balance, form.sources, strict=True)]).to(real)
+        tops = torch.linalg.eigvalsh(units[:, None] * rest.sources * units)[:, -1].double()
+        if not bool(tops.isfinite().all()) or not float(tops.max()) > 0.0:
+            return None
+        spread = float((2 * (balance + self.weights.log())).logsumexp(0))
+        critical = [*critical[::-1], *tops.argsort(descending=True)[:WORST].tolist()]
+        log = (math.log(float(tops.max())) + spread) / 2
+        return Evaluation(log, multipliers[::-1], critical, rest, gains[::-1])
+
+    def gradient(self, x: Tensor, at: Evaluation, power: float) -> Tensor | None:
+        """Return the gradient of the smoothed constant by the point.
+
+        The constant depends on the multipliers, and those of a unit on all behind it through the largest eigenvalue:
+        its derivatives come from its eigenvector as those of the constant from the eigenvectors at the end.
+        """
+        form = self.form
+        logits, balance = x.split(self._sizes)[-2:]
+        found = smoothed(at.rest, balance, self.weights, power)
+        if found is None:
+            return None
+        slopes = [g.double() * m for g, m in zip(found.by_multiplier, at.multipliers, strict=True)]
+        by_shape, by_logit = [], []
+        for place, unit in enumerate(form.units):
+            total = float(slopes[place].sum())
+            needed, vector, half = at.gains[place]
+            by_shape.append(slopes[place] - total * unit.gathered(vector[:, 0].abs().square().double()))
+            by_logit.append(-total * torch.sigmoid(-logits[place]))
+            start = {place + form.first: half[:, None] * vector}
+            for j, slope in at.rest.behind(place, at.critical[place], start).items():
+                slopes[j] = slopes[j] + (total / needed) * slope.double() * at.multipliers[j]
+        return torch.cat([*by_shape, torch.stack(by_logit), found.by_balance]) / 2
+
+    def _top(self, matrices: Tensor, key: int) -> tuple[Tensor, Tensor]:
+        """Return about the largest eigenvalue of every block and its vector, by power iteration from the last one."""
+        vectors = self._leading.get(key)
+        turns = TURNS
+        if vectors is None:
+            generator = torch.Generator().manual_seed(0)
+            shape = (*matrices.shape[:2], 1)
+            vectors = torch.randn(shape, generator=generator, dtype=torch.float64).to(matrices.dtype)
+            turns = FIRST_TURNS
+        for _ in range(turns):
+            vectors = matrices @ vectors
+            vectors = vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-30)
+        self._leading[key] = vectors
+        return (vectors.mH @ (matrices @ vectors)).real.flatten(), vectors
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Multipliers of a form with all its blocks, what they give if nothing is rounded, and how many steps were made."""
+
+    log: float
+    multipliers: list[Tensor]
+    balance: Tensor
+    steps: int
+
+
+def descend(
+    form: Form,
+    multipliers: list[Tensor],
+    *,
+    evaluations: int,
+    most_steps: int,
+    out_of_time: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda text: None,
+) -> list[Candidate]:
+    """Return multipliers for all blocks of a form, the best first, found at the few blocks that decide.
+
+    After every round all blocks are looked at. The next one searches those in which some unit needs its multipliers, or
+    the constant is largest: elsewhere nothing binds.
+
+    Args:
+        form: the part of the network with all its blocks, in its own units.
+        multipliers: to begin with: of these only the shapes count.
+        evaluations: how many single blocks may be evaluated.
+        most_steps: most steps of the search.
+        out_of_time: asked before every step.
+        progress: called with a line of text.
+    """
+    whole = Relative(form)
+    x = whole.first(multipliers)
+    descent = torch.optim.Adam([x], lr=LONGEST_STEP)
+    found: list[Candidate] = []
+    chosen, spent, steps, done = list(range(form.blocks)), 0, 0, 0.0
+    while True:
+        at, spent = whole(x), spent + form.blocks
+        if at is None:
+            x.copy_(whole.with_more_room(x))
+        else:
+            found.append(Candidate(at.log, at.multipliers, whole.balance(x).clone(), steps))
+            chosen = sorted({*at.critical})
+            progress(f"{at.log:.4f} at all frequencies after {steps} steps; {len(chosen)} of {form.blocks} decide")
+        few = Relative(form.chosen(chosen))
+        for number in range(ROUND):
+            done = max((spent + form.blocks) / max(1, evaluations), steps / most_steps)
+            if done >= 1.0 or out_of_time():
+                if number == 0:  # nothing has changed since the last look
+                    return sorted(found, key=lambda c: c.log)
+                break
+            steps, spent = steps + 1, spent + len(chosen)
+            _step(few, x, descent, done)
+
+
+def _step(relative: Relative, x: Tensor, descent: torch.optim.Optimizer, done: float) -> None:
+    """Move the point one step; steps become shorter with the share of the work that is done."""
+    at = relative(x)
+    slope = None if at is None else relative.gradient(x, at, POWERS[done > SECOND_FROM])
+    if slope is None:
+        x.copy_(relative.with_more_room(x))
+        return
+    for group in descent.param_groups:
+        group["lr"] = LONGEST_STEP * (1 + math.cos(math.pi * done)) / 2 + SHORTEST_STEP
+    x.grad = slope
+    descent.step()
