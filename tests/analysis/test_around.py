@@ -55,7 +55,7 @@ def test_too_few_points_say_nothing_about_the_share() -> None:
     found = _result(12, radius=0.1).around
     assert found is not None
     assert all(n.bound is None for n in found.neighbourhoods)
-    assert any("90 are needed" in note for note in found.notes)
+    assert any("90 points are needed" in note for note in found.notes)
     assert _result(12, radius=0.1, share=0.6, confidence=0.9).around.best() is not None  # type: ignore[union-attr]
 
 

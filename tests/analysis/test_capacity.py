@@ -436,7 +436,7 @@ def test_samples_that_are_coupled_are_one_input(function: Callable[..., Tensor],
     result = analyze(Lambda(function), DATA)
     assert _upper(result) == pytest.approx(constant, rel=1e-9)
     assert result.input["blocks"][0]["shape"] == [16, 4]
-    assert any("samples of a batch meet" in message for message in result.messages)
+    assert any("samples of a batch are coupled" in message for message in result.messages)
     assert _ordered(result)
 
 
@@ -522,7 +522,7 @@ def test_a_limit_on_the_samples_holds_for_everything() -> None:
 MISTAKES: dict[str, tuple[Callable[[], nn.Module], Any, type[NormscopeError], str]] = {
     "empty batch": (lambda: nn.Linear(4, 2), torch.zeros(0, 4), InputError, "empty|none"),
     "no batch": (lambda: nn.Linear(4, 2), iter(()), InputError, "none"),
-    "wrong width": (lambda: nn.Linear(4, 2), torch.zeros(3, 5), InputError, "must run"),
+    "wrong width": (lambda: nn.Linear(4, 2), torch.zeros(3, 5), InputError, "The model failed on an input of shape"),
     "data with NaN": (lambda: nn.Linear(4, 2), torch.full((3, 4), math.nan), NonFiniteError, "NaN"),
     "weights with NaN": (
         lambda: nn.Linear(4, 2).requires_grad_(False).apply(_spoil), DATA, NonFiniteError, "weight"),
@@ -556,7 +556,7 @@ def test_wrong_arguments() -> None:
     with pytest.raises(InputError, match="data"):
         analyze(nn.Linear(4, 2), mode="frozen-batch")
     for limit in (0, -3):
-        with pytest.raises(InputError, match="at least one"):
+        with pytest.raises(InputError, match="at least 1"):
             analyze(nn.Linear(4, 2), DATA, limit=limit)
 
 

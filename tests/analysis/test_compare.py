@@ -67,7 +67,7 @@ def test_wrapped_models_are_matched_by_kind_shape_and_order() -> None:
     model = _net()
     found = compare({"a": analyze(model, X), "b": analyze(nn.Sequential(copy.deepcopy(model)).eval(), X)})
     assert [row.names for row in found.layers] == [("0", "0.0"), ("3", "0.3")]
-    assert any("other names" in message for message in found.messages)
+    assert any("different names" in message for message in found.messages)
     assert all(row.largest_change == 0.0 for row in found.layers)
 
 
@@ -106,7 +106,7 @@ def test_models_and_bare_weights_are_not_mixed(tmp_path: Path) -> None:
     torch.save(_net().state_dict(), tmp_path / "a.pt")
     with pytest.raises(InputError, match="--model"):
         compare({"a": analyze(_net(), X), "b": analyze_checkpoint(tmp_path / "a.pt")})
-    with pytest.raises(InputError, match="two or more"):
+    with pytest.raises(InputError, match="at least two"):
         compare({"a": analyze(_net(), X)})
     for wrong in ([analyze(_net(), X)], {"a": _net(), "b": _net()}):
         with pytest.raises(InputError, match="by name"):

@@ -81,7 +81,7 @@ def test_without_data_nothing_is_said_of_data() -> None:
     result = normscope.analyze(nn.Linear(3, 2), points=1, ascent=0)
     assert result.statistics == {}
     assert result.input["data"] is False
-    assert any(m.startswith("no data was given: nothing here is about your data") for m in result.messages)
+    assert any(m.startswith("no data was given, so no result is about your data") for m in result.messages)
 
 
 def test_the_model_and_its_input_are_described() -> None:
@@ -105,7 +105,7 @@ def test_the_model_and_its_input_are_described() -> None:
             torch.zeros(3, 5, dtype=torch.long),
             "tokens are discrete",
         ),
-        (Lambda(lambda s, x: torch.ones_like(x)), X, "no output depends on a floating input"),
+        (Lambda(lambda s, x: torch.ones_like(x)), X, "no output depends on a floating-point input"),
         (Lambda(lambda s, x: x - x.mean(0, keepdim=True)), X, "the input is a stacked batch of 6"),
     ],
 )

@@ -54,13 +54,13 @@ def test_what_is_shown_beside_a_result_comes_back_equal(tmp_path: Path) -> None:
 def test_other_files_are_refused(tmp_path: Path, text: str) -> None:
     """With what was expected."""
     (tmp_path / "x.json").write_text(text)
-    with pytest.raises(InputError, match="JSON that analyze writes"):
+    with pytest.raises(InputError, match="JSON written by analyze"):
         read_result(tmp_path / "x.json")
 
 
 def test_no_file(tmp_path: Path) -> None:
     """Missing, or a folder."""
-    with pytest.raises(InputError, match="there is no"):
+    with pytest.raises(InputError, match="File not found"):
         read_result(tmp_path / "x.json")
     with pytest.raises(InputError, match="directory"):
         read_result(tmp_path)

@@ -238,7 +238,7 @@ def test_the_result_survives_a_round_trip() -> None:
 def test_wrong_use_is_said() -> None:
     """The same mistakes as for analyze, the same words; and the twin is found by name."""
     assert normscope.weight_lipschitz is weight_lipschitz
-    with pytest.raises(InputError, match="mode is"):
+    with pytest.raises(InputError, match="Expected mode"):
         weight_lipschitz(nn.Linear(2, 2), torch.ones(1, 2), mode="wrong")
     with pytest.raises(InputError, match="Module"):
         weight_lipschitz("no module", torch.ones(1, 2))  # type: ignore[arg-type]

@@ -254,7 +254,7 @@ def test_looking_closer_brings_every_point(
         "const said = document.querySelector('figure[data-key=loss] .spoken').textContent; "
         "return /^step \\d+: .*train.loss .* own/.test(said)"
     )
-    assert "a number that training logged" in page.run(
+    assert "a number logged by the training loop" in page.run(
         "return document.querySelector('figure[data-key=loss] .tip').textContent"
     )
     box.send_keys("-")

@@ -59,9 +59,9 @@ def test_quiet_says_nothing(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["009"], "near it: 00"),
+        (["009"], "Did you mean 00"),
         (["than2026"], "than2025"),
-        (["001", "--only", "001-l1"], "near it: 001-L1"),
+        (["001", "--only", "001-l1"], "Did you mean 001-L1"),
         (["002", "--only", "001-L1"], "of the paper 002"),
         (["--only", ","], "empty list"),
     ],

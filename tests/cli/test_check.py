@@ -75,9 +75,12 @@ def test_formats(net: Run) -> None:
 
 
 def test_a_report_is_written_to_a_file(net: Run) -> None:
-    """And nothing to stdout; a folder is no file."""
+    """Stdout only says where; with --quiet, nothing. A folder is no file."""
     done = net("check", "net.py:build", *SHAPE, "--format", "json", "--out", "found/a.json")
-    assert (done.exit_code, done.stdout) == (1, "")
+    assert (done.exit_code, done.stdout) == (1, "written: found/a.json\n")
+    quiet = net("check", "net.py:build", *SHAPE, "--format", "json", "--out", "found/b.json", "--quiet")
+    assert (quiet.exit_code, quiet.stdout) == (1, "")
+    assert Path("found/b.json").read_text() == Path("found/a.json").read_text()
     assert json.loads(Path("found/a.json").read_text())["kind"] == "findings"
     assert net("check", "net.py:build", *SHAPE, "--out", "found").exit_code == 2
 

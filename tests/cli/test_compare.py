@@ -69,9 +69,9 @@ def test_an_earlier_result_beside_a_model(tmp_path: Path) -> None:
     ("items", "said"),
     [
         ((SMALL.format("bn"),), "at least two"),
-        ((SMALL.format("bn"), "nowhere.json"), "there is no nowhere.json"),
+        ((SMALL.format("bn"), "nowhere.json"), "File not found: nowhere.json"),
         ((SMALL.format("bn"), "zoo:nothing"), "No network 'nothing'"),
-        ((SMALL.format("bn"), "nowhere.pt"), "there is no nowhere.pt"),
+        ((SMALL.format("bn"), "nowhere.pt"), "File not found: nowhere.pt"),
     ],
 )
 def test_wrong_use_is_told_with_exit_code_2(tmp_path: Path, items: tuple[str, ...], said: str) -> None:

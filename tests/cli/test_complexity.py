@@ -60,10 +60,10 @@ def test_text(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("nowhere.json",), "there is no nowhere.json"),
-        (("wrong.json",), "a result must be the JSON that analyze writes"),
+        (("nowhere.json",), "File not found: nowhere.json"),
+        (("wrong.json",), "Expected the JSON written by analyze"),
         ((MODEL, "--alpha", "0"), "Expected alpha to be positive"),
-        ((MODEL, "--loss", "none"), "no rule for a loss named 'none'"),
+        ((MODEL, "--loss", "none"), "No rule for a loss named 'none'"),
         (("zoo:nothing",), "nothing"),
         (("weights.pt",), "Expected a model, got a checkpoint"),
     ],

@@ -19,7 +19,7 @@ from normscope.cli.console import Stages, aside, guarded, is_terminal, show, vis
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
 
-MEMORY = "normscope: the work must fit into memory; it does not: {}; give a smaller --input, --limit or model\n"
+MEMORY = "normscope: Out of memory: {}. Use a smaller --input, --limit or model.\n"
 
 
 class Terminal(io.StringIO):
@@ -154,9 +154,9 @@ def test_a_narrow_terminal_wraps_words_and_keeps_names_and_numbers_whole(monkeyp
         (
             PermissionError(13, "Permission denied", "locked/a"),
             2,
-            "normscope: a path must be usable; locked/a is not: Permission denied; name another, or ask for access\n",
+            "normscope: Cannot access locked/a: Permission denied. Use another path, or check its permissions.\n",
         ),
-        (MemoryError(), 2, MEMORY.format("none is left")),
+        (MemoryError(), 2, MEMORY.format("no memory left")),
         (RuntimeError("can't allocate memory: 8 bytes\nat x.cpp"), 2, MEMORY.format("can't allocate memory: 8 bytes")),
     ],
 )

@@ -43,7 +43,7 @@ def test_json_alone(run: Run) -> None:
     assert data["parts"][0]["code"][0]["file"] == "normscope/operators/normalizers/batch_norm.py"
 
 
-@pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "normscope audit lists")])
+@pytest.mark.parametrize(("text", "said"), [("Theorm 13", "Theorem 13"), ("qqqqqqq", "`normscope audit` lists")])
 def test_mistakes_are_one_line(run: Run, text: str, said: str) -> None:
     result = run("explain", text)
     assert result.exit_code == 2

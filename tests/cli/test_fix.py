@@ -33,7 +33,7 @@ def test_a_dry_run_writes_nothing(net: Run) -> None:
     """And says what would be done."""
     done = net("fix", "net.py:build", "--input", "3,6,6", "--dry-run")
     assert done.exit_code == 0
-    assert "0.bias set to zero; 1.running_mean takes it up" in done.stdout
+    assert "0.bias set to zero; 1.running_mean absorbs it" in done.stdout
     assert sorted(p.name for p in Path().iterdir()) == ["net.py"]
 
 
@@ -55,7 +55,8 @@ def test_without_a_file_nothing_is_written_and_that_is_said(net: Run) -> None:
     before = set(Path().iterdir())
     done = net("fix", "net.py:build", "--input", "3,6,6")
     assert done.exit_code == 0
-    assert done.stdout.splitlines()[-1] == "nothing was written; --write-to FILE.safetensors writes the new weights"
+    last = done.stdout.splitlines()[-1]
+    assert last == "Nothing was written. Use --write-to FILE.safetensors to write the new weights."
     assert "further training is unchanged: the bias had no gradient" in done.stdout
     assert set(Path().iterdir()) == before
 

@@ -73,7 +73,7 @@ def test_what_is_not_there_is_told() -> None:
 def test_onnx_files_are_not_read() -> None:
     """And what to name instead is said."""
     named = Named("nets/x.ONNX", None, None, None, "test", None, None, None)
-    with pytest.raises(ModelNotFoundError, match=r"ONNX files are not read; got nets/x.ONNX; name the PyTorch model"):
+    with pytest.raises(ModelNotFoundError, match=r"ONNX files are not supported: nets/x.ONNX. Pass the PyTorch model"):
         load(named, 0, lambda text: None)
 
 

@@ -43,7 +43,7 @@ def test_smoke_figures_go_on_when_stopped_and_share_their_runs(tmp_path: Path) -
     arguments = ["reproduce", "fig1", "--scale", "smoke", "--no-certify", "--out", str(tmp_path)]
     stopped = _stopped_by_ctrl_c(arguments, tmp_path / "smoke-0" / "relu10" / "metrics.jsonl")
     assert stopped.returncode == 130
-    assert "the same command goes on" in stopped.stderr
+    assert "the same command resumes" in stopped.stderr
     assert "Traceback" not in stopped.stderr
     assert not (tmp_path / "smoke-0" / "fig1.json").exists()
     first = RUNNER.invoke(app, arguments)

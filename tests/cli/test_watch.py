@@ -81,7 +81,7 @@ def test_other_machines_only_when_told(run: Run, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(module, "until_stopped", stop)
     monkeypatch.setattr("normscope.monitor.live.server.WatchServer.start", lambda server: None)
     result = run("watch", tmp_path / "run", "--host", "0.0.0.0")
-    assert "can be reached by other machines" in result.stderr
+    assert "can be reached from other machines" in result.stderr
     assert opened == []
     result = run("watch", tmp_path / "run", "--open")
     assert result.exit_code == 0
@@ -137,7 +137,7 @@ def test_a_broken_run_among_several_is_named_and_left_out(run: Run, tmp_path: Pa
     (bad / "config.json").write_text("{")
     result = run("watch", tmp_path / "runs", "--export", "page.html")
     assert (result.exit_code, result.stdout) == (0, "written: page.html\n")
-    assert result.stderr.startswith("normscope: left out: ")
+    assert result.stderr.startswith("normscope: skipped: ")
     assert "bad" in result.stderr
     assert "good" in Path("page.html").read_text()
     for places in ([bad], [tmp_path / "runs", bad]):

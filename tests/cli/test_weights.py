@@ -37,7 +37,7 @@ def test_json_alone_and_quiet(run: Run) -> None:
     ("arguments", "words"),
     [
         (("zoo:nothing",), "No network"),
-        ((SMALL, "--mode", "other"), "mode is 'running', 'batch', 'frozen-batch' (of BatchNorm), not 'other'"),
+        ((SMALL, "--mode", "other"), "one of 'running', 'batch', 'frozen-batch', got 'other'"),
         ((SMALL, "--tolerance", "2"), "between 0 and 1"),
         ((SMALL, "--data", "missing.npy"), "missing.npy"),
         ((SMALL, "--input", "x,y"), "positive integers"),

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.parts_may_fail
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ValueError("math domain error\nmore"), "x is left out (ValueError: math domain error); the rest is complete"),
+        (ValueError("math domain error\nmore"), "x is left out (ValueError: math domain error). The rest is complete"),
         (MemoryError(), "x is left out (MemoryError: )"),
         (RuntimeError("\n\n  can't allocate memory"), "x is left out (RuntimeError: can't allocate memory)"),
         (InputError("the data is empty"), "x is left out: the data is empty"),

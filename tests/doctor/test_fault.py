@@ -45,11 +45,11 @@ def _shrunk(s: Lambda, x: Tensor) -> Tensor:
 
 
 def test_the_buffer_behind_it_is_named_with_its_entry() -> None:
-    """A deviation of zero; the data is not at fault."""
+    """A deviation of zero; the data is not the cause."""
     model = Lambda(_standardize, fc=nn.Linear(3, 2), mean=torch.zeros(3), std=torch.tensor([1.0, 0.0, 2.0]))
     subject = examine(model, noise(8, 3))
     assert "std is zero at channel 1, and no eps is added" in subject.broken
-    assert "the data is not at fault" in subject.broken_fix
+    assert "the data is not the cause" in subject.broken_fix
 
 
 def test_a_sample_whose_length_is_zero() -> None:
@@ -57,8 +57,8 @@ def test_a_sample_whose_length_is_zero() -> None:
     x = noise(8, 3)
     x[2] = 0.0
     subject = examine(Lambda(_shrunk, fc=nn.Linear(3, 2)), x)
-    assert "1 of 8 entries of what it is given are zero" in subject.broken
-    assert "not at fault" not in subject.broken_fix
+    assert "1 of 8 entries of its input are zero" in subject.broken
+    assert "not the cause" not in subject.broken_fix
 
 
 def test_an_operation_nobody_knows_is_named_at_least() -> None:
@@ -75,10 +75,10 @@ def test_a_normalizer_without_eps_and_a_weight_of_length_zero() -> None:
     x = noise(8, 3)
     x[2] = 1.0
     subject = examine(nn.Sequential(nn.LayerNorm(3, eps=0.0), nn.Linear(3, 2)), x)
-    assert "the entries of some group are all equal, and it adds no eps" in subject.broken
+    assert "all entries of some group are equal, and no eps is added" in subject.broken
     model = Lambda(lambda s, x: x @ (s.v / s.v.norm(dim=1, keepdim=True)).t(), v=nn.Parameter(noise(4, 3)))
     with torch.no_grad():
         model.v[1] = 0.0
     subject = examine(model, noise(8, 3))
     assert "of v is zero at channel 1" in subject.broken
-    assert "the data is not at fault" in subject.broken_fix
+    assert "the data is not the cause" in subject.broken_fix

@@ -126,7 +126,7 @@ def test_wrong_use_is_told() -> None:
     """No module, unknown codes, data that does not fit."""
     with pytest.raises(InputError, match=r"torch\.nn\.Module"):
         check("zoo:resnet18")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="optimizer of torch"):
+    with pytest.raises(InputError, match="torch optimizer"):
         check(nn.Linear(2, 2), optimizer="sgd")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="NS101"):
         check(_network(), select=["NS9"])

@@ -69,7 +69,7 @@ def test_a_partition_built_from_the_data_would_fail() -> None:
     from normscope.generalization import Partition
 
     near = Partition("two cells", 2, torch.ones(1), lambda z: (torch.cdist(z, x).min(1)[0] > tau).long(), centres=x)
-    with pytest.raises(InputError, match="chosen before the data"):
+    with pytest.raises(InputError, match="chosen before seeing the data"):
         partition_bound(near, x, 0.0, largest=1.0, delta=0.05)
 
 
@@ -79,5 +79,5 @@ def test_wrong_arguments() -> None:
     with pytest.raises(InputError, match="bounded loss"):
         partition_bound(parts, x, 1.0, largest=math.inf, delta=0.1)
     for constants in ([1.0], [1.0, -1.0], -1.0):
-        with pytest.raises(InputError, match="constants are one for all"):
+        with pytest.raises(InputError, match="Expected one constant for all"):
             partition_bound(parts, x, constants, largest=1.0, delta=0.1)

@@ -44,7 +44,7 @@ def test_printed_is_implied(dimension: int, samples: int, delta: float) -> None:
 
 def test_refused() -> None:
     """More dimensions than samples, as in modern networks; no probability."""
-    with pytest.raises(InputError, match="at least the dimension"):
+    with pytest.raises(InputError, match="samples >= dimension"):
         vc_bound(11_000_000, 50_000, 0.05)
     with pytest.raises(InputError, match="between 0 and 1"):
         vc_bound(1, 10, math.nan)

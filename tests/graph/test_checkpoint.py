@@ -212,7 +212,7 @@ class Evil:
 def test_code_in_a_checkpoint_is_refused_and_not_run(tmp_path: Path) -> None:
     """The message names what was asked for."""
     torch.save({"w": torch.ones(1), "x": Evil(tmp_path / "ran")}, tmp_path / "m.pt")
-    with pytest.raises(WeightsError, match=r"asks for \S*mkdir and was refused"):
+    with pytest.raises(WeightsError, match=r"unpickling \S*mkdir could run code"):
         read_header(tmp_path / "m.pt")
     assert not (tmp_path / "ran").exists()
 
@@ -224,7 +224,7 @@ def test_cut_files_are_refused(tmp_path: Path, kind: str, keep: float) -> None:
     path = save(tmp_path, kind)
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(WeightsError, match="cut short" if keep else r"is empty \(0 bytes\)"):
+    with pytest.raises(WeightsError, match="truncated" if keep else r"is empty \(0 bytes\)"):
         list(iterate_tensors(path))
 
 
@@ -234,17 +234,17 @@ def test_indices_that_lie_are_refused(tmp_path: Path) -> None:
     good = json.loads(index.read_text())["weight_map"]
     cases = {
         "lacks c.safetensors": {"weight_map": good | {"x": "c.safetensors"}},
-        "which lacks them": {"weight_map": good | {"x": "a.safetensors"}},
-        "must name files beside it": {"weight_map": {"x": "../a.safetensors"}},
+        "lacks .*, which": {"weight_map": good | {"x": "a.safetensors"}},
+        "to name files in its own folder": {"weight_map": {"x": "../a.safetensors"}},
         "names no file": {"weight_map": {}},
-        "must be JSON with a weight_map": {"weights": good},
+        "to be JSON with a weight_map": {"weights": good},
     }
     for message, content in cases.items():
         index.write_text(json.dumps(content))
         with pytest.raises(WeightsError, match=message):
             read_header(index)
     index.write_text("{")
-    with pytest.raises(WeightsError, match="must be JSON"):
+    with pytest.raises(WeightsError, match="to be JSON"):
         read_header(index)
 
 
@@ -255,10 +255,10 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     torch.save({"epoch": 3}, tmp_path / "epoch.pt")
     cases = {
         "": "is a directory",
-        "none.pt": "there is no",
-        "m.h5": r"must end in \.safetensors",
-        "list.pt": "holds list",
-        "epoch.pt": "holds epoch",
+        "none.pt": "File not found",
+        "m.h5": r"ending in \.safetensors",
+        "list.pt": "has list",
+        "epoch.pt": "has epoch",
     }
     for name, message in cases.items():
         with pytest.raises(WeightsError, match=message):
@@ -270,14 +270,14 @@ def test_formats_that_torch_does_not_know_are_named(tmp_path: Path) -> None:
     header = b'{"a.weight": {"dtype": "F6_E2M3", "shape": [4], "data_offsets": [0, 3]}}'
     file = tmp_path / "six.safetensors"
     file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3))
-    with pytest.raises(WeightsError, match=r"a\.weight: .*F6_E2M3; save it in another dtype"):
+    with pytest.raises(WeightsError, match=r"a\.weight: .*F6_E2M3. Save it in a dtype"):
         read_header(file)
 
 
 def test_a_file_without_tensors_is_refused(tmp_path: Path) -> None:
     """It is well-formed, and says nothing."""
     save_file({}, tmp_path / "m.safetensors")
-    with pytest.raises(WeightsError, match=r"must hold tensors; \S+m\.safetensors holds none; save a state dict"):
+    with pytest.raises(WeightsError, match=r"No tensors found in \S+m\.safetensors. Save a state dict"):
         read_header(tmp_path / "m.safetensors")
 
 
@@ -292,7 +292,7 @@ def test_tensors_that_are_not_plain_numbers_are_named(tmp_path: Path, kind: str)
         "on the meta device": lambda: torch.ones(2, 2, device="meta"),
     }
     torch.save({"a.weight": torch.eye(2), "b.weight": made[kind]()}, tmp_path / "m.pt")
-    with pytest.raises(WeightsError, match=rf"b\.weight in \S+m\.pt is {kind}.*; save "):
+    with pytest.raises(WeightsError, match=rf"b\.weight in \S+m\.pt is {kind}.*\. Save "):
         read_header(tmp_path / "m.pt")
 
 

@@ -163,7 +163,7 @@ def test_an_overwritten_parameter_is_an_error(
             model.eval()
             torch.rand(1)
 
-    with pytest.raises(StateChangedError, match=r"overwrote 0\.weight in place") as caught:
+    with pytest.raises(StateChangedError, match=r"overwrote its parameters 0\.weight in place") as caught:
         block()
     assert isinstance(caught.value, NormscopeError)
     assert model[1].training  # the rest is restored in any case
@@ -184,7 +184,7 @@ def test_an_error_of_the_block_wins_and_carries_the_note() -> None:
 
     with pytest.raises(ZeroDivisionError) as caught:
         block()
-    assert "overwrote weight" in caught.value.__notes__[0]
+    assert "overwrote its parameters weight" in caught.value.__notes__[0]
 
 
 def test_lazy_parameters_are_refused() -> None:
@@ -340,7 +340,7 @@ def test_parameters_made_in_inference_mode_are_watched(monkeypatch: pytest.Monke
         with untouched(model), torch.inference_mode():
             model.weight.add_(1.0)
 
-    with pytest.raises(StateChangedError, match="overwrote weight in place"):
+    with pytest.raises(StateChangedError, match="overwrote its parameters weight in place"):
         overwrite()
     assert (fingerprint(model) == before) == (limit > 0)
 

@@ -85,7 +85,7 @@ def test_two_required_inputs_take_two_tensors() -> None:
     assert [a.sum().item() for a in inputs.args] == [66, 78]
     assert inputs.labels is not None
     assert as_inputs((X, X), Two()).labels is None
-    with pytest.raises(InputError, match=r"needs 2 inputs \(x, y\), the batch holds 1"):
+    with pytest.raises(InputError, match=r"needs 2 inputs \(x, y\), but the batch has 1"):
         as_inputs((X,), Two())
 
 
@@ -115,9 +115,9 @@ def test_mappings_are_keyword_arguments() -> None:
     pair = as_inputs(({"input_ids": ids}, torch.tensor([3])), Optional())
     assert pair.labels is not None
     assert pair.labels.tolist() == [3]
-    with pytest.raises(InputError, match=r"takes input_ids, attention_mask; the batch holds atention_mask"):
+    with pytest.raises(InputError, match=r"accepts input_ids, attention_mask, but the batch has atention_mask"):
         as_inputs({"input_ids": ids, "atention_mask": ids}, Optional())
-    with pytest.raises(InputError, match="takes input; the batch holds x"):
+    with pytest.raises(InputError, match="accepts input, but the batch has x"):
         as_inputs({"x": X}, LINEAR)
 
 
@@ -137,15 +137,15 @@ CONV = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU())
 WRONG: dict[str, tuple[Any, nn.Module, str]] = {
     "empty tensor": (torch.zeros(0, 3), LINEAR, "at least one entry"),
     "empty tuple": ((), LINEAR, "at least one tensor"),
-    "complex": (X.to(torch.complex64), LINEAR, "inputs are real"),
-    "string": ("3,224,224", LINEAR, "this is str"),
-    "none": (None, LINEAR, "this is NoneType"),
-    "array of words": (np.array(["a"]), LINEAR, "this array holds"),
-    "numbers for an embedding": (X, Optional(), "takes integer ids; the input is torch.float32"),
-    "ids out of range": (torch.tensor([[10]]), Optional(), "ids run from 10 to 10"),
-    "negative ids": (torch.tensor([[-1, 3]]), Optional(), "ids run from -1 to 3"),
+    "complex": (X.to(torch.complex64), LINEAR, "Expected real inputs"),
+    "string": ("3,224,224", LINEAR, "got str"),
+    "none": (None, LINEAR, "got NoneType"),
+    "array of words": (np.array(["a"]), LINEAR, "array of numbers, got dtype"),
+    "numbers for an embedding": (X, Optional(), "expects integer ids, but the input is torch.float32"),
+    "ids out of range": (torch.tensor([[10]]), Optional(), "ids range from 10 to 10"),
+    "negative ids": (torch.tensor([[-1, 3]]), Optional(), "ids range from -1 to 3"),
     "bytes for a convolution": (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), CONV, r"x\.float\(\) / 255"),
-    "image without batch axis": (torch.zeros(3, 8, 8), CONV, r"lacks the batch axis: pass x\.unsqueeze\(0\)"),
+    "image without batch axis": (torch.zeros(3, 8, 8), CONV, r"lacks the batch axis. Pass x\.unsqueeze\(0\)"),
     "vector without batch axis": (torch.zeros(3), LINEAR, "lacks the batch axis"),
 }
 
@@ -207,7 +207,7 @@ def test_no_batch_is_an_error(data: Any) -> None:
 
 def test_what_is_not_data_is_an_error() -> None:
     """What is not data is an error."""
-    with pytest.raises(InputError, match="not int"):
+    with pytest.raises(InputError, match="got int"):
         list(iterate(3, LINEAR))
 
 
@@ -299,7 +299,7 @@ def test_malformed_shapes(shape: Any) -> None:
 
 def test_when_nothing_can_be_guessed_the_error_says_what_to_pass() -> None:
     """When nothing can be guessed the error says what to pass."""
-    with pytest.raises(InputError, match=r"no layer tells.*--input 3,224,224.*data="):
+    with pytest.raises(InputError, match=r"no layer determines.*--input 3,224,224.*data="):
         guess_inputs(nn.ReLU())
 
     class Odd(nn.Linear):
@@ -328,11 +328,11 @@ def test_a_run_that_fails_names_the_layer_and_leaves_no_trace() -> None:
     [
         (
             torch.zeros(2, 3, device="meta"),
-            "on the meta device, where there are no values: pass the tensor with",
+            "on the meta device, without values. Pass the tensor with",
         ),
-        (torch.eye(3).to_sparse(), r"dense numbers; this tensor is sparse_coo: pass x.to_dense\(\)"),
-        ([[1.0, 2.0, 3.0]], r"a batch holds tensors or arrays; this one holds float: make a tensor"),
-        ([1.0, 2.0, 3.0], "this is float"),
+        (torch.eye(3).to_sparse(), r"dense tensor of numbers, got one that is sparse_coo. Pass x.to_dense\(\)"),
+        ([[1.0, 2.0, 3.0]], r"Expected a batch of tensors or arrays, got float. Convert the numbers"),
+        ([1.0, 2.0, 3.0], "got float"),
         ([[]], "empty"),
     ],
 )
@@ -373,9 +373,9 @@ def test_exported_programs_run() -> None:
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:The PyTorch API of nested tensors")
 def test_other_layouts_are_refused_with_what_to_do() -> None:
     """Compressed rows, and rows of several lengths."""
-    with pytest.raises(InputError, match=r"sparse_csr: pass x.to_dense\(\)"):
+    with pytest.raises(InputError, match=r"sparse_csr\. Pass x.to_dense\(\)"):
         as_inputs(torch.eye(3).to_sparse_csr(), LINEAR)
-    with pytest.raises(InputError, match=r"nested: pass torch\.nested\.to_padded"):
+    with pytest.raises(InputError, match=r"nested\. Pass torch\.nested\.to_padded"):
         as_inputs(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]), LINEAR)
 
 
@@ -426,7 +426,7 @@ def test_lists_of_labels_are_cut_with_their_inputs() -> None:
 def test_samples_that_cannot_be_stacked_are_no_batch() -> None:
     """Pictures of several sizes, and what is no tensor."""
     for sample in (lambda i: X[i, : i % 2 + 1], lambda i: (X[i, : i % 2 + 1], 0), lambda i: SimpleNamespace()):
-        with pytest.raises(InputError, match="this one holds list: make a tensor"):
+        with pytest.raises(InputError, match=r"arrays, got list\. Convert the numbers"):
             list(iterate(Boxes(sample), LINEAR))
 
 

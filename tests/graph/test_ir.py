@@ -72,7 +72,7 @@ def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Old files say so instead of being misread."""
     text = Graph((X,)).to_json()
     monkeypatch.setattr(ir, "FORMAT", 2)
-    with pytest.raises(ValueError, match="graph format 2 is read here, not 1"):
+    with pytest.raises(ValueError, match="Expected graph format 2, got 1"):
         Graph.from_json(text)
 
 

@@ -57,16 +57,16 @@ def test_scores_leave_out_places_without_a_label() -> None:
 
 @pytest.mark.parametrize("labels", [torch.zeros(2).long(), torch.zeros(7), torch.zeros(4, 3).long()])
 def test_labels_that_fit_no_loss_are_refused(labels: torch.Tensor) -> None:
-    with pytest.raises(InputError, match=r"output has shape \(4, 3\) and the labels are"):
+    with pytest.raises(InputError, match=r"output has shape \(4, 3\); the labels are"):
         probe_loss({"output": X}, labels)
     assert probe_loss({"output": X}, labels, lambda out, given: out.sum() + given.sum()) is not None
 
 
 @pytest.mark.parametrize("wrong", [3, -1])
 def test_class_numbers_without_a_score_are_refused(wrong: int) -> None:
-    with pytest.raises(InputError, match=f"3 classes, numbered from 0, and the labels of the probe hold {wrong}"):
+    with pytest.raises(InputError, match=f"from 0 to 2, since the output has scores of 3 classes; got {wrong}"):
         probe_loss({"output": X}, torch.tensor([0, wrong, 1, -100]))
-    with pytest.raises(InputError, match=f"hold {wrong}"):
+    with pytest.raises(InputError, match=f"got {wrong}"):
         probe_loss({"output": X.reshape(2, 2, 3).movedim(-1, 1)}, torch.tensor([[0, wrong], [1, 1]]))
 
 

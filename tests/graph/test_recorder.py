@@ -308,7 +308,7 @@ def test_a_graph_that_does_not_reproduce_the_model_is_not_trusted(monkeypatch: p
 
 def test_refusals() -> None:
     """What cannot be recorded, or must not be run, is an error that says so."""
-    with pytest.raises(CaptureError, match="returns tensors, not dict"):
+    with pytest.raises(CaptureError, match="to return tensors, got dict"):
         record_graph(Function(lambda m, x: {"a": x}), (torch.ones(1),))
 
     def clip(m: Any, x: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def test_absent_weights_are_named() -> None:
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:The PyTorch API of nested tensors")
 def test_complex_and_quantized_weights_are_refused() -> None:
     """The bounds are about real numbers."""
-    with pytest.raises(WeightsError, match=r"real numbers; got weight \(complex64\)"):
+    with pytest.raises(WeightsError, match=r"real weights, got weight \(complex64\)"):
         check_model(nn.Linear(2, 2, bias=False, dtype=torch.complex64))
     sparse = nn.Linear(2, 2, bias=False)
     sparse.weight = nn.Parameter(torch.eye(2).to_sparse())

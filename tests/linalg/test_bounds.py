@@ -11,9 +11,9 @@ from normscope.linalg.bounds import NormBounds, largest_norm
 
 def test_bounds_out_of_order_are_refused() -> None:
     """Lower, probable and upper are ordered, and none is NaN."""
-    with pytest.raises(ValueError, match="ordered"):
+    with pytest.raises(ValueError, match="lower <= probable <= upper"):
         NormBounds(1.0, 0.5, 0.5, 0.0, "wrong")
-    with pytest.raises(ValueError, match="ordered"):
+    with pytest.raises(ValueError, match="lower <= probable <= upper"):
         NormBounds(0.0, 1.0, 2.0, 0.0, "wrong")
     with pytest.raises(ValueError, match="NaN"):
         NormBounds(math.nan, 1.0, 1.0, 0.0, "wrong")

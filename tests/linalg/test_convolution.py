@@ -224,7 +224,7 @@ def test_wrong_use_is_refused() -> None:
         convolution_norm(weight, (5,), groups=3)
     with pytest.raises(InputError, match="padding_mode"):
         convolution_norm(weight, (5,), padding_mode="mirror")
-    with pytest.raises(InputError, match="transposed"):
+    with pytest.raises(InputError, match="Transposed"):
         convolution_norm(weight, (5,), transposed=True, padding="same")
     with pytest.raises(InputError, match="does not fit"):
         convolution_norm(weight, (2,))

@@ -476,7 +476,7 @@ def test_bad_numbers_are_refused_at_the_step_they_are_given() -> None:
 
 def test_labels_that_do_not_fit_are_refused_at_the_start() -> None:
     x = probe()[0]
-    for labels, words in ((torch.zeros(5).long(), "labels are"), (torch.full((8,), 7), "hold 7")):
+    for labels, words in ((torch.zeros(5).long(), "labels are"), (torch.full((8,), 7), "got 7")):
         with pytest.raises(InputError, match=words):
             Monitor(plain(), (x, labels)).begin()
 

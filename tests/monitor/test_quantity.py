@@ -27,9 +27,9 @@ def test_values_keep_their_side() -> None:
 
 
 def test_what_may_be_negative_is_no_value() -> None:
-    with pytest.raises(InputError, match="no value"):
+    with pytest.raises(InputError, match="cannot be a Value"):
         Description("a", Kind.ESTIMATE, "", signed=True).value(1.0)
-    with pytest.raises(InputError, match="no value"):
+    with pytest.raises(InputError, match="cannot be a Value"):
         Description("a", Kind.ESTIMATE, "").value(math.nan)
 
 

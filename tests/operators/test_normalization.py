@@ -155,5 +155,5 @@ def test_statistics_of_a_spread() -> None:
 @pytest.mark.parametrize("layer", [nn.LayerNorm(4, eps=-1e-3), nn.GroupNorm(2, 4, eps=-1e-3)])
 def test_a_negative_stabilizer_is_refused(layer: nn.Module) -> None:
     """It is a number under a root, and a normalizer with it is none."""
-    with pytest.raises(InputError, match=r"must be a finite number >= 0, got -0\.001"):
+    with pytest.raises(InputError, match=r"to be a finite number >= 0, got -0\.001"):
         normscope.analyze(layer, torch.ones(2, 4))

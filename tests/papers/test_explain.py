@@ -69,10 +69,10 @@ def test_code_that_is_not_there(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("001-L99", "near it: "),
+        ("001-L99", "Did you mean "),
         ("Theorem 133", "Theorem 13"),
         ("than2025 Lemma 99", "Lemma"),
-        ("%%%%", "normscope audit lists"),
+        ("%%%%", "`normscope audit` lists"),
         ("", "is named ''"),
     ],
 )
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_said(text: str, said: str) -> None:
 
 
 def test_a_name_is_a_string() -> None:
-    with pytest.raises(InputError, match="takes a name as a string, such as 'certified' or 'NS101'; got int"):
+    with pytest.raises(InputError, match="Expected a name as a string, such as 'certified' or 'NS101', got int"):
         explain(5)  # type: ignore[arg-type]
 
 
@@ -92,7 +92,7 @@ def test_what_is_in_several_papers_is_asked_back(monkeypatch: pytest.MonkeyPatch
         yield Topic(("Lemma 1",), lambda: Explanation("claim", "other"), "akbar2025")
 
     monkeypatch.setattr(explain_module, "TOPICS", [*explain_module.TOPICS, more])
-    with pytest.raises(InputError, match=r"choose one of than2025 Lemma 1, akbar2025 Lemma 1"):
+    with pytest.raises(InputError, match=r"Choose one of than2025 Lemma 1, akbar2025 Lemma 1"):
         explain("Lemma 1")
     assert [p.name for p in explain("akbar2025 Lemma 1").parts] == ["other"]
     assert "001-L1" in [p.name for p in explain("than2025 Lemma 1").parts]

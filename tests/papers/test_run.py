@@ -154,9 +154,9 @@ def test_a_paper_is_chosen_by_number_or_key(paper: str) -> None:
 @pytest.mark.parametrize(
     ("paper", "only", "said"),
     [
-        ("than2024", None, "near it: than2025"),
-        ("", None, "known are 000"),
-        (None, ["001-l1"], "near it: 001-L1"),
+        ("than2024", None, "Did you mean than2025"),
+        ("", None, "Known papers: 000"),
+        (None, ["001-l1"], "Did you mean 001-L1"),
         ("002", ["001-L1"], "of the paper 002"),
         (None, [], "empty list"),
         (None, ["001-L1", "nothing"], "'nothing'"),

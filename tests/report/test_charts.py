@@ -42,7 +42,7 @@ def test_no_bound_is_said() -> None:
     depth = Depth(("input", "a", "output"), ("input", "layer", "output"), {"global": curve})
     chart = depth_chart(result(depth=depth), "c")
     assert chart is not None
-    assert chart.notes == ("certified, all inputs: no bound from a on",)
+    assert chart.notes == ("certified, all inputs: no bound from a onwards",)
     assert chart.to_dict()["lines"][0]["log10"] == [0.0, "inf", "inf"]
 
 

@@ -54,14 +54,14 @@ def test_large_results_are_packed() -> None:
 @pytest.mark.parametrize(
     ("page", "said"),
     [
-        ("", "there is none in this file"),
-        ("<script>1</script>", "there is none in this file"),
+        ("", "No results found in this file"),
+        ("<script>1</script>", "No results found in this file"),
         (f'<script id="{ELEMENT}">{{', "damaged"),
         (f'<script id="{ELEMENT}">[]</script>', "damaged"),
         (f'<script id="{ELEMENT}">{{"format":"x"}}</script>', "damaged"),
         (f'<script id="{ELEMENT}" data-encoding="gzip+base64">QUJD</script>', "damaged"),
-        (f'<script id="{ELEMENT}" data-encoding="zip">QUJD</script>', "not 'zip'"),
-        (_page({"format": FORMAT, "version": 99, "results": []}), "not 99"),
+        (f'<script id="{ELEMENT}" data-encoding="zip">QUJD</script>', "got 'zip'"),
+        (_page({"format": FORMAT, "version": 99, "results": []}), "got 99"),
         (_page({"format": FORMAT, "version": VERSION, "results": [{"name": "a"}]}), "damaged"),
     ],
 )

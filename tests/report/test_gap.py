@@ -18,5 +18,5 @@ def test_the_most_expensive_steps_come_first_and_the_rest_is_counted() -> None:
 
 def test_what_costs_most_gets_advice() -> None:
     section = gap_section(Gap("global", (Share("a", "attention", 2.0), Share("b", "chains", -0.5))))
-    assert section.after == (f"what would lower it first: {ADVICE['attention']}",)
+    assert section.after == (f"to reduce it first: {ADVICE['attention']}",)
     assert set(ADVICE) == set(CAUSES) - {"chains", "search"}

@@ -26,7 +26,7 @@ def test_a_page_shows_every_panel_with_its_charts() -> None:
     panels = _panels()
     sections = panel_sections(panels)
     page = report_html(result(), panels=panels)
-    for title in ("density", "generalization bounds of &lt;net&gt;", "weight normalization: bounds beside"):
+    for title in ("density", "generalization bounds of &lt;net&gt;", "weight normalization: bounds and"):
         assert f"<h2>{title}" in page
     charts = [s.chart for s in sections if s.chart is not None]
     assert len(charts) == 4

@@ -69,7 +69,7 @@ def test_wrong_use_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         result.plot("bars")
     with pytest.raises(InputError, match="no normalizer saw data"):
         result.plot("variances")
-    with pytest.raises(InputError, match="leave ax out"):
+    with pytest.raises(InputError, match="Leave ax out"):
         result.plot("all", Figure().add_subplot())
     real = builtins.__import__
 

@@ -33,7 +33,7 @@ def test_no_symmetry() -> None:
 
 def test_nothing_is_trained() -> None:
     found = symmetry(nn.Linear(3, 2).requires_grad_(requires_grad=False), torch.randn(8, 3))
-    assert "No parameter is trained" in symmetry_sections(found)[0].lines[0]
+    assert "No parameter is trainable" in symmetry_sections(found)[0].lines[0]
 
 
 def test_eps_is_told_of_scales_only() -> None:

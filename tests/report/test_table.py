@@ -78,4 +78,4 @@ def test_what_cannot_be_folded_is_cut_and_counted() -> None:
     rows = tuple((f"m{i}", "1") for i in range(ROWS + 12))
     short, said = shortened(Table(("name", "n"), rows), (), everything=False)
     assert len(short.rows) == ROWS
-    assert said == ("... 12 more rows, all of them in result.json (or with --all)",)
+    assert said == ("... 12 more rows, all in result.json (or with --all)",)

@@ -95,7 +95,7 @@ def _shrunk(inside: Inside, **change: float) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"low": -1e-3}, "least entry .* below -0.001"),
+        ({"low": -1e-3}, "smallest entry .* below -0.001"),
         ({"high": 1e-3}, "largest entry .* above 0.001"),
         ({"row": 1e-3}, "row norm .* above 0.001"),
         ({"norm": 1e-3}, "norm .* above 0.001"),

@@ -57,8 +57,8 @@ def test_a_written_out_normalizer_is_attacked_like_any_other() -> None:
         ({"model": 3, "data": torch.ones(2, 4)}, "Expected a torch.nn.Module, got int."),
         ({"data": None}, "needs data"),
         ({"seed": -1}, "seed"),
-        ({"effort": 0.0}, "effort must be positive"),
-        ({"mode": "frozen-batch"}, "not 'frozen-batch'"),
+        ({"effort": 0.0}, "positive effort"),
+        ({"mode": "frozen-batch"}, "got 'frozen-batch'"),
         ({"nonsense": 1}, "nonsense"),
     ],
 )

@@ -65,13 +65,13 @@ def test_windows_of_a_convolution() -> None:
         ),
         (nn.Sequential(UnitRowLinear(3, 4), nn.Tanh(), weight_norm(nn.Linear(4, 1))), "output layer is weight-norm"),
         (nn.Sequential(UnitRowLinear(3, 4), nn.Linear(4, 1), nn.Tanh()), "an activation follows the last layer"),
-        (nn.Sequential(UnitRowLinear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), "1: BatchNorm1d is not part"),
+        (nn.Sequential(UnitRowLinear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1)), "1: BatchNorm1d is not covered"),
         (nn.Sequential(UnitRowLinear(3, 4), nn.Tanh(), nn.Tanh(), nn.Linear(4, 1)), "two activations"),
         (nn.Sequential(UnitRowLinear(3, 4), nn.Dropout(), nn.Linear(4, 1)), "dropout is active"),
         (nn.Sequential(weight_norm(nn.Linear(3, 4), dim=1), nn.Tanh(), nn.Linear(4, 1)), "dim=0"),
         (nn.Sequential(UnitRowLinear(5, 4), nn.Tanh(), nn.Linear(4, 1)), "do not fit"),
         (nn.Sequential(UnitRowLinear(3, 4, normalize=False), nn.Tanh(), nn.Linear(4, 1)), "not weight-normalized"),
-        (nn.LSTM(3, 4), "LSTM is not part"),
+        (nn.LSTM(3, 4), "LSTM is not covered"),
     ],
 )
 def test_what_is_refused(net: nn.Module, why: str) -> None:

@@ -119,7 +119,7 @@ def test_depth_costs_no_exponential_and_width_lowers_the_hessian() -> None:
 
 def test_what_the_theory_does_not_cover() -> None:
     assert hessian_bound([paper_layer(4, 1.0)], 1.0, [1.0, 1.0]) == math.inf
-    with pytest.raises(InputError, match="not zero"):
+    with pytest.raises(InputError, match="nonzero"):
         paper_layer(4, 0.0)
     with pytest.raises(InputError, match="finite bound"):
         activation_norm_bounds([], math.inf)

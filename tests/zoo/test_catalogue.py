@@ -98,9 +98,9 @@ def test_weights_depend_on_the_seed_alone(name: str) -> None:
 
 def test_mistakes_are_named() -> None:
     """Unknown networks, unknown arguments, impossible values."""
-    with pytest.raises(ModelNotFoundError, match="did you mean resnet18"):
+    with pytest.raises(ModelNotFoundError, match="Did you mean resnet18"):
         entry("resnet_18")
-    with pytest.raises(ModelNotFoundError, match="known are autoencoder, cnn"):
+    with pytest.raises(ModelNotFoundError, match="Known names: autoencoder, cnn"):
         build("???")
     with pytest.raises(FactoryError, match=r"for relu10: wdth\. It accepts norm, width"):
         build("relu10", wdth=3)

@@ -83,19 +83,19 @@ def test_code_in_the_directory_is_not_run(tmp_path: Path) -> None:
     """A model type of its own cannot be built; nothing is asked or executed."""
     folder = saved(tmp_path / "own", model_type="mine", auto_map={"AutoConfig": "code.C", "AutoModel": "code.M"})
     (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    with pytest.raises(FactoryError, match=r"building hf:.*must work; it raised ValueError"):
+    with pytest.raises(FactoryError, match=r"Building hf:.*failed with ValueError"):
         transformers_model(folder, {})
     assert not (tmp_path / "ran").exists()
 
 
 def test_directories_that_hold_no_model_are_refused(tmp_path: Path) -> None:
     """Absent, empty, damaged, or of no model type."""
-    with pytest.raises(ModelNotFoundError, match="there is no directory"):
+    with pytest.raises(ModelNotFoundError, match="Directory not found"):
         transformers_model(tmp_path / "none", {})
-    with pytest.raises(ModelNotFoundError, match=r"needs a directory with config\.json"):
+    with pytest.raises(ModelNotFoundError, match=r"No config\.json found"):
         transformers_model(tmp_path, {})
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ModelNotFoundError, match="must be JSON"):
+    with pytest.raises(ModelNotFoundError, match="to be JSON"):
         transformers_model(tmp_path, {})
     (tmp_path / "config.json").write_text("[]")
     with pytest.raises(ModelNotFoundError, match="model_type"):
@@ -117,11 +117,11 @@ def test_a_directory_that_may_not_be_listed_is_said(tmp_path: Path, monkeypatch:
 def test_cut_weights_are_refused(tmp_path: Path) -> None:
     """And those of another size."""
     transformers.AutoModel.from_config(transformers.AutoConfig.for_model(**BERT)).save_pretrained(tmp_path / "bert")
-    with pytest.raises(WeightsError, match=r"must fit its config\.json"):
+    with pytest.raises(WeightsError, match=r"do not fit its config\.json"):
         transformers_model(tmp_path / "bert", {"hidden_size": 32})
     file = tmp_path / "bert" / "model.safetensors"
     file.write_bytes(file.read_bytes()[:1000])
-    with pytest.raises(WeightsError, match="save the model again"):
+    with pytest.raises(WeightsError, match="Save the model again"):
         transformers_model(tmp_path / "bert", {})
 
 
@@ -169,7 +169,7 @@ def test_timm_models_are_never_downloaded(monkeypatch: pytest.MonkeyPatch) -> No
     assert built == [{"name": "resnet18", "num_classes": 3, "pretrained": False}]
     with pytest.raises(FactoryError, match="never downloaded"):
         timm_model("resnet18", {"pretrained": True})
-    with pytest.raises(ModelNotFoundError, match=r"no model 'resnet-18'; did you mean resnet18\?"):
+    with pytest.raises(ModelNotFoundError, match=r"no model 'resnet-18'\. Did you mean resnet18\?"):
         timm_model("resnet-18", {})
     with pytest.raises(ModelNotFoundError, match="timm has no model 'hf-hub:some/model'"):
         timm_model("hf-hub:some/model", {})
@@ -190,7 +190,7 @@ def test_torchvision_models_are_never_downloaded(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "torchvision.models", models)
     torchvision_model("detector", {"classes": 5})
     assert seen == [{"weights": None, "weights_backbone": None, "classes": 5}]
-    with pytest.raises(FactoryError, match="never downloaded; got weights_backbone"):
+    with pytest.raises(FactoryError, match="never downloaded, got weights_backbone"):
         torchvision_model("detector", {"weights_backbone": "IMAGENET1K_V1"})
-    with pytest.raises(ModelNotFoundError, match="did you mean detector"):
+    with pytest.raises(ModelNotFoundError, match="Did you mean detector"):
         torchvision_model("detectr", {})

@@ -105,7 +105,7 @@ def test_a_part_called_module_keeps_its_name(tmp_path: Path) -> None:
 def test_a_name_the_model_lacks_is_told_as_it_is_in_the_file(tmp_path: Path) -> None:
     """With its prefix."""
     torch.save({"module.weight": torch.ones(1, 2), "module.scale": torch.ones(1)}, tmp_path / "m.pt")
-    with pytest.raises(WeightsError, match=r"missing: bias; unexpected: module\.scale; build"):
+    with pytest.raises(WeightsError, match=r"missing: bias; unexpected: module\.scale. Build"):
         load_weights(nn.Linear(2, 1), tmp_path / "m.pt")
 
 
@@ -125,7 +125,7 @@ def test_tensors_that_are_no_weights_are_named(tmp_path: Path, kind: str) -> Non
     before = model.weight.clone()
     torch.save({**model.state_dict(), "weight": made[kind](model.weight.detach())}, tmp_path / "m.pt")
     whole = kind in ("int8", "bool")
-    text = rf"integers for weight \({kind}\): they look quantized" if whole else rf"weight in \S+m\.pt is {kind}"
+    text = rf"integers for weight \({kind}\). They look quantized" if whole else rf"weight in \S+m\.pt is {kind}"
     for target in (model, nn.Linear(3, 2, device="meta")):
         with pytest.raises(WeightsError, match=text):
             load_weights(target, tmp_path / "m.pt")
@@ -145,7 +145,7 @@ def test_formats_that_torch_only_stores_are_refused_with_the_tensor(tmp_path: Pa
     """They cannot be copied into the model."""
     packed = torch.zeros(2, 2, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
     save_file({"weight": packed, "bias": torch.zeros(2)}, tmp_path / "m.safetensors")
-    with pytest.raises(WeightsError, match=r"does not: .*weight"):
+    with pytest.raises(WeightsError, match=r"do not fit the model: .*weight"):
         load_weights(nn.Linear(2, 2), tmp_path / "m.safetensors")
 
 
@@ -162,7 +162,7 @@ def test_the_home_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_other_content_is_refused(tmp_path: Path, content: object) -> None:
     """Only tensors by name are a checkpoint."""
     torch.save(content, tmp_path / "m.pt")
-    with pytest.raises(WeightsError, match="must hold tensors by name"):
+    with pytest.raises(WeightsError, match="Expected tensors by name"):
         read_state_dict(tmp_path / "m.pt")
 
 
@@ -172,7 +172,7 @@ def test_code_in_a_pickle_is_refused_and_not_run(tmp_path: Path, wrap, archive: 
     """The message names what the file asked for and what to save instead."""
     marker = tmp_path / "ran"
     torch.save(wrap(Evil(marker)), tmp_path / "m.pt", _use_new_zipfile_serialization=archive)
-    with pytest.raises(WeightsError, match=r"asks for \S*mkdir and was refused.*save a state dict"):
+    with pytest.raises(WeightsError, match=r"unpickling \S*mkdir could run code.*Save a state dict"):
         read_state_dict(tmp_path / "m.pt")
     assert not marker.exists()
 
@@ -182,9 +182,9 @@ def test_plain_pickles_and_whole_modules_are_refused(tmp_path: Path) -> None:
     torch.save(nn.Linear(2, 2), tmp_path / "module.pt")
     torch.save({"state_dict": {}, "args": argparse.Namespace(lr=1)}, tmp_path / "args.pt")
     (tmp_path / "evil.pt").write_bytes(pickle.dumps(Evil(tmp_path / "ran")))
-    with pytest.raises(WeightsError, match=r"asks for torch\.nn\.modules\.linear\.Linear"):
+    with pytest.raises(WeightsError, match=r"unpickling torch\.nn\.modules\.linear\.Linear could run code"):
         read_state_dict(tmp_path / "module.pt")
-    with pytest.raises(WeightsError, match=r"asks for argparse\.Namespace"):
+    with pytest.raises(WeightsError, match=r"unpickling argparse\.Namespace could run code"):
         read_state_dict(tmp_path / "args.pt")
     with pytest.raises(WeightsError, match=r"evil\.pt"):
         read_state_dict(tmp_path / "evil.pt")
@@ -203,7 +203,7 @@ def test_cut_files_are_refused(tmp_path: Path, name: str, keep: float) -> None:
         torch.save(state, path, _use_new_zipfile_serialization=name == "zip.pt")
     content = path.read_bytes()
     path.write_bytes(content[: int(keep * len(content))])
-    with pytest.raises(WeightsError, match="cut short" if keep else r"is empty \(0 bytes\)"):
+    with pytest.raises(WeightsError, match="truncated" if keep else r"is empty \(0 bytes\)"):
         read_state_dict(path)
 
 
@@ -215,14 +215,14 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     for name in ("text.pt", "text.safetensors"):
         with pytest.raises(WeightsError, match="cannot be read"):
             read_state_dict(tmp_path / name)
-    with pytest.raises(WeightsError, match=r"must end in \.safetensors, \.pt.*got m\.h5"):
+    with pytest.raises(WeightsError, match=r"ending in \.safetensors, \.pt.*got m\.h5"):
         read_state_dict(tmp_path / "m.h5")
     with pytest.raises(WeightsError, match="is a directory"):
         read_state_dict(tmp_path)
-    with pytest.raises(WeightsError, match="there is no"):
+    with pytest.raises(WeightsError, match="File not found"):
         read_state_dict(tmp_path / "none.pt")
     torch.jit.save(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), tmp_path / "script.pt")
-    with pytest.raises(WeightsError, match="TorchScript archive, which holds code"):
+    with pytest.raises(WeightsError, match="TorchScript archive, which contains code"):
         read_state_dict(tmp_path / "script.pt")
 
 

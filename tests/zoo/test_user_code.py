@@ -95,14 +95,14 @@ def test_two_files_of_one_name_are_two_modules(tmp_path: Path) -> None:
         ("x = 1\nraise ValueError('no weights')", r"ValueError: no weights at .*net\.py, line 2 \(raise ValueError"),
         ("x = 1\n\ndef f(:\n", r"SyntaxError: invalid syntax at .*net\.py, line 3"),
         ("import sys\nsys.exit(3)", r"SystemExit: 3 at .*net\.py, line 2"),
-        ("import no_such_library_at_all", r"line 1.*install no_such_library_at_all or put it beside the file"),
-        ("from . import other", r"line 1.*name the model by its package instead"),
+        ("import no_such_library_at_all", r"line 1.*Install no_such_library_at_all or put it next to the file"),
+        ("from . import other", r"line 1.*Name the model by its package instead"),
     ],
 )
 def test_failing_files_show_their_own_error(tmp_path: Path, text: str, message: str) -> None:
     """Type, message and line; and no half-made module is left."""
     before = set(sys.modules)
-    with pytest.raises(FactoryError, match=rf"importing net\.py must work; it raised .*{message.lstrip()}"):
+    with pytest.raises(FactoryError, match=rf"Importing net\.py failed with .*{message.lstrip()}"):
         import_file(written(tmp_path, "net.py", text))
     assert not {name for name in set(sys.modules) - before if name.startswith("normscope_user")}
 
@@ -125,7 +125,7 @@ def test_modules_by_name(tmp_path: Path) -> None:
     written(tmp_path, "broken_module_of_test.py", "import also_missing_here")
     with (
         undisturbed(_home(tmp_path), 0),
-        pytest.raises(FactoryError, match="install also_missing_here"),
+        pytest.raises(FactoryError, match="Install also_missing_here"),
     ):
         import_module("broken_module_of_test")
 
@@ -231,7 +231,7 @@ def test_modules_that_answer_for_their_names(tmp_path: Path) -> None:
     """What they raise is shown as their own."""
     text = "def __getattr__(name): raise ImportError(f'{name} needs flash_attn')\n"
     module = import_file(written(tmp_path, "late.py", text))
-    with pytest.raises(FactoryError, match=r"looking up Net in late\.py must work; .*Net needs flash_attn at .*line 1"):
+    with pytest.raises(FactoryError, match=r"Looking up Net in late\.py failed .*Net needs flash_attn at .*line 1"):
         find_factory(module, "Net", "late.py")
 
 

@@ -96,8 +96,8 @@ def _at_points(work: Work, points: list[list[Tensor]], ceiling: Value | None, se
     """
     notes = []
     if seconds is not None:
-        left_out = f"constants within a radius were left out: they take about {seconds:.0f} s a point"
-        notes.append(f"{left_out}; ask for them with radius (--radius) or time (--time)")
+        left_out = f"constants within a radius were skipped: they take about {seconds:.0f} s per point"
+        notes.append(f"{left_out}; request them with radius (--radius) or time (--time)")
     norms = batched_norms(work.captured, work.program, torch.float64, unknown=math.inf)
     each = forward_cost(work.program) * (1 + 2 * sum(e.numel for _, e in work.program.outputs))
     needed = points_needed(work.options.share, work.options.confidence)
@@ -149,7 +149,7 @@ def _balls(
         for number, point in enumerate(points):
             spent = time.process_time() - start
             if number and spent * (number + 1) / number > seconds:
-                notes.append(f"the time was enough for {number} of {len(points)} points")
+                notes.append(f"the time limit allowed {number} of {len(points)} points")
                 break
             left = "" if not number else f", about {spent / number * (len(points) - number):.0f} s left"
             work.say(f"around the data: point {number + 1} of {len(points)}{left}")
@@ -193,8 +193,9 @@ def _stated(
     if count < needed:
         covered = covered_share(count, count, options.confidence)
         notes.append(
-            f"{count} points allow no statement about {100 * options.share:g} % of inputs with confidence "
-            f"{100 * options.confidence:g} %, only about {100 * covered:.3g} %: {needed} are needed"
+            f"{count} points are too few for a statement about {100 * options.share:g} % of inputs "
+            f"with confidence {100 * options.confidence:g} %: they cover {100 * covered:.3g} %, and "
+            f"{needed} points are needed"
         )
     delta = max(b.delta for point in balls for b in point)
     if delta > 0:

@@ -134,12 +134,13 @@ def checked(model: nn.Module, data: Any, options: Options, limit: int | None) ->
         NormscopeError: a subclass that says what is wrong.
     """
     if options.mode == "frozen-batch" and data is None:
-        raise InputError("mode 'frozen-batch' freezes the statistics of a batch of data: give data")
+        raise InputError("mode='frozen-batch' needs a batch of data to freeze its statistics. Pass data.")
     if limit is not None and limit < 1:
-        raise InputError(f"limit is the largest number of samples to use, at least one; it is {limit}")
+        raise InputError(f"Expected limit, the largest number of samples, to be at least 1, got {limit}.")
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"a torch.nn.Module is analyzed, not {type(model).__name__}: build it, or normscope.load_model(...)"
+            f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
+            "normscope.load_model(...)."
         )
     model, data = uncompiled(model), repeatable(data)
     check_model(model)

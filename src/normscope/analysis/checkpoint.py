@@ -30,8 +30,8 @@ Progress = Callable[[str], None]
 #: Entries beyond which a matrix is converted to float64 in blocks only (128 MiB).
 LARGE = 2**24
 _NOT_MEASURED = "not measured"
-_MASK = "holds minus infinity, as masks do: no norm"
-_UNDEFINED = "weight normalization: a direction v is zero, the layer divides zero by zero: no norm"
+_MASK = "contains minus infinity, as masks do: no norm"
+_UNDEFINED = "weight normalization: a direction v is zero, so the layer divides zero by zero: no norm"
 #: Endings of the gain of a weight-normalized tensor, and of its direction.
 GAINS = {"weight_v": "weight_g", "original1": "original0"}
 
@@ -109,7 +109,7 @@ class CheckpointResult(Shown):
             ValueError: if it has another schema version.
         """
         if data.get("schema_version") != SCHEMA_VERSION:
-            raise ValueError(f"schema version {SCHEMA_VERSION} is read here, not {data.get('schema_version')!r}")
+            raise ValueError(f"Expected schema version {SCHEMA_VERSION}, got {data.get('schema_version')!r}.")
         return cls(
             checkpoint=data["checkpoint"],
             tensors=tuple(TensorResult(**{**from_plain(t), "shape": tuple(t["shape"])}) for t in data["tensors"]),
@@ -188,8 +188,8 @@ def _headers(files: list[Path]) -> list[TensorEntry]:
             other = place.setdefault(entry.name, file)
             if other != file:
                 raise WeightsError(
-                    f"a directory must hold one checkpoint; {entry.name} is in {other.name} and in {file.name}; name "
-                    "the file that is meant"
+                    f"Expected one checkpoint in the directory, but {entry.name} is in {other.name} and in "
+                    f"{file.name}. Name the file."
                 )
             headers.append(entry)
     return headers
@@ -210,14 +210,14 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
     """
     if tensor.is_complex():
         raise WeightsError(
-            f"weights must be real numbers; {entry.name} is {entry.dtype}; save real and imaginary parts apart"
+            f"Expected real weights, but {entry.name} is {entry.dtype}. Save real and imaginary parts separately."
         )
     if not tensor.is_floating_point():
         return "not floating point: no norm"
     if tensor.numel() == 0:
         return "empty"
     if not _convertible(tensor):
-        return f"{_NOT_MEASURED}: torch does not convert {entry.dtype} to numbers"
+        return f"{_NOT_MEASURED}: torch cannot convert {entry.dtype} to numbers"
     nan = infinite = negative = 0
     for part in tensor.reshape(-1).split(LARGE):
         # Formats of one byte lack these tests; float32 holds all their values.
@@ -227,8 +227,8 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
             negative += int(plain.isneginf().sum())
     if nan or infinite > negative or (infinite and _is_named_as_weight(entry)):
         raise NonFiniteError(
-            f"weights must be finite; {entry.name} holds {nan} NaN and {infinite} infinite of {tensor.numel()}; "
-            "train or save it again"
+            f"Expected finite weights, but {entry.name} has {nan} NaN and {infinite} infinite entries "
+            f"of {tensor.numel()}. Train or save it again."
         )
     return _MASK if infinite else ""
 
@@ -264,7 +264,7 @@ def _measure(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> Te
         return replace(base, upper=_upper(bounds), lower=_lower(bounds), details=details)
     details = _facts(entry, tensor)
     negative = details.get("variance_min", 0.0) < 0
-    return replace(base, details=details, note="a variance below zero" if negative else "")
+    return replace(base, details=details, note="a negative variance" if negative else "")
 
 
 def _linear(base: TensorResult, weight: Tensor, rounding: float, note: str) -> TensorResult:
@@ -292,7 +292,7 @@ def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> 
     axis = None if g is None else _gained_axis(tensor, g)
     if g is None or axis is None:
         stored = "weight normalization: the direction v" if last == "weight_v" else "as stored in a parametrization"
-        return tensor, 0.0, f"{stored}, not the weight as it acts"
+        return tensor, 0.0, f"{stored}, not the effective weight"
     try:
         weight = weight_norm_effective(tensor, g, axis)
     except InputError:
@@ -300,7 +300,7 @@ def _effective(entry: TensorEntry, tensor: Tensor, gains: dict[str, Tensor]) -> 
     # Each row errs relatively by (columns + 8) u, so the matrix by that times ||W||_F <= sqrt(side) ||W||.
     side = min(weight.shape[0], weight[0].numel())
     rounding = (tensor.numel() + 16) * 2.0**-53 * math.sqrt(side)
-    return weight, rounding, "weight normalization: g v / ||v||, the weight as it acts"
+    return weight, rounding, "weight normalization: g v / ||v||, the effective weight"
 
 
 def _gained_axis(v: Tensor, g: Tensor) -> int | None:
@@ -375,22 +375,25 @@ def _products(results: list[TensorResult]) -> dict[str, Value]:
 
 def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     """Return what a reader must know before the numbers."""
-    yield "weights only: nothing is said about the network; roles are guessed from names and shapes"
+    yield "weights only: no statement about the network; roles are guessed from names and shapes"
     if (path / "config.json").is_file():
-        yield f"the directory has a config.json: name it as hf:{path} to analyze the network itself"
+        yield f"the directory has a config.json: pass hf:{path} to analyze the network itself"
     if not any(r.upper is not None for r in results):
         yield "no tensor looks like the weight of a linear layer"
     unreadable = sum(r.note.startswith("not floating point") for r in results)
     if unreadable:
         hold = "tensor holds" if unreadable == 1 else "tensors hold"
-        yield f"{unreadable} {hold} integers: no norm is given (quantized weights must be dequantized first)"
+        yield f"{unreadable} {hold} integers: no norm (dequantize quantized weights first)"
     packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
     if packed:
-        yield f"{packed} tensors are {_NOT_MEASURED}, their format is stored only: save them in another to have a norm"
+        yield (
+            f"{packed} tensors are {_NOT_MEASURED} because their format is for storage only: save them "
+            "in another format to get a norm"
+        )
     for note in (_MASK, _UNDEFINED):
         names = [r.name for r in results if r.note == note]
         if names:
-            yield f"{listed(names)}: {note}, and none in the products"
+            yield f"{listed(names)}: {note}, and excluded from the products"
     negative = [r.name for r in results if r.details.get("variance_min", 0.0) < 0]
     if negative:
-        yield f"a running variance is below zero in {listed(negative)}: the layer returns NaN there"
+        yield f"a running variance is negative in {listed(negative)}: the layer returns NaN there"

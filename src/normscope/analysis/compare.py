@@ -195,16 +195,16 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     if not isinstance(results, Mapping) or not all(isinstance(r, Comparable) for r in results.values()):
         given = results.values() if isinstance(results, Mapping) else [results]
         got = ", ".join(sorted({type(r).__name__ for r in given}))
-        raise InputError(f"results of analyze are compared, by name: compare({{'a': one, 'b': other}}); got {got}")
+        raise InputError(f"Expected results of analyze by name, such as compare({{'a': one, 'b': other}}); got {got}.")
     if len(results) < 2:
-        raise InputError(f"two or more models are compared; got {len(results)}; name another one")
+        raise InputError(f"Expected at least two models to compare, got {len(results)}.")
     models = [r for r in results.values() if isinstance(r, Result)]
     checkpoints = [r for r in results.values() if isinstance(r, CheckpointResult)]
     if models and checkpoints:
         kinds = ", ".join(f"{k} ({'model' if isinstance(r, Result) else 'weights'})" for k, r in results.items())
         raise InputError(
-            f"models are compared with models and bare checkpoints with checkpoints; got {kinds}; "
-            "load the checkpoints into their model (--model on the command line)"
+            f"Models can only be compared with models, and checkpoints with checkpoints; got {kinds}. "
+            "Load the checkpoints into their model (--model on the command line)."
         )
     names = tuple(results)
     seen, checked = _findings(names, findings or {})
@@ -271,7 +271,7 @@ def _messages(rows: Sequence[Row]) -> tuple[str, ...]:
     if alone:
         said.append(f"{alone} of {len(rows)} parts are not in every model")
     if renamed:
-        said.append(f"{renamed} parts have other names in other models and were matched by kind, shape and order")
+        said.append(f"{renamed} parts have different names and were matched by kind, shape and order")
     return tuple(said)
 
 
@@ -282,11 +282,11 @@ def _other_domains(results: Sequence[Result]) -> tuple[str, ...]:
     data = {json.dumps(r.input.get("source"), sort_keys=True, default=str) for r in results}
     said = []
     if len(modes) > 1:
-        said.append(f"BatchNorm modes differ ({', '.join(sorted(modes))}): the numbers speak of different functions")
+        said.append(f"BatchNorm modes differ ({', '.join(sorted(modes))}): the numbers are about different functions")
     if len(shapes) > 1:
-        said.append("the shapes of the inputs differ: end-to-end constants are of different spaces")
+        said.append("the input shapes differ: end-to-end constants are on different spaces")
     if len(data) > 1:
-        said.append("the data differ: variance floors and attained values are of different inputs")
+        said.append("the data differ: variance floors and attained values are for different inputs")
     return tuple(said)
 
 

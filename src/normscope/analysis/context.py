@@ -142,7 +142,7 @@ def walk_coupled(
             program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)
         return program, coupled
     except RuntimeError as error:
-        raise InputError(f"the graph cannot be run on this input: {error}") from error
+        raise InputError(f"The graph cannot be run on this input: {error}") from error
 
 
 def walk_one(captured: Captured, options: Options) -> tuple[Program, str]:
@@ -197,8 +197,8 @@ def refuse_single_values(program: Program) -> None:
         spread = site.spread
         if spread is not None and 0 in spread.axes and math.prod(spread.view[a] for a in spread.axes) < 2:
             raise InputError(
-                f"batch statistics are of at least two values per channel; the batch given holds one for "
-                f"{site.owner or site.node}: give batches of two samples or more, or mode='running'"
+                "Batch statistics need at least two values per channel, but the batch has one for "
+                f"{site.owner or site.node}. Use batches of two samples or more, or mode='running'."
             )
 
 
@@ -240,7 +240,7 @@ def look(work: Work, model: nn.Module, data: Any, limit: int | None, *, exact: b
         progress=lambda n: work.say(f"statistics of the data: {n} samples"),
     )
     if found.samples == 0:
-        raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+        raise InputError("The data is empty. Pass at least one sample, or no data.")
     if not exact:
         return found, left_out
     # In exact arithmetic a sample may lie below the floor its own rounding gave: what is differentiated must not.

@@ -236,7 +236,7 @@ def _on_floor(work: Work, mode: str | None, chains: Chains | None) -> Bound:
     """
     seen = work.seen
     if seen is None:
-        raise InputError("the variance-floor domain needs data")
+        raise InputError("The variance-floor domain needs data.")
     floors = seen.floors()
     whole = everywhere_of(work)
     name = _restricted(whole, "whose normalizer stds stay above those seen in the data") if floors else whole
@@ -337,7 +337,9 @@ def _why_infinite(composition: Composition) -> list[str]:
         if all(max(logs) < math.inf for logs in below):
             found.setdefault(rule.op, rule.owner or rule.name)
     return [
-        f"{op} in {owner} has no finite constant on all inputs: it needs a bounded input (a normalizer before it, or "
-        "data, which gives a range), or a positive eps"
+        (
+            f"{op} in {owner} has no finite constant on all inputs: it needs a bounded input (a "
+            "normalizer before it, or data, which bounds its range), or a positive eps"
+        )
         for op, owner in found.items()
     ]

@@ -94,12 +94,14 @@ def effect(
     if printed:
         out["printed_product"] = _product(
             printed,
-            "moves by c for every normalizer when the weight before it is scaled by c: it measures the "
-            "parametrization, not the function",
+            (
+                "changes by the factor c for every normalizer when the weight before it is scaled by c: "
+                "it measures the parametrization, not the function"
+            ),
         )
     fixed = [n for n in normalizers if isinstance(n.details.get("slides"), Value)]
     if fixed:
-        moves = "moves with the scale of the weights"
+        moves = "changes with the scale of the weights"
         slides = [n.details["slides"] for n in fixed]
         out["slides_product"] = _product(slides, moves)
         out["largest_inverse_std_product"] = _product(
@@ -116,7 +118,7 @@ def effect(
         out["change_of_bound"] = {
             "log10": whole.log10 - bare.log10,
             "kind": "estimate",
-            "note": "both are upper bounds, and the second moves with the scale of the weights",
+            "note": "both are upper bounds, and the second changes with the scale of the weights",
         }
     return out
 
@@ -148,20 +150,21 @@ def messages(work: Work) -> Iterable[str]:
         yield "tokens are discrete: constants are with respect to the embedding output"
     condition = work.fixed_inputs.condition(where_fixed(work))
     if condition:
-        yield f"held fixed: bounds and attained values are of inputs {condition}"
+        yield f"kept fixed: bounds and attained values are for inputs {condition}"
     if work.stacked is not None:
-        yield f"the samples of a batch meet in {work.coupled}: the input is a stacked batch of {work.stacked}"
+        yield (f"the samples of a batch are coupled in {work.coupled}: the input is a stacked batch of {work.stacked}")
     if work.left_out.uneven:
         size = work.stacked or work.captured.graph.batch
-        yield f"samples left out because they do not fill a batch of {size}: {work.left_out.uneven}"
+        yield f"samples skipped because they do not fill a batch of {size}: {work.left_out.uneven}"
     shapes = work.left_out.other_shapes
     if shapes:
         others = ", ".join(itertools.islice(shapes, 4)) + (", ..." if len(shapes) > 4 else "")
         yield (
-            f"the data has samples of several shapes: everything here is of shape {shapes_of(work.captured.example)}, "
-            f"that of the first; samples left out, of other shapes ({others}): {sum(shapes.values())}"
+            "the data has samples of several shapes: all results are for shape "
+            f"{shapes_of(work.captured.example)}, that of the first; samples skipped, of other shapes "
+            f"({others}): {sum(shapes.values())}"
         )
     if not work.program.outputs:
-        yield "no output depends on a floating input: every constant is zero"
+        yield "no output depends on a floating-point input: every constant is zero"
     if work.seen is None:
-        yield "no data was given: nothing here is about your data (--data on the command line, data= in Python)"
+        yield "no data was given, so no result is about your data (--data on the command line, data= in Python)"

@@ -62,7 +62,7 @@ class Options:
         if self.ascent is not None:
             check_count(self.ascent, "ascent", least=0)
         if not isinstance(self.time, int | float) or not 0.0 <= self.time < math.inf:
-            raise InputError(f"time is a number of seconds, zero or more, not {self.time!r}")
+            raise InputError(f"Expected time, in seconds, to be at least 0, got {self.time!r}.")
         check_count(self.seed, "seed", least=0)
         check_fraction(self.share, "share")
         check_fraction(self.confidence, "confidence")
@@ -72,7 +72,9 @@ class Options:
             if not (isinstance(radius, int | float) and 0 <= radius < math.inf):
                 raise InputError(f"Expected a finite radius >= 0, got {radius!r}.")
         if self.mode not in MODES:
-            raise InputError(f"mode is {', '.join(map(repr, MODES))} (of BatchNorm), not {self.mode!r}")
+            raise InputError(
+                f"Expected mode (of BatchNorm) to be one of {', '.join(map(repr, MODES))}, got {self.mode!r}."
+            )
 
     @property
     def radii(self) -> tuple[float, ...]:
@@ -99,5 +101,5 @@ class Options:
         names = [field.name for field in fields(cls)]
         for name in settings:
             if name not in names:
-                raise InputError(f"the settings of an analysis are {', '.join(names)}; got {name!r}")
+                raise InputError(f"Unknown setting {name!r}. Known settings: {', '.join(names)}.")
         return replace(options or cls(), **settings)

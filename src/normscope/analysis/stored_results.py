@@ -54,7 +54,7 @@ def read_result(file: str | os.PathLike[str]) -> Result | CheckpointResult:
     >>> read_result("nowhere.json")
     Traceback (most recent call last):
         ...
-    normscope.core.errors.InputError: a result must be a file; there is no nowhere.json; check the path
+    normscope.core.errors.InputError: File not found: nowhere.json. Check the path.
     """
     return _read(file, _READERS)
 
@@ -87,8 +87,9 @@ def _read(file: str | os.PathLike[str], readers: Mapping[str, Callable[[dict[str
     """Return what a file holds, by the reader of its kind."""
     path = user_path(file)
     if not path.is_file():
-        what = f"{path} is a directory; name the result.json in it" if path.is_dir() else f"there is no {path}"
-        raise InputError(f"a result must be a file; {what}; check the path")
+        if path.is_dir():
+            raise InputError(f"Expected a result.json, but {path} is a directory. Name the file in it.")
+        raise InputError(f"File not found: {path}. Check the path.")
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         found = readers[data["kind"]](data)
@@ -99,8 +100,9 @@ def _read(file: str | os.PathLike[str], readers: Mapping[str, Callable[[dict[str
     except _DAMAGED as error:
         known = " or ".join(repr(kind) for kind in readers)
         raise InputError(
-            f"a result must be the JSON that analyze writes, of kind {known}; {path} is not "
-            f"({type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}); write it again"
+            f"Expected the JSON written by analyze, of kind {known}; {path} is not ("
+            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Write it "
+            "again."
         ) from error
 
 

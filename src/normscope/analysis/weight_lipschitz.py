@@ -187,7 +187,7 @@ def _more(found: Found, samples: list[list[Tensor]]) -> list[str]:
     for use in unknown[:8]:
         said.append(f"{found.weights.leaves[use.leaf].name}: no bound, {use.reason}")
     if any(leaf.effective for leaf in found.weights.leaves):
-        said.append("weights behind a parametrization are meant as they act: constants are in the effective weight")
+        said.append("constants of parametrized weights are with respect to the effective weight")
     if not samples:
-        said.append("without data only the constants with respect to the outputs of layers are bounded")
+        said.append("without data, only the constants with respect to layer outputs are bounded")
     return said

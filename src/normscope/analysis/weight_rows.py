@@ -22,7 +22,7 @@ from normscope.operators.normalizer import acts_on_weights, couples_samples, sit
 from normscope.operators.site import Site
 
 #: How a bound over data takes the activations.
-MEASURED = "activations at the data evaluated in float64, with room for what other last bits change"
+MEASURED = "activations at the data are evaluated in float64, with a margin for rounding in the last bits"
 EXACT = "exact real arithmetic"
 _FLOOR = "normalizer stds stay above those seen in the data"
 
@@ -227,7 +227,7 @@ def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> I
     weights = found.weights
     yield from dict.fromkeys(weights.uses[i].reason for i in uses if weights.uses[i].reason)
     if weights.leaves[leaf].effective:
-        yield "effective weight: constants are in what the parametrization gives"
+        yield "effective weight: constants are with respect to the result of the parametrization"
     if site is not None:
         mode = "" if site.spread is not None else " in training"
         end = (
@@ -236,6 +236,6 @@ def _notes(found: Found, leaf: int, uses: Sequence[int], site: Site | None) -> I
         yield f"scale-invariant{mode}: at c W the derivative is 1/c times that at W, so {end}"
     shared = len(uses) > 1 and all(o.any_size[leaf] is None for o in found.outputs.values())
     if shared and not any(weights.uses[i].reason for i in uses):
-        yield "used where it moves what it meets, or in a constant: constants are for small changes"
+        yield "used where it changes what it acts on, or in a constant: constants are for small changes"
     if any(math.isinf(log) for o in found.outputs.values() for log in (o.small[i] for i in uses)):
-        yield "no finite constant through some operation: see messages of analyze"
+        yield "no finite constant through some operation: see the messages of analyze"

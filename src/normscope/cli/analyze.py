@@ -52,17 +52,17 @@ FILE, REPORT = "result.json", "report.html"
 #: Written beside the result of a weight-normalized network.
 WEIGHT_NORM = "weight_normalization.json"
 #: Said below a first look that is not the end.
-FOLLOWS = "Tighter bounds follow; Ctrl-C keeps what is known."
+FOLLOWS = "Computing tighter bounds; Ctrl-C stops and keeps what is known."
 #: Said where only the doctor's quick rules ran.
-QUICK = "first look: the doctor's rules that take longer did not run; normscope check runs them all"
+QUICK = "First look only: slower rules did not run; `normscope check` runs all of them."
 #: Samples for the theory of weight normalization.
 THEORY_SAMPLES = 256
 SPLIT = "test"
 #: Options that are not called as the field they set.
 _SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
 _MODEL = (
-    f"{MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of them, for the norms of the "
-    "weights alone."
+    f"{MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of "
+    "them, for the norms of the weights only."
 )
 
 
@@ -90,8 +90,12 @@ def analyze(
     normalize: Normalize = None,
     input: InputShape = None,
     mode: Mode = "running",
-    points: Annotated[int | None, typer.Option(min=1, help="Points at which the Jacobian is measured.")] = None,
-    ascent: Annotated[int | None, typer.Option(min=0, help="Steps of the search for bad inputs.")] = None,
+    points: Annotated[
+        int | None, typer.Option(min=1, help="Number of points at which the Jacobian is computed.")
+    ] = None,
+    ascent: Annotated[
+        int | None, typer.Option(min=0, help="Number of steps in the search for worst-case inputs.")
+    ] = None,
     tolerance: Tolerance = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
     seed: Seed = 0,
@@ -99,29 +103,35 @@ def analyze(
         list[float] | None,
         typer.Option(min=0.0, help="Certify the constant within this l2 distance of data points; may be repeated."),
     ] = None,
-    share: Annotated[float, typer.Option(help="Share of inputs like the data that is spoken about.")] = 0.95,
-    confidence: Annotated[float, typer.Option(help="Confidence of what is said about that share.")] = 0.99,
+    share: Annotated[float, typer.Option(help="Share of inputs like the data that a statement covers.")] = 0.95,
+    confidence: Annotated[float, typer.Option(help="Confidence of the statement about that share.")] = 0.99,
     time: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds of search, on all inputs and around data points.")
+        float | None,
+        typer.Option(min=0.0, help="Seconds to search for tighter bounds, on all inputs and around data points."),
     ] = None,
     device: Device = None,
     stacked: Annotated[
-        bool | None, typer.Option("--stacked/--no-stacked", help="Bound a batch as one input, if BatchNorm is there.")
+        bool | None,
+        typer.Option(
+            "--stacked/--no-stacked", help="Also bound a whole batch as one input, if the model has BatchNorm."
+        ),
     ] = None,
-    no_without: Annotated[bool, typer.Option("--no-without", help="Skip the network without normalizers.")] = False,
+    no_without: Annotated[
+        bool, typer.Option("--no-without", help="Skip the comparison with the network without normalizers.")
+    ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Stop after the first look, which takes seconds.")] = False,
     out: Out = None,
     report: ReportFile = None,
     no_report: NoReport = False,
-    check: Annotated[bool, typer.Option("--check/--no-check", help="Ask the doctor, too.")] = True,
-    printed: Annotated[bool, typer.Option("--printed", help="Show the formulas printed in papers, too.")] = False,
+    check: Annotated[bool, typer.Option("--check/--no-check", help="Also run the doctor (normscope check).")] = True,
+    printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
     json: Json = False,
     quiet: Quiet = False,
     everything: Everything = False,
 ) -> None:
-    """Tell what MODEL does to its input, what normalization does in it, and what to do next.
+    """Show how the output of MODEL reacts to its input, what normalization does, and what to do next.
 
-    Lipschitz constants, layer by layer and end to end, each with what it guarantees; what the doctor finds. Writes
+    Lipschitz constants, layer by layer and end to end, each with its guarantee, and the doctor's findings. Writes
     result.json and report.html. A large network gets a first answer within seconds; Ctrl-C keeps what is known.
     """
     checked_numbers(tolerance, delta, share, confidence)
@@ -333,7 +343,7 @@ def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
     notes = list(origin.notes)
     if origin.initialization == "random" and not any("random" in note for note in notes):
         seed = request.options["seed"]
-        notes.append(f"the weights are random (seed {seed}): give --weights for those of a trained model")
+        notes.append(f"The weights are random (seed {seed}). Pass --weights to use those of a trained model.")
     source = None if data is None else {"name": data.name, "split": request.split, "samples": len(data)}
     found: Any = result
     complete: Measured = replace(

@@ -30,19 +30,19 @@ def audit(
             help="Try to break a generalization bound instead: a name, FILE.py:function, or list for the names."
         ),
     ] = None,
-    draws: Annotated[int, typer.Option(min=1, help="Draws of each problem, with --bound.")] = 200,
-    delta: Annotated[float, typer.Option(help="Probability with which the bound may fail, with --bound.")] = 0.05,
+    draws: Annotated[int, typer.Option(min=1, help="Number of draws of each problem, with --bound.")] = 200,
+    delta: Annotated[float, typer.Option(help="Allowed failure probability of the bound, with --bound.")] = 0.05,
     seed: Seed = 0,
     json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the audit as a page to this file.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the audit as an HTML page to this file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Check the claims of the papers behind Normscope, now: which hold, are loose, are false, and what is true instead.
+    """Check the claims of the papers behind Normscope now: which hold, which are loose or false, and what is true.
 
-    No verdict is stored: each follows from numbers that its check measures in this run. With --bound a generalization
-    bound is tried on problems whose risk is known; exit code 1 if it fails more often than it may.
+    No verdict is stored: each follows from numbers measured in this run. With --bound, a generalization
+    bound is tested on problems whose risk is known; exit code 1 if it fails more often than allowed.
     """
     if bound is not None:
         _bench(bound, draws, delta, seed, json=json, quiet=quiet)

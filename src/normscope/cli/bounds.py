@@ -27,26 +27,29 @@ def bounds(
     data_root: DataRoot = None,
     normalize: Normalize = None,
     limit: Limit = None,
-    delta: Annotated[float, typer.Option(help="Probability with which each certificate may fail.")] = 0.05,
-    loss: Annotated[str, typer.Option(help="For Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
-    clip: Annotated[float | None, typer.Option(help="Least probability in cross-entropy.")] = None,
-    box: Annotated[str | None, typer.Option(help="LOW,HIGH of inputs, known before the data; pixels have one.")] = None,
+    delta: Annotated[float, typer.Option(help="Failure probability of each certificate.")] = 0.05,
+    loss: Annotated[str, typer.Option(help="Loss for Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
+    clip: Annotated[float | None, typer.Option(help="Smallest probability used in cross-entropy.")] = None,
+    box: Annotated[
+        str | None, typer.Option(help="Range LOW,HIGH of the inputs, known before the data; for pixels it is known.")
+    ] = None,
     tuned_on_test: Annotated[bool, typer.Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
     mode: Mode = "running",
     posterior: Annotated[
         float, typer.Option(min=0, help="Seconds to train a randomized network of this architecture for its bound.")
     ] = 0.0,
-    only: Annotated[str | None, typer.Option(help="Only these rows, separated by semicolons.")] = None,
+    only: Annotated[str | None, typer.Option(help="Show only these rows, separated by semicolons.")] = None,
     out: Annotated[
-        Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command goes on where it stopped.")
+        Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command resumes where it stopped.")
     ] = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Compute every generalization bound of a classifier: value, vacuous or not, certificate or not, beside the truth.
+    """Compute every generalization bound of a classifier next to the truth.
 
-    Bounds that do not apply are refused with the reason. The first row, from test samples alone, is the one to beat.
+    Each row says whether the bound is vacuous and whether it is certified. Bounds that do not apply are refused, with
+    the reason. The first row, from test samples alone, is the one to beat.
     """
     folder = None if out is None else checked_folder(out)
     region = None if box is None else _ends(box)

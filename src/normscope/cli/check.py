@@ -77,36 +77,42 @@ def check(
     optimizer: Annotated[
         str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Samples of one forward pass in training.")] = None,
-    dtype: Annotated[str | None, typer.Option(help="Precision it will be run in: float16, bfloat16, ...")] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Number of samples per forward pass in training.")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Precision the model will run in: float16, bfloat16, ...")] = None,
     purpose: Annotated[
-        str, typer.Option(help="What it is for: train, inference, finetune, private, contrastive or gan.")
+        str, typer.Option(help="Intended use: train, inference, finetune, private, contrastive or gan.")
     ] = "",
-    before: Annotated[Path | None, typer.Option(help="Weights of the same model at an earlier time.")] = None,
-    select: Annotated[list[str] | None, typer.Option(help="Run only these rules (codes or beginnings).")] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Do not run these rules.")] = None,
+    before: Annotated[Path | None, typer.Option(help="Earlier weights of the same model, to compare with.")] = None,
+    select: Annotated[list[str] | None, typer.Option(help="Run only these rules (codes or prefixes of codes).")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Skip these rules (codes or prefixes of codes).")] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(help="Fail (exit 1) on info, warning, error or never.", show_default="warning"),
     ] = None,
-    baseline: Annotated[Path | None, typer.Option(help="File of known findings, which are not told again.")] = None,
-    write_baseline: Annotated[Path | None, typer.Option(help="Write the findings to a baseline and exit 0.")] = None,
-    format: Annotated[str, typer.Option("--format", help="text, json, sarif, github or html.")] = "text",
+    baseline: Annotated[Path | None, typer.Option(help="Baseline file; listed findings are suppressed.")] = None,
+    write_baseline: Annotated[
+        Path | None, typer.Option(help="Write the findings to this baseline file and exit with 0.")
+    ] = None,
+    format: Annotated[str, typer.Option("--format", help="Output format: text, json, sarif, github or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Write the report to this file instead of stdout.")] = None,
     isolated: Annotated[bool, typer.Option("--isolated", help="Do not read pyproject.toml.")] = False,
     device: Device = None,
     seed: Seed = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Look for what is wrong with the normalization of MODEL: findings with codes, places, evidence and fixes.
+    """Find problems with the normalization of MODEL: findings with codes, places, evidence and fixes.
 
     MODEL may also be the folder of a training run that a monitor recorded.
 
-    Exit code 0: nothing at or above --fail-on; 1: something is; 2: wrong use. Settings also come from [tool.normscope]
-    in pyproject.toml. `normscope explain CODE` says what a rule is about.
+    Exit code 0: no finding at or above --fail-on; 1: at least one; 2: wrong use. Settings are also read from
+    [tool.normscope] in pyproject.toml. `normscope explain CODE` explains a rule.
     """
     if format not in FORMATS:
-        raise typer.BadParameter(f"a report is {', '.join(FORMATS)}; got {format!r}", param_hint="--format")
+        raise typer.BadParameter(
+            f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format"
+        )
     shape = parse_shape(input)
     folder = run_folder(model)
     out = None if out is None else checked_file(out)
@@ -134,7 +140,8 @@ def check(
         text, out = ("" if quiet else f"written: {write_baseline} ({len(result.findings)} findings)"), None
     if out is not None:
         _write(out, text + "\n", "--out")
-    elif not quiet and text:
+        text = f"written: {out}"
+    if not quiet and text:
         print(text)
     if result.failed and write_baseline is None:
         raise typer.Exit(FAILED)
@@ -259,16 +266,18 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
 
     kind, location, name = parse_spec(spec)
     if kind not in ("file", "module"):
-        raise ModelNotFoundError(f"an optimizer is FILE.py:function or package.module:function; got {spec!r}")
+        raise ModelNotFoundError(
+            f"Expected an optimizer of the form FILE.py:function or package.module:function, got {spec!r}."
+        )
     home = home_of(kind, location)
     with undisturbed(home, seed):
         factory = find_factory(home.module(), name, location)
         try:
             made = factory(model)
         except (Exception, SystemExit) as error:
-            raise explained(error, f"calling {spec} with the model", None) from error
+            raise explained(error, f"Calling {spec} with the model", None) from error
     if not isinstance(made, torch.optim.Optimizer):
-        raise FactoryError(f"{spec} must return a torch.optim.Optimizer; it returned {type(made).__name__}")
+        raise FactoryError(f"Expected {spec} to return a torch.optim.Optimizer, got {type(made).__name__}.")
     return made
 
 
@@ -330,7 +339,7 @@ def _dtype(name: str | None) -> Any:
     found = getattr(torch, name, None)
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise typer.BadParameter(
-            f"a precision is float16, bfloat16, float32 or float64; got {name!r}", param_hint="--dtype"
+            f"Unknown precision {name!r}. Choose from: float16, bfloat16, float32, float64.", param_hint="--dtype"
         )
     return found
 

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 
 FILE = "comparison.json"
 _ITEMS = (
-    "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), result.json files of earlier analyses, "
-    "checkpoints (.safetensors, .pt). The first is what the others are compared with."
+    "Two or more of: models as for analyze (FILE.py:factory, zoo:NAME, ...), result.json "
+    "files of earlier analyses, checkpoints (.safetensors, .pt). The others are compared with "
+    "the first."
 )
 
 
@@ -64,7 +65,7 @@ class Given:
 @guarded
 def compare(
     items: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_ITEMS, show_default=False)],
-    model: Annotated[str | None, typer.Option(help="The model that the checkpoints are weights of.")] = None,
+    model: Annotated[str | None, typer.Option(help="Model to load the checkpoints into.")] = None,
     data: DataName = None,
     data_root: DataRoot = None,
     split: Split = "test",
@@ -76,20 +77,24 @@ def compare(
     device: Device = None,
     modulo: Annotated[
         str | None,
-        typer.Option(help="symmetries: how far the weights of two models are apart once symmetries are removed."),
+        typer.Option(
+            help=("symmetries: also measure how far apart the weights of two models are once symmetries are removed.")
+        ),
     ] = None,
-    printed: Annotated[bool, typer.Option("--printed", help="Show the formulas printed in papers, too.")] = False,
-    no_check: Annotated[bool, typer.Option("--no-check", help="Do not ask the doctor.")] = False,
+    printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
+    no_check: Annotated[bool, typer.Option("--no-check", help="Do not run the doctor.")] = False,
     out: Out = None,
     report: ReportFile = None,
     no_report: NoReport = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the JSON comparison alone.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print only the comparison, as JSON.")] = False,
     quiet: Quiet = False,
-    everything: Annotated[bool, typer.Option("--all", help="Show every row, also what did not change.")] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Show every row, including those that did not change.")
+    ] = False,
 ) -> None:
-    """Put models, checkpoints or earlier results side by side: what changed, layer by layer, and what is new.
+    """Compare models, checkpoints or earlier results side by side: what changed, layer by layer, and what is new.
 
-    With --model, checkpoints are loaded into that model; without it, their weights are compared alone.
+    With --model, checkpoints are loaded into that model; without it, only their weights are compared.
     """
     if len(items) < 2:
         raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")

@@ -18,28 +18,30 @@ if TYPE_CHECKING:
     from normscope.core.result import Result
     from normscope.lipschitz.weights.result import WeightResult
 
-_MODEL = "A result.json of analyze, or a model as analyze takes it, e.g. 'zoo:relu10[norm=bn]'."
+_MODEL = "A result.json written by analyze, or a model as for analyze, e.g. 'zoo:relu10[norm=bn]'."
 
 
 @guarded
 def complexity(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
-    alpha: Annotated[float, typer.Option(help="Accuracy: length of a gradient, or distance from a minimum.")] = 0.1,
-    delta: Annotated[float, typer.Option(help="Radius of Goldstein's stationarity.")] = 0.1,
-    gap: Annotated[float, typer.Option(help="How far the start is above the infimum of the loss.")] = 1.0,
-    radius: Annotated[float, typer.Option(help="Distance of the start from a minimizer, if convex.")] = 1.0,
-    signal: Annotated[float, typer.Option(help="Bound on the norm of what reaches a layer.")] = 1.0,
+    alpha: Annotated[
+        float, typer.Option(help="Target accuracy: norm of the gradient, or distance from a minimum.")
+    ] = 0.1,
+    delta: Annotated[float, typer.Option(help="Radius in Goldstein's definition of stationarity.")] = 0.1,
+    gap: Annotated[float, typer.Option(help="Initial loss minus its infimum.")] = 1.0,
+    radius: Annotated[float, typer.Option(help="Distance from the start to a minimizer, for convex losses.")] = 1.0,
+    signal: Annotated[float, typer.Option(help="Bound on the norm of the input of each layer.")] = 1.0,
     loss: Annotated[str, typer.Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
-    data: Annotated[str | None, typer.Option(help="Data for a model, as analyze takes it.")] = None,
+    data: Annotated[str | None, typer.Option(help="Data for a model, as for analyze.")] = None,
     data_root: DataRoot = None,
     limit: Limit = None,
     input: InputShape = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show how many iterations each layer of MODEL is said to need, with and without its normalizers.
+    """Show how many iterations each layer of MODEL needs by the papers' corollaries, with and without its normalizers.
 
-    Corollaries 18 and 19 as printed, and what the theorems they cite really say: once of the network as a plain chain,
-    normalizer k after layer k, as the corollaries have it, and for a model once of its real graph.
+    Corollaries 18 and 19 as printed, and what the theorems they cite really say: for the network as a plain chain,
+    normalizer k after layer k, as the corollaries assume, and for a model also on its real graph.
     """
     from normscope.lipschitz.loss import loss_constant
     from normscope.papers.than2025.complexity.iterations import iterations_of

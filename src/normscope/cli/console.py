@@ -122,13 +122,13 @@ def guarded(function: F) -> F:
         except OSError as error:
             if error.filename is None or error.errno not in _UNREACHABLE:
                 raise
-            _say(f"a path must be usable; {error.filename} is not: {error.strerror}; name another, or ask for access")
+            _say(f"Cannot access {error.filename}: {error.strerror}. Use another path, or check its permissions.")
             raise SystemExit(WRONG_USE) from None
         except (MemoryError, RuntimeError) as error:
             if not _is_memory(error):
                 raise
-            first = (str(error).splitlines() or ["none is left"])[0]
-            _say(f"the work must fit into memory; it does not: {first}; give a smaller --input, --limit or model")
+            first = (str(error).splitlines() or ["no memory left"])[0]
+            _say(f"Out of memory: {first}. Use a smaller --input, --limit or model.")
             raise SystemExit(WRONG_USE) from None
         except KeyboardInterrupt:
             _say("stopped")

@@ -44,31 +44,43 @@ def curvature(
     limit: Annotated[int, typer.Option(min=2, help="Use at most this many samples.")] = 256,
     normalize: Normalize = None,
     mode: Annotated[
-        str, typer.Option(help="What BatchNorm does: batch (as in training), running (as in evaluation), frozen-batch.")
+        str,
+        typer.Option(
+            help=("BatchNorm statistics: batch (as in training), running (as in evaluation) or frozen-batch.")
+        ),
     ] = "batch",
     matrix: Annotated[
         str, typer.Option(help="hessian, ggn, fisher, empirical-fisher or residual (hessian minus ggn).")
     ] = "hessian",
-    parameters: Annotated[str | None, typer.Option(help="Only these parameters: patterns, with commas.")] = None,
-    top: Annotated[int, typer.Option(min=1, help="How many of the largest eigenvalues.")] = 5,
-    bottom: Annotated[int, typer.Option(min=0, help="How many of the smallest.")] = 1,
-    tolerance: Annotated[float, typer.Option(min=0.0, help="Relative residual of an eigenvalue.")] = 1e-5,
-    max_products: Annotated[int, typer.Option(min=1, help="The most products for eigenvalues.")] = 300,
-    probes: Annotated[int, typer.Option(min=0, help="Random vectors for the trace.")] = 20,
-    density: Annotated[int, typer.Option(min=0, help="Random vectors for the density of eigenvalues.")] = 0,
+    parameters: Annotated[
+        str | None, typer.Option(help="Restrict to these parameters: patterns separated by commas.")
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Number of largest eigenvalues.")] = 5,
+    bottom: Annotated[int, typer.Option(min=0, help="Number of smallest eigenvalues.")] = 1,
+    tolerance: Annotated[
+        float, typer.Option(min=0.0, help="Relative residual at which an eigenvalue has converged.")
+    ] = 1e-5,
+    max_products: Annotated[int, typer.Option(min=1, help="Maximum number of products for the eigenvalues.")] = 300,
+    probes: Annotated[int, typer.Option(min=0, help="Number of random vectors for the trace.")] = 20,
+    density: Annotated[int, typer.Option(min=0, help="Number of random vectors for the spectral density.")] = 0,
     quotient: Annotated[
-        bool | None, typer.Option("--quotient/--no-quotient", help="Spectrum and condition number modulo symmetries.")
+        bool | None,
+        typer.Option("--quotient/--no-quotient", help="Compute the spectrum and condition number modulo symmetries."),
     ] = None,
     symmetry_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Time for the search of symmetries; 0 for none, inf for as long as it takes.")
+        float, typer.Option(min=0.0, help="Seconds to search for symmetries; 0 to skip, inf for no limit.")
     ] = 30.0,
     modes: Annotated[bool, typer.Option("--modes", help="Compare the three modes of BatchNorm.")] = False,
-    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness family.")] = False,
+    sharpness: Annotated[bool, typer.Option("--sharpness", help="Measure the sharpness measures.")] = False,
     radius: Annotated[float, typer.Option(min=0.0, help="Radius of the balls for --sharpness.")] = 0.05,
-    rate: Annotated[float | None, typer.Option(min=0.0, help="Learning rate, for the stability threshold.")] = None,
-    momentum: Annotated[float, typer.Option(min=0.0, help="Momentum in use.")] = 0.0,
-    masks: Annotated[int, typer.Option(min=0, help="Fixed dropout masks to average over; 0 for none.")] = 0,
-    batch: Annotated[int, typer.Option(min=2, help="Samples of a batch; BatchNorm sees each batch as a whole.")] = 128,
+    rate: Annotated[
+        float | None, typer.Option(min=0.0, help="Learning rate, to compare with the stability threshold.")
+    ] = None,
+    momentum: Annotated[float, typer.Option(min=0.0, help="Momentum of the optimizer.")] = 0.0,
+    masks: Annotated[int, typer.Option(min=0, help="Number of fixed dropout masks to average over; 0 for none.")] = 0,
+    batch: Annotated[
+        int, typer.Option(min=2, help="Samples per batch; BatchNorm normalizes each batch as a whole.")
+    ] = 128,
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
     seed: Seed = 0,
     device: Device = None,
@@ -84,7 +96,7 @@ def curvature(
     """Measure the curvature of the loss of MODEL on labelled --data, and write curvature.json and curvature.html.
 
     Eigenvalues with residuals, trace with an interval, per layer; what the scale symmetries of normalized weights
-    explain; what has not converged is marked. Ctrl-C keeps what is known.
+    explain. Values that have not converged are marked. Ctrl-C keeps what is known.
     """
     if data is None:
         raise typer.BadParameter("Expected labelled data.", param_hint="--data")

@@ -13,17 +13,17 @@ from normscope.cli.options import LARGEST_SEED
 
 @guarded
 def decompose(
-    features: Annotated[int, typer.Option(min=1, max=150, help="Polynomials in the family.")] = 6,
+    features: Annotated[int, typer.Option(min=1, max=150, help="Number of polynomials in the family.")] = 6,
     samples: Annotated[int, typer.Option(min=1, help="Training samples.")] = 30,
-    steps: Annotated[int, typer.Option(min=0, help="Steps of gradient descent.")] = 100,
+    steps: Annotated[int, typer.Option(min=0, help="Number of gradient descent steps.")] = 100,
     noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the noise.")] = 0.1,
     radius: Annotated[float, typer.Option(help="Bound on the norm of the weights.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of the data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed of the data.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Split the error of a model into approximation, optimization and generalization, every term computed exactly.
 
-    The truth is sin(pi x) on [-1, 1], the family polynomials with bounded weights, trained by gradient descent. Its
+    The truth is sin(pi x) on [-1, 1]; the family is polynomials with bounded weights, trained by gradient descent. The
     best member, the minimizer of the training loss and the largest deviation over the family are known.
     """
     from normscope.generalization import Problem, train_synthetic

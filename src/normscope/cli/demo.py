@@ -39,12 +39,12 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("normscope-demo"),
     seed: Seed = 0,
     width: Annotated[int, typer.Option(min=2, help="Width of the hidden layers.")] = WIDTH,
-    epochs: Annotated[int, typer.Option(min=1, help="Epochs of training.")] = EPOCHS,
+    epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = EPOCHS,
     quiet: Quiet = False,
 ) -> None:
-    """Train the papers' ten-layer network without and with BatchNorm on digits, analyze both, show them side by side.
+    """Train the papers' ten-layer network without and with BatchNorm on digits, and compare both side by side.
 
-    It ends with a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
+    Writes a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
     the folder given by --out.
     """
     from normscope.core.files import write_text
@@ -142,7 +142,7 @@ def _trained(norm: str, stages: Stages, name: str, *, seed: int, width: int, epo
     he_normal_(model, torch.Generator().manual_seed(seed))
     batch = load_data("digits", split="train").tensors()
     if batch.labels is None:
-        raise RuntimeError("Expected labels with the digits in the package.")
+        raise RuntimeError("Expected the digits in the package to have labels.")
     train(
         model,
         batch.inputs,
@@ -172,8 +172,10 @@ def _introduction(width: int, epochs: int, seed: int) -> Section:
     return Section(
         "Normscope demo",
         sentences=(
-            f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same first weights (seed {seed}), "
-            f"{epochs} epochs on 1437 digits, analyzed on the 360 held out",
+            (
+                f"ten linear layers, {width} wide, ReLU, without and with BatchNorm; the same initial "
+                f"weights (seed {seed}), {epochs} epochs on 1437 digits, analyzed on the 360 held out"
+            ),
         ),
     )
 
@@ -184,12 +186,20 @@ def _reading() -> Section:
     return Section(
         "how to read it",
         sentences=(
-            "'within 0.01 of 95 % of inputs': certified around held-out digits, holds for 95 % of digits like them "
-            "with confidence 99 %; there the output moves at most so many times as far as the input",
+            (
+                "'within 0.01 of 95 % of inputs': certified around held-out digits; holds for 95 % of "
+                "digits like them with confidence 99 %: there the output moves at most this many times as "
+                "far as the input"
+            ),
             "on all inputs the true Lipschitz constant lies between 'attained' and 'certified'",
-            "products of max 1/sigma change when weights are rescaled, though the network does not: compare the "
-            "product of folded layers instead",
-            "'without normalizers' is the same weights with BatchNorm taken out: another function, not trained so",
-            "what papers print for these networks is on the page",
+            (
+                "products of max 1/sigma change when weights are rescaled although the network does not: "
+                "compare the product of folded layers instead"
+            ),
+            (
+                "'without normalizers' uses the same weights with BatchNorm removed: a different "
+                "function, which was not trained"
+            ),
+            "formulas printed in papers for these networks are on the page",
         ),
     )

@@ -22,13 +22,15 @@ def explain(
         list[str],
         typer.Argument(
             metavar="WORD",
-            help="A word of a report (certified), a code (NS101), a theorem ('Theorem 13'), a claim ('001-T13(8)').",
+            help=(
+                "A word from a report (certified), a code (NS101), a theorem ('Theorem 13') or a claim ('001-T13(8)')."
+            ),
             show_default=False,
         ),
     ],
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Explain a word of a report, a code of the doctor, a theorem or a claim."""
+    """Explain a word from a report, a rule of the doctor, a theorem or a claim."""
     known = _word(" ".join(name)) if not json else None
     if known is not None:
         print(known)
@@ -67,7 +69,7 @@ def _word(name: str) -> str | None:
     """Return what a word means, without loading torch; nothing if it is no word.
 
     >>> _word("Attained")
-    'attained: a lower bound: there is an input, or a pair of inputs, that shows it'
+    'attained: a lower bound: an input, or a pair of inputs, that reaches it was found'
     """
     asked = name.casefold().replace("-", " ")
     found = next((w for w in WORDS if w.casefold().replace("-", " ") == asked), None)

@@ -12,7 +12,7 @@ import typer
 from normscope.cli.console import guarded, show
 from normscope.cli.specification import checked_file, writing
 
-_WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also gives the depth."
+_WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets the depth."
 
 
 @guarded
@@ -22,19 +22,21 @@ def extremal(
     ],
     depth: Annotated[int, typer.Option(min=1, help="Layers.")] = 20,
     width: Annotated[str, typer.Option(help=_WIDTHS)] = "8",
-    scale: Annotated[float, typer.Option(help="Norm of every weight; its inverse is shown beside it.")] = 2.0,
-    layer: Annotated[int, typer.Option(min=1, help="The layer whose weight is studied, counted from 1.")] = 1,
-    input: Annotated[str | None, typer.Option("--input", help="The input, e.g. 0,0,1; else 1,0,0,...")] = None,
+    scale: Annotated[
+        float, typer.Option(help="Norm of every weight; the result for its inverse is shown as well.")
+    ] = 2.0,
+    layer: Annotated[int, typer.Option(min=1, help="Layer whose weight is studied, counted from 1.")] = 1,
+    input: Annotated[str | None, typer.Option("--input", help="The input, e.g. 0,0,1. Default: 1,0,0,...")] = None,
     eps: Annotated[float, typer.Option(help="eps of LayerNorm.")] = 1e-5,
-    activation: Annotated[str, typer.Option(help="Between LayerNorms: relu or identity.")] = "relu",
+    activation: Annotated[str, typer.Option(help="Map between LayerNorms: relu or identity.")] = "relu",
     plot: Annotated[Path | None, typer.Option(help="Write the chart to this .svg file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Build a network with a prescribed constant and show it: gradients that explode or vanish, layer by layer.
+    """Build a network with a prescribed constant and show its gradients explode or vanish, layer by layer.
 
     theorem-6 has the constant a^K in its input; theorem-13 prescribed constants in the weight of a layer; theorem-15 a
-    prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) where it would be one without it.
-    The same networks are functions of normscope.papers.than2025.extremal, to test any tool with.
+    prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) that would be one without LayerNorm.
+    In Python, these networks are functions of normscope.papers.than2025.extremal, for testing other tools.
     """
     from normscope.core.files import write_text
     from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, Settings

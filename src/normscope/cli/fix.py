@@ -31,16 +31,17 @@ if TYPE_CHECKING:
 def fix(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done; write nothing. So it is without --write-to.")
+        bool,
+        typer.Option("--dry-run", help="Show the changes without writing anything (the default without --write-to)."),
     ] = False,
     write_to: Annotated[
         Path | None, typer.Option(help="Write the new state dict to this file (.safetensors or .pt).")
     ] = None,
     only: Annotated[
-        list[str] | None, typer.Option(help="Only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
+        list[str] | None, typer.Option(help="Apply only these fixes: drop-bias, fold, balance, unit-norm, rotate.")
     ] = None,
     rotate: Annotated[
-        bool, typer.Option("--rotate", help="Rotate residual streams so that no channel stands out.")
+        bool, typer.Option("--rotate", help="Rotate residual streams so that no channel is an outlier.")
     ] = False,
     weights: WeightsFile = None,
     data: DataName = None,
@@ -54,11 +55,11 @@ def fix(
     json: Json = False,
     everything: Annotated[bool, typer.Option("--all", help="List every change.")] = False,
 ) -> None:
-    """Mend the weights of MODEL where that leaves its function as it is.
+    """Fix the weights of MODEL where that leaves its function unchanged.
 
     Sets cancelled biases to zero, folds BatchNorm into the layer before it, balances ReLU layers, rescales
-    scale-invariant weights. The outputs are verified to be the same to 1e-5 in evaluation; what cannot be done exactly
-    is refused, with the reason. The result is a state dict for the code as it is, and what a person may change in it.
+    scale-invariant weights. The outputs are verified to be the same to 1e-5 in evaluation; a change that is not exact
+    is refused, with the reason. The result is a state dict for the unchanged code, and advice on what to change in it.
     """
     write_to = _checked(dry_run, write_to, force)
     with aside(), Stages(lines=not json) as stages:
@@ -78,7 +79,7 @@ def fix(
     if write_to is not None:
         print(f"written: {write_to}")
     elif result.changes and not dry_run:
-        print("nothing was written; --write-to FILE.safetensors writes the new weights")
+        print("Nothing was written. Use --write-to FILE.safetensors to write the new weights.")
 
 
 def _run(named: Named, seed: int, only: list[str] | None, stages: Stages) -> FixResult:

@@ -95,8 +95,8 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     spec, arguments = split_arguments(named.model)
     if spec.lower().endswith(".onnx"):
         raise ModelNotFoundError(
-            f"ONNX files are not read; got {spec}; name the PyTorch model it was made from (FILE.py:factory, zoo:NAME, "
-            "hf:DIR, ...) or its weights (.safetensors, .pt)"
+            f"ONNX files are not supported: {spec}. Pass the PyTorch model it was exported from "
+            "(FILE.py:factory, zoo:NAME, hf:DIR, ...) or its weights (.safetensors, .pt)."
         )
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)

@@ -38,24 +38,24 @@ from normscope.cli.weights import weights
 EVERYDAY: dict[str, tuple[Callable[..., Any], str]] = {
     "analyze": (analyze, "what moving the input does, what normalization does, what to do next"),
     "check": (check, "what is wrong with the normalization, and how to fix it"),
-    "fix": (fix, "mend what can be mended without changing the function"),
+    "fix": (fix, "fix what can be fixed without changing the function"),
     "compare": (compare, "models or checkpoints side by side"),
-    "watch": (watch, "a training run in the browser, while it goes on"),
+    "watch": (watch, "a training run in the browser, live"),
     "report": (report, "the HTML report of earlier results"),
     "explain": (explain, "what a word, a code or a theorem means"),
     "demo": (demo, "a first tour: one network with and without BatchNorm"),
 }
 RESEARCH: dict[str, tuple[Callable[..., Any], str]] = {
-    "symmetry": (symmetry, "changes of the weights that leave the function as it is"),
+    "symmetry": (symmetry, "changes of the weights that leave the function unchanged"),
     "curvature": (curvature, "eigenvalues of the Hessian, modulo symmetries"),
-    "bounds": (bounds, "every generalization bound beside the true gap"),
-    "weights": (weights, "what a change of each weight does to the output"),
+    "bounds": (bounds, "every generalization bound next to the true gap"),
+    "weights": (weights, "how the output depends on each weight"),
     "complexity": (complexity, "iteration counts of training, printed and corrected"),
     "audit": (audit, "every claim of the papers, checked now"),
     "reproduce": (reproduce, "figures and experiments of the papers"),
     "extremal": (extremal, "networks that attain a bound"),
     "decompose": (decompose, "where the error of a model comes from"),
-    "statements": (statements, "every theorem that is implemented, and where"),
+    "statements": (statements, "every implemented theorem, and where it is"),
 }
 
 
@@ -77,7 +77,7 @@ class Verbs(TyperGroup):
 app = typer.Typer(
     name="normscope",
     cls=Verbs,
-    help="What normalization layers do to your network: what moving the input does, what to fix, and why.",
+    help=("What normalization layers do to your network: how the output reacts to the input, what to fix, and why."),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,

@@ -52,6 +52,6 @@ def compare_modulo(
         body = {"schema_version": 1, "kind": "alignment", "models": list(items), **body}
         print(json_module.dumps(body, indent=1))
         return
-    print(f"distance of the weights, relative: {result.before:.3g}; modulo symmetries: {result.after:.3g}")
-    print(f"units that changed places: {result.moved}")
+    print(f"relative distance of the weights: {result.before:.3g}; modulo symmetries: {result.after:.3g}")
+    print(f"permuted units: {result.moved}")
     print("the same network" if result.same else "not the same network")

@@ -37,7 +37,7 @@ def report(
         ),
     ] = None,
     from_html: Annotated[
-        Path | None, typer.Option("--from-html", help="Take the results out of this report instead.")
+        Path | None, typer.Option("--from-html", help="Extract the results from this report instead.")
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
@@ -45,7 +45,7 @@ def report(
     title: Annotated[str, typer.Option(help="Title of the page.", show_default="the model's name")] = "",
     quiet: Quiet = False,
 ) -> None:
-    """Write the HTML report on kept results, side by side if there are several; or take them out of a report again."""
+    """Write the HTML report of saved results, side by side if there are several, or extract results from a report."""
     given = [user_path(path) for path in results or []]
     if from_html is not None:
         if given:
@@ -121,7 +121,7 @@ def _undamaged(path: Path, maker: str) -> Iterator[None]:
         yield
     except Exception as error:
         reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
-        raise InputError(f"The result in {path} is damaged ({reason}): write it again with {maker}.") from error
+        raise InputError(f"The result in {path} is damaged ({reason}). Write it again with {maker}.") from error
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -154,7 +154,7 @@ def take_out(page: Path, out: Path | None) -> list[Path]:
     try:
         text = page.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = (error.strerror if isinstance(error, OSError) else None) or "it is not text"
+        reason = (error.strerror if isinstance(error, OSError) else None) or "not a text file"
         raise InputError(f"Not a normscope report: {page}: {reason}.") from error
     found = read_back(text)
     if len(found) == 1:

@@ -28,18 +28,21 @@ def reproduce(
         ),
     ],
     scale: Annotated[
-        str, typer.Option(help="smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs).")
+        str,
+        typer.Option(help="Scale: smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs)."),
     ] = "laptop",
-    data_root: Annotated[Path | None, typer.Option(help="Folder of the data, CIFAR-10 or MNIST.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Folder of the data set, CIFAR-10 or MNIST.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Seed of weights and order.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed of the weights and the data order.")
+    ] = 0,
     no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Do a FIGURE or experiment of a paper again, draw it, and say which claims are borne out.
+    """Reproduce a FIGURE or experiment of a paper, draw it, and say which claims are confirmed.
 
-    Figures can be stopped at any time: the same command goes on where it stopped.
+    Figures can be stopped at any time: the same command resumes where it stopped.
     """
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
@@ -68,5 +71,5 @@ def _resumable() -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        print("normscope: whole epochs are kept; the same command goes on from there", file=sys.stderr)
+        print("normscope: finished epochs are kept; the same command resumes from there", file=sys.stderr)
         raise

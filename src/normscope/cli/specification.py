@@ -49,7 +49,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
         if arguments is not None:
             return text[:at], arguments
     raise ModelNotFoundError(
-        f"Expected name=value pairs in brackets, got {text}; write e.g. 'zoo:resnet18[norm=ln,classes=10]'"
+        f"Expected name=value pairs in brackets, got {text}. Write e.g. 'zoo:resnet18[norm=ln,classes=10]'."
     )
 
 
@@ -189,4 +189,6 @@ def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
         typer.BadParameter: if they are.
     """
     if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
-        raise typer.BadParameter(f"Two results would be written to the same file: {file}.", param_hint=option)
+        raise typer.BadParameter(
+            f"Two results would be written to the same file: {file}. Choose different paths.", param_hint=option
+        )

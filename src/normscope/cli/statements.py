@@ -13,7 +13,7 @@ from normscope.cli.console import guarded, show
 
 @guarded
 def statements(json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
-    """List every numbered statement that is implemented, where it comes from and when it holds."""
+    """List every implemented statement of the papers, its source and when it holds."""
     from normscope.papers.explain import every_statement
 
     found = every_statement()

@@ -37,11 +37,11 @@ def symmetry(
     limit: Limit = None,
     normalize: Normalize = None,
     input: InputShape = None,
-    mode: Annotated[str, typer.Option(help="What BatchNorm uses: batch or running statistics.")] = "batch",
+    mode: Annotated[str, typer.Option(help="BatchNorm statistics: batch or running.")] = "batch",
     loss: Annotated[
-        str, typer.Option(help="cross_entropy if a shift common to all classes changes nothing, none, or auto.")
+        str, typer.Option(help="cross_entropy if adding a constant to all logits changes nothing, none, or auto.")
     ] = "auto",
-    batch: Annotated[int, typer.Option(min=2, help="How many samples to verify on.")] = 8,
+    batch: Annotated[int, typer.Option(min=2, help="Number of samples to verify on.")] = 8,
     orbits: Annotated[
         bool, typer.Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
     ] = False,
@@ -51,7 +51,7 @@ def symmetry(
 ) -> None:
     """Find the symmetries of MODEL: scales, shifts, rescalings, rotations, permutations, each verified.
 
-    Candidates come from the graph; what fails the verification in float64 is not reported.
+    Candidates come from the graph; those that fail the verification in float64 are not reported.
     """
     with aside(), Stages(lines=not json) as stages:
         stages("loading torch")

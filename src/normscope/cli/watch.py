@@ -23,27 +23,29 @@ def watch(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders that monitors write to, or folders of such folders.", show_default=False
+            metavar="RUN...", help="Folders that monitors write to, or folders that contain them.", show_default=False
         ),
     ],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,
     host: Annotated[
         str,
-        typer.Option(help="Address to listen on; addresses other than 127.0.0.1 are reachable from other machines."),
+        typer.Option(
+            help=("Address to listen on; any address other than 127.0.0.1 can be reached from other machines.")
+        ),
     ] = "127.0.0.1",
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for runs that have not begun.")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for runs that have not started.")] = False,
     open_browser: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
     export: Annotated[
         Path | None,
-        typer.Option(help="Write the page to this file, with the numbers inside, and end.", show_default=False),
+        typer.Option(help="Write a self-contained page to this file and exit.", show_default=False),
     ] = None,
     title: Annotated[str, typer.Option(help="Title of an exported page.", show_default="the runs' names")] = "",
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but the address and errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print only the address and errors.")] = False,
 ) -> None:
-    """Follow RUNS in a browser while they are written, or look at them afterwards; several are laid over each other.
+    """Follow RUNS in a browser during training or afterwards; several runs share the same charts.
 
-    The page is served to this machine alone, under an address that cannot be guessed, and nothing is written. Ctrl-C
-    ends it; training is not touched.
+    The page is served to this machine only, under an address that cannot be guessed; nothing is written. Ctrl-C
+    stops the server; training is not affected.
     """
     target = None if export is None else checked_file(export, "--export")
     with Stages(quiet=quiet) as stages:
@@ -80,7 +82,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
         feed.poll()
         return feed
     for error in feed.open(asked=places):
-        print(f"normscope: left out: {error}", file=sys.stderr)
+        print(f"normscope: skipped: {error}", file=sys.stderr)
     return feed
 
 
@@ -98,13 +100,15 @@ def serve(server: WatchServer, *, open_browser: bool, quiet: bool) -> None:
     try:
         if not server.is_private:
             print(
-                f"normscope: {server.host} can be reached by other machines: whoever has the address below can read "
-                "these runs, over a connection that is not encrypted",
+                (
+                    f"normscope: {server.host} can be reached from other machines: anyone who has the address "
+                    "below can read these runs, over an unencrypted connection"
+                ),
                 file=sys.stderr,
             )
         print(server.url, flush=True)
         if not quiet:
-            print("Ctrl-C ends it.", file=sys.stderr, flush=True)
+            print("Press Ctrl-C to stop.", file=sys.stderr, flush=True)
         if open_browser:
             import webbrowser
 

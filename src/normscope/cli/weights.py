@@ -41,22 +41,22 @@ def weights(
     normalize: Normalize = None,
     input: InputShape = None,
     mode: Mode = "running",
-    points: Annotated[int | None, typer.Option(min=1, help="Points at which Jacobians are measured.")] = None,
+    points: Annotated[int | None, typer.Option(min=1, help="Number of points at which Jacobians are computed.")] = None,
     tolerance: Tolerance = None,
     seed: Seed = 0,
     device: Device = None,
     stacked: Annotated[
-        bool | None, typer.Option("--stacked/--no-stacked", help="Also take a batch as one input.")
+        bool | None, typer.Option("--stacked/--no-stacked", help="Also treat a batch as one input.")
     ] = None,
     out: Out = None,
     json: Json = False,
     quiet: Quiet = False,
     everything: Everything = False,
 ) -> None:
-    """Bound what a change of each weight of MODEL does to its output, and write weights.json.
+    """Bound how much a change of each weight of MODEL changes its output, and write weights.json.
 
-    Exact Jacobians at data points, certified constants over the data, and Theorem 12 as printed beside them. Without
-    --data only the constants with respect to the outputs of layers are bounded.
+    Exact Jacobians at data points, certified constants over the data, and Theorem 12 as printed. Without
+    --data only the constants with respect to layer outputs are bounded.
     """
     checked_numbers(tolerance)
     shape = parse_shape(input)

@@ -9,8 +9,8 @@ from normscope.core.value import Value, json_number
 
 #: What a statement about most inputs rests on.
 ASSUMPTIONS = (
-    "the points are independent draws from the inputs spoken of",
-    "the points were not used for training, nor to choose the network",
+    "the points are independent draws from the distribution of the inputs",
+    "the points were used neither for training nor to choose the network",
 )
 
 

@@ -105,7 +105,7 @@ def attempt(what: str, step: Callable[[], T], default: Any, told: list[str]) -> 
 
 
 #: What a result says that was stopped with Ctrl-C.
-STOPPED = "stopped before the end: what is here holds, what is missing was not computed"
+STOPPED = "stopped early: the values shown hold, the missing ones were not computed"
 
 
 def unless_stopped(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
@@ -135,4 +135,4 @@ def failure(what: str, error: Exception) -> str:
     first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
     if isinstance(error, NormscopeError):
         return f"{what} is left out: {first}"
-    return f"{what} is left out ({type(error).__name__}: {first}); the rest is complete: please report this"
+    return f"{what} is left out ({type(error).__name__}: {first}). The rest is complete. Please report this."

@@ -71,7 +71,7 @@ def _replaceable(path: Path) -> tuple[Path, int | None]:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(mode):
-        raise FileExistsError(errno.EEXIST, "it is a device, a pipe or a socket", str(path))
+        raise FileExistsError(errno.EEXIST, "Is a device, a pipe or a socket", str(path))
     return target, stat.S_IMODE(mode)
 
 

@@ -59,7 +59,7 @@ class Rows(tuple[R, ...]):
                 return row
         names = [row.name for row in self]
         near = difflib.get_close_matches(key, names, n=3)
-        hint = f"Did you mean {' or '.join(near)}?" if near else f"There are {listed(names) or 'none'}."
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known rows: {listed(names) or 'none'}."
         raise KeyError(f"No row named {key!r}. {hint}")
 
 

@@ -73,8 +73,8 @@ class BatchNormMode(TorchFunctionMode):
             constants = batch_statistics(input)
         if input.numel() == input.shape[1] and (self.mode == "frozen-batch" or constants[0] is None):
             raise InputError(
-                "A batch has one value per channel, which BatchNorm cannot normalize by the statistics of the batch: "
-                "leave the last batch out (drop_last=True), take another size of batches, or mode 'running'."
+                "A batch has one value per channel, so BatchNorm cannot use the statistics of the batch. "
+                "Drop the last batch (drop_last=True), use another batch size, or mode 'running'."
             )
         if _written_out(input, weight, bias, *constants):
             return batch_normalized(input, weight, bias, *constants, eps)

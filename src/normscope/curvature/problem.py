@@ -97,7 +97,7 @@ class Problem:
         if not isinstance(model, nn.Module):
             raise InputError(f"Expected a Module, got {type(model).__name__}.")
         if masks < 0:
-            raise InputError(f"Expected a number of dropout masks of at least 0, got {masks}.")
+            raise InputError(f"Expected the number of dropout masks to be at least 0, got {masks}.")
         BatchNormMode(mode)  # an unknown mode is refused before anything runs
         self.model, self.loss, self.mode, self.masks, self.seed = model, loss, mode, masks, seed
         self.terms = _terms(data, model, batch, limit, max(1, masks), seed)
@@ -169,7 +169,7 @@ class Problem:
         """
         value = probe_loss(outputs, term.inputs.labels, self.loss)
         if value is None:
-            raise InputError("Expected labelled data or a loss; pass (inputs, labels) or loss=f(outputs).")
+            raise InputError("Expected labelled data or a loss. Pass (inputs, labels) or loss=f(outputs).")
         return value
 
     def prediction(self, outputs: Outputs) -> Tensor:
@@ -206,7 +206,7 @@ class Problem:
             value += term.share * float(loss.detach().double())
             total = self.flatten(parts) if term.share == 1.0 else total + term.share * self.flatten(parts).double()
         if not torch.isfinite(torch.tensor(value)):
-            raise NonFiniteError(f"The loss is {value}: curvature needs a finite loss.")
+            raise NonFiniteError(f"The loss is {value}, but curvature needs a finite loss.")
         return value, total.to(self.dtype)
 
     def parts(self, vector: Tensor) -> list[Tensor]:
@@ -289,7 +289,7 @@ def _chosen(named: Mapping[str, nn.Parameter], patterns: str | Sequence[str] | N
     if patterns is None:
         found = {name: p for name, p in named.items() if p.requires_grad and p.is_floating_point()}
         if not found:
-            raise InputError("Expected a model with trainable parameters; it has none.")
+            raise InputError("Expected a model with trainable parameters, got one without.")
         return dict(found)
     wanted = (patterns,) if isinstance(patterns, str) else tuple(patterns)
     for pattern in wanted:

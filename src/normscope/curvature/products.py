@@ -60,7 +60,7 @@ class Products:
         if way not in WAYS:
             raise InputError(f"Unknown way {way!r}. Known ways: {', '.join(WAYS)}.")
         if matrix == "fisher" and problem.loss is not None:
-            raise InputError("The Fisher matrix needs a likelihood: use ggn or empirical-fisher with your own loss.")
+            raise InputError("The Fisher matrix needs a likelihood. With your own loss, use ggn or empirical-fisher.")
         self.problem, self.matrix, self.way, self.count = problem, matrix, way, 0
         self._kept: list[Product] | None = None
         if way == "linearize":
@@ -127,7 +127,7 @@ class Products:
         """Refuse a loss that is not known as a function of the outputs."""
         if "loss" in outputs and self.problem.loss is None:
             raise InputError(
-                f"The {self.matrix} matrix needs the loss as a function of the outputs: pass loss=f(outputs, labels)."
+                f"The {self.matrix} matrix needs the loss as a function of the outputs. Pass loss=f(outputs, labels)."
             )
 
     def _along(self, term: Term, outputs: Outputs) -> Tensor:

@@ -200,7 +200,7 @@ class _Run:
             except KeyboardInterrupt:
                 stopped = True
         if stopped:
-            self.messages.append("Stopped by the user; what is missing was not computed.")
+            self.messages.append("Stopped by the user; missing values were not computed.")
         return replace(result, stopped=stopped, messages=tuple(self.messages))
 
     def _plan(self, problem: Problem) -> Plan:
@@ -276,8 +276,8 @@ class _Run:
         missing = sum(not row.converged for row in rows)
         if missing:
             self.messages.append(
-                f"{missing} of {len(rows)} eigenvalues have not converged after {pairs.products} products; they are "
-                "marked. Raise --max-products or --tolerance, or compute in float64 (--double)."
+                f"{missing} of {len(rows)} eigenvalues have not converged after {pairs.products} products; "
+                "they are marked. Raise --max-products or --tolerance, or compute in float64 (--double)."
             )
         spurious = _spurious(gradient, known) if known.scales and result.matrix == "hessian" else None
         symmetry = result.symmetry | ({} if spurious is None else {"spurious": spurious})
@@ -307,8 +307,9 @@ class _Run:
             return result
         if gap > DIFFERENT:
             self.messages.append(
-                f"A difference of gradients along the largest eigenvector is {gap:.0%} away from the product: the loss "
-                "has kinks here, or an operation of the model has a wrong second derivative."
+                "A difference of gradients along the largest eigenvector differs from the product by "
+                f"{gap:.0%}: the loss has kinks here, or an operation of the model has a wrong second "
+                "derivative."
             )
         return replace(result, checks=result.checks | {"difference": gap})
 

@@ -63,12 +63,12 @@ def find_groups(
         )
         return None
     except NormscopeError as error:
-        told.append(f"Symmetries were not looked for: {str(error).splitlines()[0]}")
+        told.append(f"Symmetries were not searched: {str(error).splitlines()[0]}")
         return None
     if large:
         told.append(
-            f"Of the symmetries of {size:,} parameters only scalings of weights were looked for: few other directions "
-            "fit into memory. `normscope symmetry` counts all."
+            f"Of the symmetries of {size:,} parameters, only scalings of weights were searched: few "
+            "other directions fit into memory. `normscope symmetry` counts all of them."
         )
     return found.groups
 

@@ -65,7 +65,7 @@ def look_back(
     if before is None:
         return Earlier("none was given")
     if captured is None or example is None:
-        return Earlier("the model itself has no graph")
+        return Earlier("the model has no graph")
     try:
         with untouched(before):
             old = capture(before, example, elsewhere=False)

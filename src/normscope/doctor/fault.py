@@ -21,11 +21,11 @@ _VARIANCES = ("var", "std", "var_mean", "std_mean")
 #: What to do about each kind of fault.
 FIXES = {
     "zero": "add eps to what it divides by, inside the root if there is one",
-    "negative": "clamp what is under the root or logarithm at a small positive number, or compute it otherwise",
+    "negative": ("clamp the argument of the root or logarithm at a small positive number, or compute it another way"),
     "equal": "give it an eps: 1e-5 for images, 1e-6 for vectors",
     "few": "use correction=0 (unbiased=False), or more entries",
-    "infinite": "let every row keep an entry that is not masked, or mask by a large negative number; clamp before log",
-    "overflow": "normalize or clip what grows before it, or compute this in a wider dtype",
+    "infinite": ("keep at least one unmasked entry per row, or mask with a large negative number; clamp before log"),
+    "overflow": "normalize or clip its growing input, or compute it in a wider dtype",
 }
 
 
@@ -115,43 +115,45 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
         tensors: parameters, buffers and constants by name.
     """
     name = name_of(fault.node)
-    fix = FIXES.get(fault.kind, "look at what this operation is given; load an earlier checkpoint if weights are lost")
+    fix = FIXES.get(fault.kind, "check the input of this operation; load an earlier checkpoint if weights are lost")
     if fault.kind == "infinite":
         return _of_infinities(fault), fix
-    first = f"{name} is the first operation whose result is not finite on the data, although what it reads is"
+    first = f"{name} is the first operation whose result is not finite on the data although its inputs are"
     if fault.kind == "equal":
-        return f"{first}: the entries of some group are all equal, and it adds no eps to their variance of zero", fix
+        return f"{first}: all entries of some group are equal, and no eps is added to their variance of zero", fix
     if fault.kind == "few":
         return f"{first}: the unbiased variance of too few entries is not a number (0/0)", fix
     if fault.kind == "overflow":
-        return f"{first}: it overflows {fault.node.dtype or 'its precision'}, on entries up to {fault.largest:.3g}", fix
+        return (
+            f"{first}: it overflows {fault.node.dtype or 'its precision'}, with entries up to {fault.largest:.3g}"
+        ), fix
     if not fault.operand:
         return first, fix
     sign = "zero" if fault.kind == "zero" else "zero or negative" if name in _LOGARITHMS else "negative"
-    share = f"{len(fault.entries)} of {fault.size} entries of what it is given"
+    share = f"{len(fault.entries)} of {fault.size} entries of its input"
     if fault.operand in moving(graph):
-        why = "; no eps is added to it, and the entries of some sample are all equal" if fault.kind == "zero" else ""
+        why = "; no eps is added, and all entries of some sample are equal" if fault.kind == "zero" else ""
         return f"{first}: {share} are {sign}{why}", fix
     source, where = _behind(fault, graph, tensors)
     if not source:
         above = sorted(reach([fault.operand], reads(graph)), key=graph.position)
         made = [graph[name].target for name in above if graph[name].target in tensors]
-        text = f"{first}: what {name_of(graph[fault.operand])} makes of {listed(made)} is {sign}"
-        return f"{text} at {listed_channels(fault.entries)}", f"{fix}: the data is not at fault"
+        text = f"{first}: {name_of(graph[fault.operand])} of {listed(made)} is {sign}"
+        return f"{text} at {listed_channels(fault.entries)}", f"{fix}: the data is not the cause"
     buffer = source.rpartition(".")[2]
     text = f"{first}: {source} is {sign}{where}" + (", and no eps is added" if fault.kind == "zero" else "")
-    again = "gather the statistics anew" if buffer.startswith("running_") else f"set {buffer} to one there"
-    return text, f"{fix}; or {again}, or remove what carries no signal: the data is not at fault"
+    again = "estimate the statistics again" if buffer.startswith("running_") else f"set {buffer} to one there"
+    return text, f"{fix}; or {again}, or remove the channels without signal: the data is not the cause"
 
 
 def _of_infinities(fault: Fault) -> str:
     """Return how an operation made NaN of infinities, in words."""
     name = name_of(fault.node)
-    text = f"{name} makes NaN of infinities"
+    text = f"{name} turns infinities into NaN"
     if fault.source is not None:
         text += f", which {name_of(fault.source)} in {fault.source.owner or 'the model'} writes"
     if "softmax" in name or "attention" in name:
-        return f"{text}: some row is minus infinity throughout, all of it is masked"
+        return f"{text}: some row is all minus infinity because everything in it is masked"
     return f"{text}: zero times infinity, or infinity minus infinity"
 
 

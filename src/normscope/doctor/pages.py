@@ -14,8 +14,8 @@ WIDTH = 120
 INDEX = "README.md"
 #: What the hundreds of a code stand for.
 FAMILIES = {
-    "NS0": "what can be checked at all",
-    "NS1": "what cancels, and what stands at the wrong place",
+    "NS0": "whether the model can be checked",
+    "NS1": "parts that cancel or are misplaced",
     "NS2": "statistics",
     "NS3": "stabilizers",
     "NS4": "the optimizer",
@@ -32,37 +32,38 @@ def page(rule: Rule) -> str:
     """
     needs = ", ".join(NEEDS[need] for need in rule.needs) or "nothing but the model"
     facts = f"`{rule.name}`. Severity: {rule.severity.value}. Certainty: {rule.certainty.value}. Needs: {needs}."
-    facts += " It looks at training runs too." if rule.over_time is not None else ""
+    facts += " It also checks training runs." if rule.over_time is not None else ""
     parts = [f"# {rule.code}: {rule.title}", _wrapped(facts), "## Why", _wrapped(rule.why)]
-    parts += ["## What it does", _wrapped(f"{rule.effect[0].upper()}{rule.effect[1:]}.")]
+    parts += ["## Effect", _wrapped(f"{rule.effect[0].upper()}{rule.effect[1:]}.")]
     if rule.statement:
         parts += ["## Statement", f"    {rule.statement}"]
     parts += [
         "## What to do",
         _wrapped(f"{rule.fix[0].upper()}{rule.fix[1:]}."),
         "## Example",
-        "This is found:",
+        "This code has the problem:",
         textwrap.indent(rule.example, "    "),
-        "This is not:",
+        "This code does not:",
         textwrap.indent(rule.good, "    "),
     ]
     if rule.threads:
         links = "\n".join(f"- <https://github.com/{thread}>" for thread in rule.threads)
-        parts += ["## Where people met it", links]
+        parts += ["## Reported by users", links]
     return "\n\n".join(parts) + "\n"
 
 
 def index() -> str:
     """Return the page that lists every rule."""
     intro = (
-        "What `normscope check` looks for. A finding is *proved* (it follows from graph and weights), *measured* "
-        "(on the data) or *likely* (by experience). The severity in the table is that of most "
-        "findings of a rule; one finding may be milder or graver. These pages are written from the rules themselves."
+        "What `normscope check` looks for. A finding is *proved* (it follows from graph and "
+        "weights), *measured* (on the data) or *likely* (from experience). The table shows the "
+        "severity of most findings of a rule; a single finding may be less or more severe. These "
+        "pages are generated from the rules."
     )
     parts = ["# Rules of the doctor", _wrapped(intro)]
     for prefix, words in FAMILIES.items():
         rows = [_row(rule) for code, rule in RULES.items() if code.startswith(prefix)]
-        table = ["| code | name | what | severity | certainty |", "|---|---|---|---|---|", *rows]
+        table = ["| code | name | problem | severity | certainty |", "|---|---|---|---|---|", *rows]
         parts += [f"## {prefix}xx: {words}", "\n".join(table)]
     parts.append("```{toctree}\n:hidden:\n:glob:\n\nNS*\n```")
     return "\n\n".join(parts) + "\n"

@@ -148,11 +148,12 @@ def check(
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(
-            f"a torch.nn.Module is checked, not {type(model).__name__}: build it, or normscope.load_model(...)"
+            f"Expected a torch.nn.Module, got {type(model).__name__}. Build the model, or load it with "
+            "normscope.load_model(...)."
         )
     if optimizer is not None and not hasattr(optimizer, "param_groups"):
         raise InputError(
-            f"an optimizer of torch is checked, not {type(optimizer).__name__}: build it with the parameters"
+            f"Expected a torch optimizer, got {type(optimizer).__name__}. Build it with the model's parameters."
         )
     if quick:
         slow = tuple(code for code, rule in RULES.items() if rule.slow)

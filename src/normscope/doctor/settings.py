@@ -70,10 +70,9 @@ class Settings:
         given = (*self.select, *self.ignore, *(c for group in self.per_place.values() for c in group))
         for prefix in given:
             if not prefix or not any(code.startswith(prefix) for code in known):
-                raise InputError(f"a rule is named by its code or the beginning of it; got {prefix!r}; known are "
-                                 f"{', '.join(known)}")  # fmt: skip
+                raise InputError(f"Unknown rule {prefix!r}. Use a code or a prefix of one: {', '.join(known)}.")
         if self.fail_on not in FAIL_ON:
-            raise InputError(f"a check fails on {', '.join(FAIL_ON)}; got {self.fail_on!r}")
+            raise InputError(f"Unknown fail-on level {self.fail_on!r}. Choose from: {', '.join(FAIL_ON)}.")
         return self
 
 
@@ -106,7 +105,7 @@ def _table(file: Path) -> dict[str, Any] | None:
     try:
         tools = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file.name} must be TOML; it is not: {error}; mend it") from error
+        raise InputError(f"{file.name} is not valid TOML: {error}.") from error
     found = tools.get("normscope")
     return found if isinstance(found, dict) else None
 
@@ -115,10 +114,12 @@ def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
     """Return settings read from a table."""
     unknown = sorted(set(table) - set(_KEYS))
     if unknown:
-        raise InputError(f"[{TABLE}] in {file.name} has the keys {', '.join(_KEYS)}; got {listed(unknown)}")
+        raise InputError(
+            f"Unknown keys in [{TABLE}] of {file.name}: {listed(unknown)}. Known keys: {', '.join(_KEYS)}."
+        )
     places = table.get("per-place-ignores", {})
     if not isinstance(places, dict):
-        raise InputError(f"per-place-ignores in [{TABLE}] is a table of patterns and lists of codes; got {places!r}")
+        raise InputError(f"Expected per-place-ignores in [{TABLE}] to map patterns to lists of codes, got {places!r}.")
     settings = Settings(
         select=_codes(table, "select"),
         ignore=_codes(table, "ignore"),
@@ -126,7 +127,7 @@ def _from_table(table: Mapping[str, Any], file: Path) -> Settings:
     )
     for key in ("fail-on", "baseline"):
         if not isinstance(table.get(key, ""), str):
-            raise InputError(f"{key} in [{TABLE}] is a text; got {table[key]!r}")
+            raise InputError(f"Expected {key} in [{TABLE}] to be a string, got {table[key]!r}.")
     if "fail-on" in table:
         settings = replace(settings, fail_on=table["fail-on"])
     if "baseline" in table:
@@ -138,7 +139,7 @@ def _codes(table: Mapping[str, Any], key: str) -> tuple[str, ...]:
     """Return a list of codes of a table."""
     found = table.get(key, [])
     if not isinstance(found, list) or not all(isinstance(item, str) for item in found):
-        raise InputError(f"{key} in [{TABLE}] is a list of codes such as ['NS101']; got {found!r}")
+        raise InputError(f"Expected {key} in [{TABLE}] to be a list of codes such as ['NS101'], got {found!r}.")
     return tuple(found)
 
 
@@ -160,6 +161,4 @@ def read_baseline(file: Path) -> frozenset[tuple[str, str]]:
             raise ValueError("another version")
         return frozenset((str(code), str(place)) for code, place in body["findings"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"a baseline is a file written with --write-baseline; {file} cannot be read as one ({error}); write it anew"
-        ) from error
+        raise InputError(f"Cannot read the baseline {file} ({error}). Write it again with --write-baseline.") from error

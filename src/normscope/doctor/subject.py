@@ -328,9 +328,9 @@ def examine(
     """
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
-        raise InputError(f"a torch.nn.Module is checked, not {type(model).__name__}")
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     if purpose and purpose not in PURPOSES:
-        raise InputError(f"a purpose is {', '.join(PURPOSES)}; got {purpose!r}")
+        raise InputError(f"Unknown purpose {purpose!r}. Choose from: {', '.join(PURPOSES)}.")
     _checked_counts(limit, batch_size)
     inner, parallel = opened(model)
     earlier = None if before is None else opened(before)[0]
@@ -408,9 +408,9 @@ def _first_broken(model: nn.Module) -> str:
 
 def _checked_counts(limit: int | None, batch_size: int | None) -> None:
     """Raise if a number of samples is not positive."""
-    for number, what in ((limit, "limit is the largest number of samples to use"), (batch_size, "a batch has a size")):
+    for number, what in ((limit, "limit, the largest number of samples,"), (batch_size, "the batch size")):
         if number is not None and number < 1:
-            raise InputError(f"{what}, at least one; it is {number}")
+            raise InputError(f"Expected {what} to be at least 1, got {number}.")
 
 
 def _fill(
@@ -461,7 +461,7 @@ def _fill(
         subject.broken, subject.broken_fix = told(fault, captured.graph, captured.tensors)
         subject.broken_at = fault.node.owner
     if subject.seen is not None and subject.seen.samples == 0:
-        raise InputError("the data is empty: at least one sample is needed (or leave the data out)")
+        raise InputError("The data is empty. Pass at least one sample, or no data.")
 
 
 def samples_of(program: Program) -> int:

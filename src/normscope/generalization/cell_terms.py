@@ -88,7 +88,8 @@ def _check(largest: float, occupied: int, cells: int, samples: int, delta: float
         )
     if not 1 <= occupied <= min(cells, samples):
         raise InputError(
-            f"occupied cells are at least one, at most all ({cells}) and samples ({samples}); got {occupied}"
+            f"Expected occupied cells between 1 and the number of cells ({cells}) and samples ("
+            f"{samples}), got {occupied}."
         )
     if not 0 < delta < 1:
         raise InputError(f"Expected a probability between 0 and 1, got {delta}.")

@@ -57,7 +57,7 @@ def occam(errors: int, samples: int, bits: float, delta: float) -> Value:
     )
 
 
-@statement("normscope", "Proposition GEN-18", holds="unlabelled inputs that neither network was chosen with")
+@statement("normscope", "Proposition GEN-18", holds="unlabelled inputs not used to choose either network")
 def by_surrogate(surrogate: Value, disagreements: int, inputs: int, delta: float) -> Value:
     """Return a bound on the error of a network: that of a surrogate plus the largest probability that they disagree.
 

@@ -46,7 +46,7 @@ class Partition:
         index = self.assign(inputs)
         if labels is not None:
             if labels.shape != index.shape or int(labels.min()) < 0 or int(labels.max()) >= classes:
-                raise InputError(f"there is one label from 0 to {classes - 1} for each sample")
+                raise InputError(f"Expected one label from 0 to {classes - 1} for each sample.")
             index = index * classes + labels
         return torch.bincount(index, minlength=self.cells * classes)
 
@@ -62,8 +62,9 @@ class Partition:
             seen = bool((torch.cdist(flat, self.centres) == 0).any())
         if seen:
             raise InputError(
-                f"a partition must be chosen before the data is seen, and {self.name} was built from it: the bound "
-                "fails then. Take a grid, or centres from data that is not used in the bound"
+                f"Expected a partition chosen before seeing the data, but {self.name} was built from it, "
+                "so the bound does not hold. Use a grid, or centres from data that the bound does not "
+                "use."
             )
 
 
@@ -85,14 +86,16 @@ def grid(low: Sequence[float], high: Sequence[float], counts: Sequence[int]) -> 
     first, last = (torch.tensor(list(v), dtype=torch.float64) for v in (low, high))
     number = torch.tensor(list(counts))
     if not len(first) == len(last) == len(number) or not bool((last > first).all()) or int(number.min()) < 1:
-        raise InputError(f"a grid has a box with room in it and positive counts, got {low}, {high}, {counts}")
+        raise InputError(
+            f"Expected a grid with low < high in every axis and positive counts, got {low}, {high}, {counts}."
+        )
     sides = (last - first) / number
     strides = torch.tensor([math.prod(counts[j + 1 :]) for j in range(len(counts))])
 
     def assign(inputs: Tensor) -> Tensor:
         flat = inputs.reshape(len(inputs), -1).double()
         if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
-            raise InputError("inputs lie in the box of the grid, with as many numbers as it has axes; some do not")
+            raise InputError("Expected inputs inside the box of the grid, with one number per axis. Some are not.")
         place = torch.minimum(((flat - first) / sides).floor().long(), number - 1)
         return (place * strides).sum(1)
 
@@ -122,14 +125,14 @@ def voronoi(centres: Tensor, low: Sequence[float], high: Sequence[float], *, fro
     [5.0]
     """
     if centres.dim() != 2 or len(centres) == 0:
-        raise InputError(f"centres are rows, at least one, got shape {tuple(centres.shape)}")
+        raise InputError(f"Expected centres as a matrix with at least one row, got shape {tuple(centres.shape)}.")
     points = centres.detach().double()
     first, last = (torch.tensor(list(v), dtype=torch.float64) for v in (low, high))
 
     def assign(inputs: Tensor) -> Tensor:
         flat = inputs.reshape(len(inputs), -1).double()
         if flat.shape[1] != len(first) or not bool(((flat >= first) & (flat <= last)).all()):
-            raise InputError("inputs lie in the box of the cells, with as many numbers as it has axes; some do not")
+            raise InputError("Expected inputs inside the box of the cells, with one number per axis. Some are not.")
         return torch.cdist(flat, points).argmin(1)
 
     name, diameter = f"cells of {len(points)} nearest centres", torch.linalg.vector_norm(last - first)[None]

@@ -9,7 +9,9 @@ from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 
 
-@statement("gonon2024", "Theorem 3.1", holds="printed; constants as in the authors' code, the text was not at hand")
+@statement(
+    "gonon2024", "Theorem 3.1", holds="printed; constants as in the authors' code, since the text was not available"
+)
 def path_norm_bound(
     log_path_norm: float,
     *,

@@ -16,7 +16,7 @@ TOGETHER = 2
 Setting = Mapping[str, Hashable]
 
 
-@statement("jiang2020", "Kendall's rank correlation", holds="an estimate from the runs at hand")
+@statement("jiang2020", "Kendall's rank correlation", holds="an estimate from the given runs")
 def kendall(measure: Sequence[float], gap: Sequence[float]) -> float:
     """Return Kendall's tau between a measure and the gap, ties counted as half; NaN where all are equal.
 
@@ -27,7 +27,7 @@ def kendall(measure: Sequence[float], gap: Sequence[float]) -> float:
     return float(kendalltau(measure, gap).statistic)
 
 
-@statement("jiang2020", "granulated Kendall coefficient", holds="an estimate from the runs at hand")
+@statement("jiang2020", "granulated Kendall coefficient", holds="an estimate from the given runs")
 def granulated_kendall(measure: Sequence[float], gap: Sequence[float], settings: Sequence[Setting]) -> dict[str, float]:
     """Return for each hyper-parameter the mean tau over groups of runs that differ in nothing else.
 
@@ -55,7 +55,7 @@ def granulated_kendall(measure: Sequence[float], gap: Sequence[float], settings:
     return found
 
 
-@statement("jiang2020", "conditional mutual information score", holds="an estimate from the runs at hand")
+@statement("jiang2020", "conditional mutual information score", holds="an estimate from the given runs")
 def information_score(measure: Sequence[float], gap: Sequence[float], settings: Sequence[Setting]) -> float:
     r"""Return the least ``I(V_m; V_g | U_S)/H(V_g | U_S)`` over sets ``S`` of at most two hyper-parameters, in percent.
 

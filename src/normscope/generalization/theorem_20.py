@@ -132,7 +132,9 @@ def _per_cell(constants: Sequence[float] | float, cells: int) -> Tensor:
     """Return one constant for each cell."""
     given = torch.tensor([constants] * cells if isinstance(constants, int | float) else list(constants)).double()
     if len(given) != cells or not bool((given >= 0).all()):
-        raise InputError(f"constants are one for all or one for each of the {cells} cells, and not negative")
+        raise InputError(
+            f"Expected one constant for all cells or one for each of the {cells} cells, none of them negative."
+        )
     return given
 
 

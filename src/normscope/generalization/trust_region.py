@@ -35,7 +35,7 @@ def least_on_ball(matrix: Tensor, vector: Tensor, radius: float) -> Tensor:
     [0.6, 0.8]
     """
     if matrix.dim() != 2 or matrix.shape != (vector.numel(),) * 2 or not (math.isfinite(radius) and radius > 0):
-        raise InputError(f"a square matrix, a vector that fits and a positive radius are needed, got {radius}")
+        raise InputError(f"Expected a square matrix, a matching vector and a positive radius, got radius {radius}.")
     eigenvalues, basis = torch.linalg.eigh(matrix.double())
     rotated = basis.T @ vector.double()
     scale = max(float(eigenvalues.abs().max()), float(rotated.abs().max()), 1e-300)

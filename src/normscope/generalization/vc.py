@@ -117,7 +117,7 @@ def vc_dimension_network(parameters: Sequence[int], units: Sequence[int], breakp
 
 def _checked(dimension: int, samples: int, delta: float) -> tuple[int, int]:
     if dimension < 1 or samples < dimension:
-        raise InputError(f"samples are at least the dimension, which is at least one; got {samples} and {dimension}")
+        raise InputError(f"Expected samples >= dimension >= 1, got {samples} and {dimension}.")
     if not 0 < delta < 1:
         raise InputError(f"Expected a probability between 0 and 1, got {delta}.")
     return dimension, samples

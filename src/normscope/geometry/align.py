@@ -64,7 +64,7 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
     point = {name: _double(other, name, value) for name, value in target.items() if name in other}
     missing = sorted(set(function.names) - set(point))
     if missing:
-        raise InputError(f"The other weights lack {missing[0]}: both must be of one architecture.")
+        raise InputError(f"The other weights lack {missing[0]}. Both must have the same architecture.")
     point = {**target, **point}
     before = distance(function.point, point)
     states = [(point, 0), *(_matched(found, target, point, matrices=matrices) for matrices in (True, False))]
@@ -123,7 +123,7 @@ def _double(other: Mapping[str, Tensor], name: str, value: Tensor) -> Tensor:
     """Return one of the other weights in float64."""
     if other[name].shape != value.shape:
         shapes = f"{tuple(other[name].shape)} and {tuple(value.shape)}"
-        raise InputError(f"{name} has the shapes {shapes}: both must be of one architecture.")
+        raise InputError(f"{name} has the shapes {shapes}. Both must have the same architecture.")
     found = other[name].detach()
     return found.double() if found.is_floating_point() else found
 

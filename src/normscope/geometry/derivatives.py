@@ -76,7 +76,7 @@ def batch_norm_backward(delta: Tensor, z: Tensor, gamma: Tensor | float, eps: fl
     back, values, scale = _checked(delta, z, eps, 0)
     if back.ndim > 2:
         shape = tuple(back.shape)
-        raise InputError(f"z must have the shape (m,) or (m, channels), got {shape}: put samples and positions first")
+        raise InputError(f"Expected z of shape (m,) or (m, channels), got {shape}. Put samples and positions first.")
     gain = gamma if isinstance(gamma, float | int) else _scales(gamma, back.shape[1:].numel())
     mean, correlation = back.mean(0, keepdim=True), (back * values).mean(0, keepdim=True)
     return gain / scale * (back - mean - values * correlation)
@@ -133,7 +133,7 @@ def batch_norm_hessian(z: Tensor, delta: Tensor, curvature: Tensor, gamma: float
     back, values, scale = _checked(delta, z.reshape(-1), eps, 0)
     second = as_float64(curvature, "curvature").reshape(-1)
     if second.shape != values.shape:
-        raise InputError(f"curvature must have {values.numel()} elements, one per sample, got {second.numel()}")
+        raise InputError(f"Expected curvature with {values.numel()} elements, one per sample, got {second.numel()}.")
     m = values.numel()
     core = standardization_core(z, eps)
     moved = core @ back
@@ -159,7 +159,7 @@ def batch_norm_hessian_spectrum(z: Tensor, gamma: float, eps: float) -> Tensor:
     values, scale = _standardized(z, eps)
     m = values.numel()
     if m == 1:
-        raise InputError("one value has no variance: give at least two")
+        raise InputError("One value has no variance. Pass at least two.")
     full = gamma**2 / float(scale) ** 2
     along = full * (eps / float(scale) ** 2) ** 2
     return torch.tensor([0.0, along, *([full] * (m - 2))], dtype=torch.float64)
@@ -169,7 +169,7 @@ def _scales(gamma: Tensor, count: int) -> Tensor:
     """Return the scales in float64, one or as many as there are channels or features."""
     scales = as_float64(gamma, "gamma").reshape(-1)
     if scales.numel() not in (1, count):
-        raise InputError(f"gamma must have {count} elements, got {scales.numel()}")
+        raise InputError(f"Expected gamma with {count} elements, got {scales.numel()}.")
     return scales
 
 
@@ -177,12 +177,12 @@ def _standardized(z: Tensor, eps: float, dim: int = 0, shape: torch.Size | None 
     """Return the standardized values and their scale in float64, checked."""
     point = as_float64(z, "z")
     if shape is not None and point.shape != shape:
-        raise InputError(f"delta and z must have one shape, got {tuple(shape)} and {tuple(point.shape)}")
+        raise InputError(f"Expected delta and z of one shape, got {tuple(shape)} and {tuple(point.shape)}.")
     if shape is None:
         point = point.reshape(-1)
     values, scale = standardized(point, require_nonnegative(eps, "eps"), dim)
     if bool((scale == 0).any()):
-        raise InputError("standardization with eps = 0 is not defined where the values are constant: use eps > 0")
+        raise InputError("Standardization with eps = 0 is undefined for constant values. Use eps > 0.")
     return values, scale
 
 

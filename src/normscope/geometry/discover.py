@@ -187,7 +187,7 @@ def _own_shifts(
         freedom[name] = -1
         part = found.shift.subset(all_but_one(width, shared)) if shared > 0 else None
         found = found if part is None else part.tried(seed)
-        words = f"{name} plus any vector, taken away by the normalizer or taken up behind"
+        words = f"{name} plus any vector, removed by the normalizer or absorbed after it"
         return [] if found is None else [replace(found, words=words)]
     if shared > 0 or absorber.table:
         return []
@@ -199,7 +199,7 @@ def _own_shifts(
         if found is not None:
             freedom[name] = count
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
-            return [replace(found, words=f"{name} plus {each}, taken away behind")]
+            return [replace(found, words=f"{name} plus {each}, removed after it")]
     kept = free_entries(single, [] if channels is None else labels.alike(channels), seed)
     found = Shift(exact, biases, name, kept).tried(seed) if len(kept) else None
     return [] if found is None else [replace(found, words=f"{len(kept)} entries of {name} plus any number")]
@@ -297,7 +297,7 @@ class Symmetries(Shown):
             InputError: if this result was read from a file.
         """
         if self.measured_on is None:
-            raise InputError("These symmetries were read from a file, without the model: call symmetry(model) again.")
+            raise InputError("These symmetries were read from a file, without the model. Call symmetry(model) again.")
         return self.measured_on
 
     @property

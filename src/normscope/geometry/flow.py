@@ -43,7 +43,7 @@ def gradient_flow(loss: Loss, point: Point, time: float, steps: int, decay: floa
     0.367879
     """
     if steps < 1:
-        raise InputError(f"a flow needs at least one step, got {steps}")
+        raise InputError(f"Expected at least one step, got {steps}.")
     h = time / steps
 
     def speed(at: Point) -> dict[str, Tensor]:

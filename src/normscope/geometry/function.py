@@ -170,7 +170,7 @@ class Function:
             OutOfTimeError: after the deadline.
         """
         if time.monotonic() > self.deadline:
-            raise OutOfTimeError("The time for the search is over.")
+            raise OutOfTimeError("The time limit of the search was reached.")
         tensors = {**self.tensors, **point}
         moved = {name for name, value in point.items() if value is not self.tensors[name]}
         moved |= {name for name, first in self.aliases.items() if first in moved}
@@ -238,7 +238,7 @@ class Function:
                 tangents = [forward.unpack_dual(t) for t in self.outputs(point)]
             except NotImplementedError as error:
                 reason = str(error).splitlines()[0]
-                raise CaptureError(f"Symmetries need forward derivatives of every operation: {reason}") from error
+                raise CaptureError(f"Symmetries need forward-mode derivatives of every operation: {reason}") from error
         return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for p, t in tangents])
 
     def value(self, point: Point, targets: Sequence[Tensor]) -> Tensor:

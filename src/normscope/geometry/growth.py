@@ -77,7 +77,7 @@ def equilibrium_norm(step: float, decay: float, spherical_gradient: float) -> fl
     2.115
     """
     if not 0.0 < step * decay < 2.0:
-        raise InputError(f"growth and decay balance only for 0 < step * decay < 2, got {step * decay}")
+        raise InputError(f"Growth and decay balance only for 0 < step * decay < 2, got {step * decay}.")
     return math.sqrt(math.sqrt(step * spherical_gradient**2 / (2.0 * decay - step * decay**2)))
 
 

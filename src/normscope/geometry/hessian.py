@@ -68,7 +68,7 @@ def smallest_eigenvalue_bound(gradient_curvature: float, gradient_norm: float, w
     -2.0
     """
     if not weight_norm > 0.0:
-        raise InputError("a scale-invariant loss is not defined at the weight zero: give a positive norm")
+        raise InputError("A scale-invariant loss is undefined at zero weight. Pass a positive norm.")
     ratio = gradient_norm / weight_norm
     root = math.hypot(gradient_curvature, 2.0 * ratio)
     # h - root without cancellation where h > 0

@@ -74,7 +74,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
         if not frame.gains:
             continue
         if len(frame.gains) > 1:
-            return "two gains follow each other"
+            return "there are two gains in a row"
         name, index = frame.gains[0]
         offset = family.labels.offsets.get(name, 0.0)
         gain = moved[name].reshape(-1)[index] + offset
@@ -88,7 +88,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             if columns is None:
                 continue
             if uses[product.parameter] > 1:
-                return f"{product.parameter} is used in several places, so that {name} cannot be moved into it"
+                return f"{product.parameter} is used in several places, so {name} cannot be moved into it"
             flat = moved[product.parameter].reshape(-1).clone()
             weight = flat[product.index]
             wide = gain.reshape(1, -1, *(1,) * (weight.ndim - 2))
@@ -124,7 +124,7 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
     point: dict[str, Tensor] = dict(function.point)
     candidates = [g for g in matrix_groups(function, labels) if g.kind == "rotation"]
     if not candidates:
-        reasons.append("no residual stream is read by nothing but RMSNorms or LayerNorms before linear layers")
+        reasons.append("no residual stream is read only by RMSNorms or LayerNorms before linear layers")
     for group in candidates:
         family = group.family
         assert isinstance(family, Mixing)
@@ -135,7 +135,7 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
         family, moved = plain
         here = replace(exact, tensors={**exact.tensors, **moved})
         if not verify(here, replace(group, family=family), seed):
-            reasons.append(f"the stream of {group.parameters[0]}: something besides the normalizers reads it")
+            reasons.append(f"the stream of {group.parameters[0]}: something other than the normalizers reads it")
             continue
         matrix = spread_matrix(family.width, centred=family.algebra == "centred", seed=seed)
         turned = {**moved, **family.apply(moved, matrix)}

@@ -46,9 +46,9 @@ def batch_norm_orbit(weight: Tensor, scales: Tensor, bias: Tensor) -> tuple[Tens
     """
     factors = as_float64(scales, "scales").reshape(-1)
     if factors.numel() != weight.shape[0] or bias.numel() != weight.shape[0]:
-        raise InputError(f"scales and bias need {weight.shape[0]} elements, got {factors.numel()} and {bias.numel()}")
+        raise InputError(f"Expected {weight.shape[0]} scales and biases, got {factors.numel()} and {bias.numel()}.")
     if not bool((factors > 0).all()):
-        raise InputError("BatchNorm undoes positive factors only: a negative one turns the sign of its output")
+        raise InputError("Expected positive factors: a negative one changes the sign of BatchNorm's output.")
     return as_float64(weight, "weight") * factors[:, None], as_float64(bias, "bias")
 
 
@@ -75,9 +75,9 @@ def layer_norm_orbit(
     factors = as_float64(scales, "scales").reshape(-1)
     neurons, groups = weight.shape[0], factors.numel()
     if neurons % groups or rows.shape != (groups, weight.shape[1]) or shifts.numel() != groups:
-        raise InputError(f"{groups} groups need to divide {neurons} neurons, with one row and one shift each")
+        raise InputError(f"Expected {groups} groups to divide {neurons} neurons, with one row and one shift each.")
     if not bool((factors > 0).all()):
-        raise InputError("the normalizer undoes positive factors only: a negative one turns the sign of its output")
+        raise InputError("Expected positive factors: a negative one changes the sign of the normalizer's output.")
     spread = neurons // groups
     every = [t.repeat_interleave(spread, 0) for t in (factors, as_float64(rows, "rows"))]
     moved = as_float64(shifts, "shifts").reshape(-1).repeat_interleave(spread, 0)
@@ -105,7 +105,7 @@ def scale_deviation(c: float, sigma: float, eps: float) -> float:
     (1.0, 1.4072)
     """
     if not (c > 0 and sigma > 0):
-        raise InputError(f"the factor and the standard deviation must be positive, got {c} and {sigma}")
+        raise InputError(f"Expected a positive factor and standard deviation, got {c} and {sigma}.")
     relative = require_nonnegative(eps, "eps") / sigma**2
     return math.sqrt((1.0 + relative) / (1.0 + relative / c**2))
 
@@ -159,11 +159,14 @@ def symmetry_dimension(
     (12, 5)
     """
     if kind not in KINDS:
-        raise InputError(f"the normalizer must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise InputError(f"Expected the normalizer to be one of {', '.join(KINDS)}, got {kind!r}.")
     if min(neurons, inputs, groups) < 1 or neurons % groups:
-        raise InputError(f"neurons, inputs and groups must be positive and fit, got {neurons}, {inputs} and {groups}")
+        raise InputError(
+            "Expected positive neurons, inputs and groups, with groups dividing neurons, got "
+            f"{neurons}, {inputs} and {groups}."
+        )
     if kind in ("layer", "group") and neurons // groups < 3:
-        raise InputError(f"normalizing over {neurons // groups} neurons leaves at most a sign: give at least three")
+        raise InputError(f"Normalizing over {neurons // groups} neurons leaves at most a sign. Use at least three.")
     own = 0 if kind == "none" else _undone(kind).dimension(neurons, inputs, groups)
     return own + (neurons if homogeneous and (affine or kind == "none") else 0)
 
@@ -188,7 +191,7 @@ def conserved(kind: Kind, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
     {'row norms': [1.0, 1.0], 'bias': [1.0, 1.0]}
     """
     if kind not in KINDS:
-        raise InputError(f"the normalizer must be one of {', '.join(KINDS)}, got {kind!r}")
+        raise InputError(f"Expected the normalizer to be one of {', '.join(KINDS)}, got {kind!r}.")
     w, b = as_float64(weight, "weight"), as_float64(bias, "bias")
     if kind == "none":
         return {}

@@ -35,11 +35,12 @@ def weight_norm_gradients(v: Tensor, g: Tensor, weight_gradient: Tensor) -> tupl
     if rows.ndim != 2 or rows.shape != back.shape or gain.shape != rows.shape[:1]:
         shapes = f"{tuple(rows.shape)}, {tuple(gain.shape)} and {tuple(back.shape)}"
         raise InputError(
-            f"v and its weight's gradient must be matrices of one shape and g hold one per row; got {shapes}"
+            "Expected v and the gradient of its weight to be matrices of one shape, and g to have one "
+            f"entry per row; got {shapes}."
         )
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     if bool((norms == 0).any()):
-        raise InputError("weight norm needs directions v that are not zero: a zero row has no effective weight")
+        raise InputError("WeightNorm needs nonzero directions v: a zero row has no effective weight.")
     unit = rows / norms
     along = (unit * back).sum(1)
     return gain[:, None] / norms * (back - along[:, None] * unit), along

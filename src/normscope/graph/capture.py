@@ -25,7 +25,7 @@ from normscope.graph.recorder import record_graph, with_unknown_outputs
 from normscope.graph.statefulness import MODES, RepeatedRuns, evaluating, refuse_quantized
 from normscope.graph.unrelated_inputs import number_of_probes, unrelated
 
-ELSEWHERE_NOTE = "on inputs unlike the example the model does something else: the outputs are marked unknown"
+ELSEWHERE_NOTE = "the model behaves differently on inputs unlike the example: the outputs are marked unknown"
 _PREFIX = "model"
 #: The most numbers in all inputs unlike the example if they are run as one batch.
 AT_ONCE = 2**20
@@ -98,8 +98,8 @@ class _Flat(nn.Module):
         found = tensors_in(result)
         for name, tensor in tensors_in(result, wanted=Tensor.is_complex):
             raise CaptureError(
-                f"the outputs of a model are real; {name} is {str(tensor.dtype)[6:]}: return torch.view_as_real of it, "
-                "or its parts"
+                f"Expected real outputs, but {name} is {str(tensor.dtype)[6:]}. Return torch.view_as_real "
+                "of it, or its real and imaginary parts."
             )
         self.names = numbered((name for name, _ in found), plain_first=True)
         return tuple(tensor for _, tensor in found)
@@ -166,11 +166,11 @@ def capture(
         ran = _eager(runs, example, whole=elsewhere)
         if not ran.outputs:
             raise CaptureError(
-                "the model returns no floating tensor, so there is nothing whose Lipschitz constant could be told: "
-                "return the logits or features themselves, not indices, strings or None"
+                "The model returns no floating-point tensor, so it has no Lipschitz constant. Return the "
+                "logits or features, not indices, strings or None."
             )
         if any(o.layout is not torch.strided for o in ran.outputs):
-            raise CaptureError("the model returns a sparse tensor: return it dense, with .to_dense()")
+            raise CaptureError("The model returns a sparse tensor. Return a dense one, with .to_dense().")
         runs.require_function(example)
         if known is not None and _holds(runs, known, example, ran):
             return replace(known, example=_doubled(example) or example)
@@ -220,7 +220,7 @@ def _eager(runs: RepeatedRuns, example: list[Tensor], *, whole: bool) -> _Ran:
     except (Exception, SystemExit) as error:
         shapes = ", ".join(f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in example)
         raise InputError(
-            f"the model must run on its input; on {shapes} it raised {type(error).__name__}: {error}. "
+            f"The model failed on an input of shape {shapes} with {type(error).__name__}: {error}. "
             "Pass an input of the right shape and dtype (data=..., or --input 3,224,224)."
         ) from error
 
@@ -267,21 +267,21 @@ def _first_that_works(
             _verify(runs, graph, tensors, given, ran, dynamic=dynamic, whole=elsewhere)
             if elsewhere and not _holds_elsewhere(runs, graph, tensors, given):
                 if not how.endswith("dispatch"):
-                    raise CaptureError("the captured graph does not reproduce the model on other inputs")
+                    raise CaptureError("The captured graph does not reproduce the model on other inputs.")
                 graph = replace(with_unknown_outputs(graph), notes=(*graph.notes, ELSEWHERE_NOTE))
         except Exception as error:  # any failure of a front end means: try the next one
             failures.append(f"{how}: {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
             continue
         return graph, tensors, given
     runs.refuse_difference(example)
-    raise CaptureError("the model could not be captured as a graph:\n  " + "\n  ".join(failures))
+    raise CaptureError("The model could not be captured as a graph:\n  " + "\n  ".join(failures))
 
 
 def _note(reason: str) -> str:
     """Say what a recording is worth."""
     return (
-        f"torch.export failed ({reason}); recorded by running: where control flow depends on the data, the outputs are "
-        "marked unknown"
+        f"torch.export failed ({reason}); the model was recorded by running it: where control flow "
+        "depends on the data, the outputs are marked unknown"
     )
 
 
@@ -330,7 +330,7 @@ def _verify(
         if id(inputs) not in ours:
             ours[id(inputs)] = run(graph, tensors, inputs)
         if not _alike(ours[id(inputs)], theirs):
-            raise CaptureError("the captured graph does not reproduce the model")
+            raise CaptureError("The captured graph does not reproduce the model.")
 
 
 def _alike(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
@@ -390,8 +390,8 @@ def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
         count = int((plain.isnan() | plain.isposinf()).sum())
         if count:
             raise NonFiniteError(
-                f"weights must be finite; the buffer {node.target} has {count} NaN or infinite entries of "
-                f"{held.numel()}; train or load the model again"
+                f"Expected finite weights, but the buffer {node.target} has {count} NaN or infinite "
+                f"entries of {held.numel()}. Train or load the model again."
             )
 
 

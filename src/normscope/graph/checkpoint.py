@@ -37,7 +37,7 @@ from normscope.graph.safe_load import (
 INDEX = ".safetensors.index.json"
 #: Endings of files that say which file holds which tensor.
 INDICES = (INDEX, *(f"{ending}.index.json" for ending in PICKLED))
-_KIND = replace(CHECKPOINT, endings=(SAFETENSORS, *INDICES, *PICKLED), directory=f"name the file or the {INDEX} in it")
+_KIND = replace(CHECKPOINT, endings=(SAFETENSORS, *INDICES, *PICKLED), directory=f"Name the file or the {INDEX} in it.")
 #: Files that a training run writes beside the weights.
 BESIDE = re.compile(
     r"(training_args|trainer_state|optimizer|scheduler|scaler|sampler|rng_state|random_states|.*_optim_states)(_\d+)?\.",
@@ -146,7 +146,7 @@ def _safetensors(path: Path) -> Iterator[tuple[list[str], Getter]]:
                 tensor: torch.Tensor = file.get_tensor(name)
             except SafetensorError as error:  # a format that this torch has no name for
                 raise WeightsError(
-                    f"tensors must be of a dtype that torch has; {path}: {name}: {error}; save it in another dtype"
+                    f"Unsupported dtype in {path}: {name}: {error}. Save it in a dtype that torch has."
                 ) from error
             return tensor
 
@@ -171,17 +171,22 @@ def _shards(index: Path) -> dict[Path, list[str]]:
         pairs = [(str(name), str(file)) for name, file in weight_map.items()]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise WeightsError(
-            f"{index} must be JSON with a weight_map from tensors to files; {type(error).__name__}: {error}; save again"
+            f"Expected {index} to be JSON with a weight_map from tensors to files; "
+            f"{type(error).__name__}: {error}. Save the checkpoint again."
         ) from error
     shards: dict[Path, list[str]] = {}
     for name, file in sorted(pairs, key=lambda pair: pair[1]):
         if Path(file).name != file:
-            raise WeightsError(f"{index} must name files beside it; got {file!r}; save the checkpoint again")
+            raise WeightsError(
+                f"Expected {index} to name files in its own folder, got {file!r}. Save the checkpoint again."
+            )
         shards.setdefault(index.parent / file, []).append(name)
     absent = [path.name for path in shards if not path.is_file()]
     if absent or not shards:
         what = f"lacks {listed(absent)}" if absent else "names no file"
-        raise WeightsError(f"a sharded checkpoint needs all its files; {index} {what}; copy them beside it")
+        raise WeightsError(
+            f"The sharded checkpoint is incomplete: {index} {what}. Copy all of its files into that folder."
+        )
     return shards
 
 
@@ -217,9 +222,7 @@ def checkpoint_files(path: str | Path) -> list[Path]:
         files = [file for file in found if file.name.lower().endswith(endings)]
         if files:
             return files
-    raise WeightsError(
-        f"a directory must hold a checkpoint ({SAFETENSORS}, {', '.join(PICKLED)}); {place} holds none; name the file"
-    )
+    raise WeightsError(f"No checkpoint ({SAFETENSORS}, {', '.join(PICKLED)}) found in {place}. Name the file.")
 
 
 def read_header(path: str | Path) -> list[TensorEntry]:
@@ -249,7 +252,7 @@ def read_header(path: str | Path) -> list[TensorEntry]:
             absent = sorted(set(expected or ()) - set(names))
             if absent:
                 raise WeightsError(
-                    f"{path} places {listed(absent)} in {file.name}, which lacks them; copy or save them again"
+                    f"{file.name} lacks {listed(absent)}, which {path} places there. Copy or save the file again."
                 )
             for name in names if expected is None else expected:
                 tensor = get(name)
@@ -257,7 +260,7 @@ def read_header(path: str | Path) -> list[TensorEntry]:
                 nbytes = tensor.numel() * tensor.element_size()
                 entries.append(TensorEntry(name, tuple(tensor.shape), dtype, nbytes, file))
     if not entries:
-        raise WeightsError(f"a checkpoint must hold tensors; {path} holds none; {CHECKPOINT.save}")
+        raise WeightsError(f"No tensors found in {path}. {CHECKPOINT.save}")
     return entries
 
 

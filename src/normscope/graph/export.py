@@ -21,8 +21,8 @@ from normscope.graph.ir import Graph, Named, Node, Ref
 _INPUT_KINDS = {"PARAMETER": "parameter", "BUFFER": "buffer", "CONSTANT_TENSOR": "constant"}
 #: Sizes of a batch from which on torch means any.
 UNLIMITED = 2**31
-LIMIT_NOTE = "the model branches on the number of samples: the graph holds for batches up to"
-CONDITION_NOTE = "the model branches on the number of samples: the graph holds where"
+LIMIT_NOTE = "the model branches on the number of samples: the graph is valid for batches up to"
+CONDITION_NOTE = "the model branches on the number of samples: the graph is valid where"
 #: The number of samples, in our words and in the conditions that torch writes down.
 BATCH_SIZE, _SIZE = "the batch size", re.compile(r"L\['\w+'\](?:\[\d+\])?\.size\(\)\[0\]")
 #: Operations that return their argument itself, or a view of it, if there is nothing to do.
@@ -181,7 +181,7 @@ def _limits(program: Any) -> tuple[str, ...]:
     """Say for which sizes of the batch an exported program holds, if the model does something else at others."""
     conditions = [_SIZE.sub(BATCH_SIZE, code) for code in getattr(program, "_guards_code", ())]
     if any(".size()" in code or re.fullmatch(rf"{BATCH_SIZE} == \d+", code) for code in conditions):
-        raise CaptureError("the model takes inputs of one size only")
+        raise CaptureError("The model accepts inputs of one size only.")
     upper = [int(r.upper) for s, r in program.range_constraints.items() if str(s)[0] == "s" and r.upper.is_Integer]
     least = min(upper, default=sys.maxsize)
     plain = rf"{BATCH_SIZE} (<=? \d+|[=<>]= {BATCH_SIZE})"

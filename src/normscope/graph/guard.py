@@ -98,8 +98,8 @@ class StateGuard:
         lazy = [name for name, tensor in held.tensors if is_lazy(tensor)]
         if lazy:
             raise StateChangedError(
-                f"running the model would initialize its lazy parameters ({_some(lazy)}): "
-                "run it once on a batch of your own first"
+                f"Running the model would initialize its lazy parameters ({_some(lazy)}). Run it once on a "
+                "batch of your own first."
             )
         with contextlib.ExitStack() as stack:
             stack.enter_context(same_process())
@@ -116,11 +116,11 @@ class StateGuard:
         if not changed:
             return
         lost = [state.name for state in changed if state.copy is None]
-        outcome = f"{_some(lost)} could not be restored, load the weights again" if lost else "they were restored"
+        outcome = f"{_some(lost)} could not be restored; load the weights again" if lost else "they were restored"
         message = (
-            "running a model must leave its parameters alone, but this one overwrote "
-            f"{_some([state.name for state in changed])} in place; {outcome}. "
-            "Take the update out of forward(), or make it a parametrization (torch.nn.utils.parametrize)"
+            f"The model overwrote its parameters {_some([state.name for state in changed])} in place "
+            f"when it was run; {outcome}. Move the update out of forward(), or make it a "
+            "parametrization (torch.nn.utils.parametrize)."
         )
         if error is None:
             raise StateChangedError(message)

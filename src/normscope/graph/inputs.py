@@ -19,7 +19,7 @@ from normscope.graph.safe_load import unlike_numbers
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
 from normscope.graph.statefulness import evaluating, refuse_quantized
 
-_ADVICE = "pass a shape (--input 3,224,224, without the batch axis) or data (data=...)"
+_ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (data=...)."
 _LABELS = ("labels", "label", "targets", "target", "y")
 #: Number of axes, with the batch axis, that a convolution takes.
 _AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}
@@ -125,7 +125,7 @@ def iterate(data: Any, model: nn.Module, *, batch: int = 64) -> Iterator[ModelIn
     finally:
         restore_rng(state)
     if empty:
-        raise InputError("data holds at least one batch; this holds none")
+        raise InputError("Expected at least one batch of data, got none.")
 
 
 def guess_inputs(
@@ -161,8 +161,8 @@ def guess_inputs(
                 return check_runs(model, _assign(guess, model))
             except InputError as error:
                 tried.append(f"{_shapes(guess.values())}: {error.__cause__ or error}".splitlines()[0])
-    found = f"tried {'; '.join(tried[:3])}" if tried else "no layer tells the size of its input"
-    raise InputError(f"the shape of the model's input could not be guessed ({found}): {_ADVICE}")
+    found = f"tried {'; '.join(tried[:3])}" if tried else "no layer determines the size of its input"
+    raise InputError(f"Could not guess the shape of the model's input ({found}). {_ADVICE}")
 
 
 def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
@@ -180,7 +180,9 @@ def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
     except (TypeError, ValueError):
         sizes = (0,)
     if any(size < 1 for size in sizes):
-        raise InputError(f"a shape is positive integers without the batch axis, such as 3,224,224; this is {shape!r}")
+        raise InputError(
+            f"Expected a shape of positive integers without the batch axis, such as 3,224,224; got {shape!r}."
+        )
     return sizes
 
 
@@ -200,7 +202,9 @@ def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
     elif isinstance(data, Iterable) and not isinstance(data, str | bytes):
         yield from data
     else:
-        raise InputError(f"data is a tensor, an array, a batch, a dataset or a loader, not {type(data).__name__}")
+        raise InputError(
+            f"Expected data to be a tensor, an array, a batch, a dataset or a loader, got {type(data).__name__}."
+        )
 
 
 def _collated(samples: list[Any]) -> Any:
@@ -245,7 +249,7 @@ def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> I
 def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     """Share a sequence out between the required arguments and the labels."""
     if not data:
-        raise InputError("a batch holds at least one tensor; this one is empty")
+        raise InputError("Expected a batch with at least one tensor, got an empty one.")
     if isinstance(data[0], Mapping):
         return _from_mapping(data[0], model, data[1] if len(data) > 1 else None)
     signature = signature_of(model)
@@ -253,7 +257,7 @@ def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     count = len(data) if signature.any_positional else max(1, len(wanted))
     if len(data) < count:
         names = ", ".join(wanted)
-        raise InputError(f"the model's forward needs {count} inputs ({names}), the batch holds {len(data)}")
+        raise InputError(f"The model's forward needs {count} inputs ({names}), but the batch has {len(data)}.")
     labels = _labels(data[count], model) if len(data) > count else None
     return _called(model, [_value(item, model) for item in data[:count]], labels)
 
@@ -278,7 +282,7 @@ def _from_mapping(data: Mapping[str, Any], model: nn.Module, labels: Any) -> Mod
     kept = {key: _value(value, model) for key, value in named.items() if key not in unknown}
     if tensors or not kept:
         given = ", ".join(tensors or named) or "nothing"
-        raise InputError(f"the model's forward takes {', '.join(signature.keywords)}; the batch holds {given}")
+        raise InputError(f"The model's forward accepts {', '.join(signature.keywords)}, but the batch has {given}.")
     return ModelInputs((), kept, _labels(labels, model))
 
 
@@ -302,12 +306,12 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
     """Return a tensor on the model's device and, if it holds numbers and ``cast``, in the model's dtype."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biufc":
-            raise InputError(f"data is numbers; this array holds {value.dtype}")
+            raise InputError(f"Expected an array of numbers, got dtype {value.dtype}.")
         value = torch.from_numpy(np.array(value))  # a copy: the model may overwrite its input
     if not isinstance(value, Tensor):
         raise InputError(
-            f"data is a tensor, an array, a tuple or mapping of them, or a loader that yields such; "
-            f"this is {type(value).__name__}"
+            "Expected data to be a tensor, an array, a tuple or mapping of them, or a loader that "
+            f"yields these; got {type(value).__name__}."
         )
     refuse_unusable(value)
     if value.is_inference() and not torch.is_inference_mode_enabled():
@@ -326,7 +330,7 @@ def refuse_unusable(value: Any) -> None:
     """
     kind, mend = unlike_numbers(value) if isinstance(value, Tensor) else ("", "")
     if kind:
-        raise InputError(f"data is dense numbers; this tensor is {kind}: pass {mend}")
+        raise InputError(f"Expected a dense tensor of numbers, got one that is {kind}. Pass {mend}.")
 
 
 def _check(inputs: ModelInputs, model: nn.Module) -> None:
@@ -335,16 +339,18 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
     if not tensors and (inputs.args or inputs.kwargs):
         held = ", ".join(sorted({type(value).__name__ for value in (*inputs.args, *inputs.kwargs.values())}))
         raise InputError(
-            f"a batch holds tensors or arrays; this one holds {held}: make a tensor of the numbers (torch.tensor(...))"
+            f"Expected a batch of tensors or arrays, got {held}. Convert the numbers with torch.tensor(...)."
         )
     if not tensors or any(t.numel() == 0 for t in tensors):
-        raise InputError("a batch holds at least one entry; this one is empty")
+        raise InputError("Expected a batch with at least one entry, got an empty one.")
     names = [str(i) for i in range(len(inputs.args))] + list(inputs.kwargs)
     for name, value in zip(names, (*inputs.args, *inputs.kwargs.values()), strict=True):
         if not isinstance(value, Tensor):
             continue
         if value.is_complex():
-            raise InputError(f"inputs are real; input {name} is {value.dtype}: pass its real and imaginary parts")
+            raise InputError(
+                f"Expected real inputs, but input {name} is {value.dtype}. Pass its real and imaginary parts."
+            )
         _check_finite(name, value)
     first = next((pair for pair in sized_layers(model)), None)
     if first is not None:
@@ -358,27 +364,34 @@ def _check_finite(name: str, value: Tensor) -> None:
     nan, infinite = int(value.isnan().sum()), int(value.isinf().sum())
     if nan or infinite:
         raise NonFiniteInputError(
-            f"inputs are finite; input {name} holds {nan} NaN and {infinite} infinite entries of {value.numel()}: "
-            "remove those samples, or mend what computes them"
+            f"Expected finite inputs, but input {name} has {nan} NaN and {infinite} infinite entries "
+            f"of {value.numel()}. Remove those samples, or fix the code that computes them."
         )
 
 
 def _check_first(value: Tensor, path: str, layer: nn.Module, *, others: bool) -> None:
     """Raise if the first input has a dtype or number of axes that the model's first layer cannot take."""
-    where = f"the model's first layer, {path or type(layer).__name__}, is {layer}"
+    where = f"The model's first layer, {path or type(layer).__name__}, is {layer}"
     if isinstance(layer, nn.Embedding) and not others:
         if value.is_floating_point():
-            raise InputError(f"{where}, which takes integer ids; the input is {value.dtype}: pass token ids")
+            raise InputError(f"{where}, which expects integer ids, but the input is {value.dtype}. Pass token ids.")
         if not value.is_meta and not 0 <= int(value.min()) <= int(value.max()) < layer.num_embeddings:
-            raise InputError(f"{where}; the ids run from {int(value.min())} to {int(value.max())}")
+            raise InputError(f"{where}, but the ids range from {int(value.min())} to {int(value.max())}.")
     if isinstance(layer, nn.Linear) and value.is_floating_point() and value.ndim < 2:
-        raise InputError(f"{where}; the input {tuple(value.shape)} lacks the batch axis: pass x.unsqueeze(0)")
+        raise InputError(
+            f"{where}, but the input of shape {tuple(value.shape)} lacks the batch axis. Pass x.unsqueeze(0)."
+        )
     axes = _AXES.get(type(layer))
     if axes is not None and isinstance(layer, nn.modules.conv._ConvNd) and not others:
         if not value.is_floating_point():
-            raise InputError(f"{where}, which takes numbers; the input is {value.dtype}: pass e.g. x.float() / 255")
+            raise InputError(
+                f"{where}, which expects floating-point numbers, but the input is {value.dtype}. Pass e.g. "
+                "x.float() / 255."
+            )
         if value.ndim == axes - 1 and value.shape[0] == layer.in_channels:
-            raise InputError(f"{where}; the input {tuple(value.shape)} lacks the batch axis: pass x.unsqueeze(0)")
+            raise InputError(
+                f"{where}, but the input of shape {tuple(value.shape)} lacks the batch axis. Pass x.unsqueeze(0)."
+            )
 
 
 def _assign(named: Mapping[str, Tensor], model: nn.Module) -> ModelInputs:
@@ -411,7 +424,7 @@ def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
         at = f" in {where.text}" if where.text else ""
         shape = _shapes(inputs.tensors())
         raise InputError(
-            f"the model does not run on an input of shape {shape}{at}: {_reason(error)}. {_ADVICE.capitalize()}"
+            f"The model does not run on an input of shape {shape}{at}: {_reason(error)}. {_ADVICE}"
         ) from error
     return inputs
 

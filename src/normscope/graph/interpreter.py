@@ -91,7 +91,7 @@ def resolve(op: str) -> Callable[..., Any]:
         packet = getattr(getattr(torch.ops, namespace), name, None)
         if packet is not None and hasattr(packet, overload):
             return getattr(packet, overload)
-    raise CaptureError(f"the graph uses {op}, which torch {torch.__version__} does not have: capture it again")
+    raise CaptureError(f"The graph uses {op}, which torch {torch.__version__} does not have. Capture it again.")
 
 
 def literal(value: Any, dtype: torch.dtype | None = None) -> Any:

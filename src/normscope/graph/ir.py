@@ -148,7 +148,7 @@ class Graph:
         """
         body = json.loads(text)
         if body.get("format") != FORMAT:
-            raise ValueError(f"graph format {FORMAT} is read here, not {body.get('format')!r}: capture it again")
+            raise ValueError(f"Expected graph format {FORMAT}, got {body.get('format')!r}. Capture the graph again.")
         return cls(
             nodes=tuple(_decode_node(n) for n in body["nodes"]),
             front_end=body["front_end"],

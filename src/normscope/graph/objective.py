@@ -67,9 +67,10 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
         found = _precise(found)
         return F.mse_loss(found.reshape(labels.shape), labels.to(found.dtype))
     raise InputError(
-        "labels on the probe are a class number for each vector of scores, or numbers of the output's shape; "
-        f"the output has shape {tuple(found.shape)} and the labels are {labels.dtype} of shape {tuple(labels.shape)}: "
-        "give labels that fit, loss=f(outputs, labels), or a probe without labels"
+        "Expected labels of the probe to be one class number per vector of scores, or numbers of "
+        f"the output's shape. The output has shape {tuple(found.shape)}; the labels are "
+        f"{labels.dtype} of shape {tuple(labels.shape)}. Pass matching labels, loss=f(outputs, "
+        "labels), or a probe without labels."
     )
 
 
@@ -83,8 +84,9 @@ def _cross_entropy(scores: Tensor, classes: Tensor) -> Tensor:
     wrong = classes[((classes < 0) | (classes >= count)) & (classes != IGNORED)]
     if wrong.numel():
         raise InputError(
-            f"the output has scores of {count} classes, numbered from 0, and the labels of the probe hold "
-            f"{int(wrong[0])}: give numbers below {count} ({IGNORED} for none), or loss=f(outputs, labels)"
+            f"Expected labels of the probe from 0 to {count - 1}, since the output has scores of "
+            f"{count} classes; got {int(wrong[0])}. Use numbers below {count} ({IGNORED} for none), or "
+            "pass loss=f(outputs, labels)."
         )
     return F.cross_entropy(_precise(scores), classes.long())
 

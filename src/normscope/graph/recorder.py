@@ -31,12 +31,12 @@ from normscope.graph.interpreter import run
 from normscope.graph.ir import UNKNOWN, Graph, Node, Ref
 from normscope.graph.schemas import moves_shape, normalizer_in_training, written_arguments
 
-BRANCH_NOTE = "control flow depends on integers of the input: the graph holds for inputs that take the same branches"
+BRANCH_NOTE = "control flow depends on integers of the input: the graph is valid for inputs that take the same branches"
 LEFT_NOTE = (
-    "a value computed from the input left torch (an if, item(), numpy): what was done with it is not seen, and the "
-    "outputs are marked unknown; first in"
+    "a value computed from the input left torch (an if, item(), numpy), so what was done with "
+    "it is unknown and the outputs are marked unknown; first in"
 )
-REPLAY_NOTE = "running the recorded graph does not give the model's outputs: they are marked unknown"
+REPLAY_NOTE = "the recorded graph does not reproduce the model's outputs: they are marked unknown"
 #: Methods by which the numbers in a tensor reach Python, or come from there, without an operation of torch.
 _EXITS = (
     "numpy", "tolist", "__array__", "__dlpack__", "data_ptr", "storage", "untyped_storage", "_typed_storage",
@@ -155,7 +155,7 @@ class _Recorder:
     def record(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Execute one operation, write it down, and return what it returned."""
         if not isinstance(function, torch._ops.OpOverload):
-            raise CaptureError(f"{function} runs a function of its own and cannot be recorded")
+            raise CaptureError(f"{function} runs a function of its own and cannot be recorded.")
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
         written = written_arguments(function, args, kwargs)
         # In training mode the running statistics are written but not read: without them a replay writes nothing.
@@ -325,7 +325,7 @@ def _outputs(result: Any) -> list[Tensor]:
     results = list(result) if isinstance(result, list | tuple) else [result]
     other = [type(item).__name__ for item in results if not isinstance(item, Tensor)]
     if other:
-        raise CaptureError(f"a recorded model returns tensors, not {', '.join(other)}: select the tensors first")
+        raise CaptureError(f"Expected the model to return tensors, got {', '.join(other)}. Select the tensors first.")
     return results
 
 

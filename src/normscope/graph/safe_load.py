@@ -43,7 +43,7 @@ class FileKind:
     error: type[NormscopeError]
     endings: tuple[str, ...]
     save: str
-    directory: str = "name a file in it"
+    directory: str = "Name a file in it."
     by_content: bool = False
 
 
@@ -51,8 +51,8 @@ CHECKPOINT = FileKind(
     "a checkpoint",
     WeightsError,
     (SAFETENSORS, *PICKLED),
-    "save a state dict: torch.save(model.state_dict(), FILE)",
-    "name a file in it (for a model: hf:DIRECTORY)",
+    "Save a state dict: torch.save(model.state_dict(), FILE).",
+    "Name a file in it (for a model: hf:DIRECTORY).",
     by_content=True,
 )
 
@@ -70,18 +70,22 @@ def existing_file(path: Path, kind: FileKind) -> None:
     >>> existing_file(Path("nowhere.pt"), CHECKPOINT)
     Traceback (most recent call last):
         ...
-    normscope.core.errors.WeightsError: a checkpoint must be a file; there is no nowhere.pt; check the path
+    normscope.core.errors.WeightsError: File not found: nowhere.pt. Check the path.
     """
     if not os.path.exists(path):  # unlike Path.exists, also where the system refuses to look at a name
-        raise kind.error(f"{kind.name} must be a file; there is no {path}; check the path")
+        raise kind.error(f"File not found: {path}. Check the path.")
     if os.path.isdir(path):  # a name may be too long for the system to look at
-        raise kind.error(f"{kind.name} must be a file; {path} is a directory; {kind.directory}")
+        raise kind.error(f"Expected {kind.name}, but {path} is a directory. {kind.directory}")
     if not path.name.lower().endswith(kind.endings) and not (kind.by_content and holds_tensors(path)):
-        raise kind.error(f"{kind.name} must end in {', '.join(kind.endings)}; got {path.name}; {kind.save}")
+        raise kind.error(
+            f"Expected {kind.name} in a file ending in {', '.join(kind.endings)}, got {path.name}. {kind.save}"
+        )
     if not os.path.isfile(path):
-        raise kind.error(f"{kind.name} must be a regular file; {path} is a pipe or a device; copy it to a file")
+        raise kind.error(
+            f"Expected {kind.name} in a regular file, but {path} is a pipe or a device. Copy it to a file."
+        )
     if path.stat().st_size == 0:
-        raise kind.error(f"{kind.name} must hold tensors; {path} is empty (0 bytes); copy it again, or {kind.save}")
+        raise kind.error(f"{path} is empty (0 bytes). Copy it again. {kind.save}")
 
 
 def is_safetensors(path: Path) -> bool:
@@ -132,14 +136,14 @@ def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
         The error to raise.
 
     >>> str(unreadable(Path("m.pt"), CHECKPOINT, EOFError("ran out of input")))[:66]
-    'm.pt cannot be read as a checkpoint (EOFError: ran out of input); '
+    'm.pt cannot be read as a checkpoint (EOFError: ran out of input). '
     """
     if isinstance(error, PermissionError):
-        return kind.error(f"{path} must be readable; {error}; check its permissions")
+        return kind.error(f"Cannot read {path}: {error}. Check its permissions.")
     first = (str(error).splitlines() or ["no message"])[0]
     return kind.error(
-        f"{path} cannot be read as {kind.name} ({type(error).__name__}: {first[:160]}); it may be cut short or in "
-        f"another format; copy it again, or {kind.save}"
+        f"{path} cannot be read as {kind.name} ({type(error).__name__}: {first[:160]}). It may be "
+        f"truncated or in another format: copy it again. {kind.save}"
     )
 
 
@@ -158,17 +162,17 @@ def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     text = str(error)
     if "TorchScript" in text:
         return kind.error(
-            f"{kind.name} must hold tensors and plain containers only; {path} is a TorchScript archive, which holds "
-            "code; save what is in it: torch.save(torch.jit.load(FILE).state_dict(), NEW)"
+            f"Refused to load {path}: it is a TorchScript archive, which contains code. Save its "
+            "weights: torch.save(torch.jit.load(FILE).state_dict(), NEW)."
         )
     if not isinstance(error, pickle.UnpicklingError):
         return unreadable(path, kind, error)
     asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
     if not asked or _ends_with(path, asked.group(1)):  # torch's own text would advise to switch the protection off
-        return unreadable(path, kind, pickle.UnpicklingError("not a pickle that torch.save wrote"))
+        return unreadable(path, kind, pickle.UnpicklingError("not a pickle written by torch.save"))
     return kind.error(
-        f"{kind.name} must hold tensors and plain containers only; {path} asks for {asked.group(1)} and was refused, "
-        f"because unpickling it could run code; {kind.save}"
+        f"Refused to load {path}: unpickling {asked.group(1)} could run code. Only tensors and "
+        f"plain containers are loaded. {kind.save}"
     )
 
 
@@ -230,8 +234,8 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
         beside = f"{listed(own)} beside the state dicts " if own else "the state dicts "
         names = listed(["/".join(map(str, path)) for path in inside])
         raise WeightsError(
-            f"a checkpoint must hold one state dict; {name} holds {beside}{names}; save one of them alone, e.g. "
-            f"torch.save(torch.load(FILE){''.join(f'[{key!r}]' for key in next(iter(inside)))}, NEW)"
+            f"Expected one state dict in the checkpoint, but {name} has {beside}{names}. Save one of them alone, e.g. "
+            f"torch.save(torch.load(FILE){''.join(f'[{key!r}]' for key in next(iter(inside)))}, NEW)."
         )
     if inside:
         found = next(iter(inside.values()))
@@ -239,8 +243,8 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
     mapping = isinstance(content, Mapping)
     held = (listed([str(key) for key in content]) or "nothing") if mapping else type(content).__name__
     raise WeightsError(
-        f"a checkpoint must hold tensors by name, at the top or under {', '.join(WRAPPERS)}; {name} holds {held}; "
-        "save model.state_dict()"
+        f"Expected tensors by name in the checkpoint, at the top or under {', '.join(WRAPPERS)}; "
+        f"{name} has {held}. Save model.state_dict()."
     )
 
 
@@ -301,7 +305,7 @@ def unlike_numbers(tensor: torch.Tensor) -> tuple[str, str]:
     if tensor.layout is not torch.strided:
         return str(tensor.layout).removeprefix("torch."), "x.to_dense()"
     if tensor.is_meta:
-        return "on the meta device, where there are no values", "the tensor with its values"
+        return "on the meta device, without values", "the tensor with its values"
     return "", ""
 
 
@@ -320,4 +324,4 @@ def refuse_unlike_numbers(tensors: Mapping[str, torch.Tensor], name: str) -> Non
     for key, tensor in tensors.items():
         kind, mend = unlike_numbers(tensor)
         if kind:
-            raise WeightsError(f"weights must be dense numbers; {key} in {name} is {kind}; save {mend}")
+            raise WeightsError(f"Expected dense numbers as weights, but {key} in {name} is {kind}. Save {mend}.")

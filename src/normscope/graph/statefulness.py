@@ -45,8 +45,8 @@ def refuse_quantized(model: nn.Module) -> None:
     found = [path for path in found if path.rpartition(".")[0] not in found]  # parts of a part say nothing more
     if found:
         raise WeightsError(
-            f"quantized modules are not supported; {listed(found)} {'are' if len(found) > 1 else 'is'} quantized: "
-            "analyze the float model they were made from"
+            f"Quantized modules are not supported: {listed(found)} {'are' if len(found) > 1 else 'is'} "
+            "quantized. Analyze the float model they were made from."
         )
 
 
@@ -99,8 +99,8 @@ class RepeatedRuns:
             if not self._ran or isinstance(error, NormscopeError):
                 raise
             raise CaptureError(
-                f"a network must run whenever it is called; run again, this one raised {type(error).__name__}: "
-                f"{next(iter(str(error).splitlines()), '')}"
+                "Expected a model that can be called repeatedly; the second call raised "
+                f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             ) from error
         self._ran = True
         self.moved = tuple(dict.fromkeys(self.moved + guard.moved))
@@ -129,9 +129,9 @@ class RepeatedRuns:
         first = self.run(example)
         if not all(_agree(first, self.run(example, mode=mode), _BETWEEN_MODES) for mode in MODES[1:]):
             raise CaptureError(
-                "a network must be a function of its input; this one returns something else where gradients are "
-                "recorded, or in inference mode. Take torch.is_grad_enabled() and torch.is_inference_mode_enabled() "
-                "out of forward()"
+                "Expected the output to depend on the input only, but the model returns something else "
+                "when gradients are recorded or in inference mode. Remove torch.is_grad_enabled() and "
+                "torch.is_inference_mode_enabled() from forward()."
             )
         if all(_agree(first, again) for again in (self.run(example), self._after(example, example))):
             other = [_another(t) for t in example]
@@ -143,13 +143,15 @@ class RepeatedRuns:
                 return
         if self.moved:
             raise StatefulError(
-                "a network must be a function of its input; this one returns something else after it has been called, "
-                f"in evaluation mode: forward() changes {listed(list(self.moved))}, and what it returns depends on it. "
-                "Keep that out of forward(), or hold it fixed in evaluation mode"
+                "Expected the output to depend on the input only, but the model returns something else "
+                f"when it is called again in evaluation mode: forward() changes {listed(list(self.moved))}"
+                ", and the output depends on it. Move the change out of forward(), or skip it in "
+                "evaluation mode."
             )
         raise RandomError(
-            "a network must be a function of its input; two runs of this one on the same input, in evaluation mode, "
-            "differ: take the randomness out (dropout with training=True, sampling, noise), or draw it once and keep it"
+            "Expected the output to depend on the input only, but two runs on the same input in "
+            "evaluation mode differ. Remove the randomness (dropout with training=True, sampling, "
+            "noise), or draw it once and keep it."
         )
 
     def _after(self, before: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -66,7 +66,7 @@ def check_model(model: nn.Module) -> None:
     >>> _ = nn.init.constant_(broken.bias, float("nan"))
     >>> check_model(broken)
     Traceback (most recent call last):
-    normscope.core.errors.NonFiniteError: weights must be finite; bias has 2 NaN of 2; train or load the model again
+    normscope.core.errors.NonFiniteError: Expected finite weights, but bias has 2 NaN of 2. Train or load the model...
     """
     others = {name for name, _ in model.named_buffers() if not name.endswith(STATISTICS)}
     absent: list[str] = []
@@ -85,13 +85,14 @@ def check_model(model: nn.Module) -> None:
                 broken.append(f"{name} has {' and '.join(counts)} of {tensor.numel()}")
     if absent:
         raise WeightsError(
-            f"weights must be in memory; {listed(absent)} have no values (meta device or lazy layer); "
-            "build the model on the CPU, run lazy layers once, or give the weights from a file"
+            f"Expected weights in memory, but {listed(absent)} have no values (meta device or lazy "
+            "layer). Build the model on the CPU, run lazy layers once, or load the weights from a "
+            "file."
         )
     if unusable:
         raise WeightsError(
-            f"weights must be dense real numbers; got {listed(unusable)}; "
-            "write complex layers with real and imaginary parts, dequantize quantized and densify sparse ones"
+            f"Expected dense real weights, got {listed(unusable)}. Write complex layers with real and "
+            "imaginary parts, dequantize quantized layers and convert sparse ones to dense."
         )
     if broken:
-        raise NonFiniteError(f"weights must be finite; {listed(broken)}; train or load the model again")
+        raise NonFiniteError(f"Expected finite weights, but {listed(broken)}. Train or load the model again.")

@@ -35,11 +35,10 @@ class NormBounds:
     def __post_init__(self) -> None:
         """Refuse what cannot be a pair of bounds."""
         if math.isnan(self.log_lower) or math.isnan(self.log_upper) or math.isnan(self.log_probable):
-            raise ValueError("Expected bounds to be numbers, got NaN: check the map for NaN or infinity.")
+            raise ValueError("Expected bounds to be numbers, got NaN. Check the map for NaN or infinity.")
         if not self.log_lower <= self.log_probable <= self.log_upper:
             raise ValueError(
-                f"bounds are ordered, lower <= probable <= upper; came {self.log_lower}, {self.log_probable}, "
-                f"{self.log_upper}"
+                f"Expected lower <= probable <= upper, got {self.log_lower}, {self.log_probable}, {self.log_upper}."
             )
         if not 0.0 <= self.delta < 1.0:
             raise ValueError(f"Expected delta in [0, 1), got {self.delta}.")

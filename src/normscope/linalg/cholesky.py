@@ -67,7 +67,7 @@ def certify_largest_eigenvalue(
     if gram.ndim < 2 or gram.shape[-1] != gram.shape[-2]:
         raise InputError(f"Expected square matrices, got shape {tuple(gram.shape)}.")
     if gram.dtype not in (torch.float64, torch.complex128):
-        raise InputError(f"Expected float64 or complex128, got {gram.dtype}: convert the matrix first.")
+        raise InputError(f"Expected float64 or complex128, got {gram.dtype}. Convert the matrix first.")
     batch_shape, n = gram.shape[:-2], gram.shape[-1]
     if gram.numel() == 0:
         return torch.zeros(batch_shape, dtype=torch.float64, device=gram.device)
@@ -83,7 +83,7 @@ def _raise_until_definite(G: Tensor, guess: Tensor, slack: float, raises: int) -
     r"""Return per matrix a :math:`\tau` at which Cholesky succeeded, and its margin."""
     diagonal = G.diagonal(dim1=-2, dim2=-1).real
     if not bool(diagonal.isfinite().all()):
-        raise NonFiniteError("Expected finite entries, got NaN or infinity: check the weights.")
+        raise NonFiniteError("Expected finite entries, got NaN or infinity. Check the weights.")
     # Below the largest diagonal entry no shift can work.
     start = torch.maximum(guess, diagonal.amax(-1)).clamp_min(torch.finfo(torch.float64).tiny)
     tau = start * (1.0 + slack)

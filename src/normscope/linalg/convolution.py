@@ -209,15 +209,15 @@ def _check(
     """Raise where the arguments do not describe a convolution."""
     if rank not in (1, 2, 3) or weight.ndim != rank + 2:
         raise InputError(
-            f"a kernel has two channel axes and as many others as the input size (1 to 3); came a kernel of shape "
-            f"{tuple(weight.shape)} and {rank} sizes"
+            "Expected a kernel with two channel axes and one axis per input size (1 to 3), got shape "
+            f"{tuple(weight.shape)} and {rank} sizes."
         )
     if groups < 1 or weight.shape[0] % groups:
         raise InputError(f"Expected groups to divide the first axis of the kernel, got {groups} and {weight.shape[0]}.")
     if padding_mode not in PADDING_MODES:
         raise InputError(f"Expected padding_mode to be one of {', '.join(PADDING_MODES)}, got {padding_mode!r}.")
     if transposed and (isinstance(padding, str) or padding_mode != "zeros"):
-        raise InputError("A transposed convolution takes zero padding, given as numbers.")
+        raise InputError("Transposed convolutions only support zero padding, given as numbers.")
 
 
 def _numbers(padding: int | Sequence[int] | str) -> int | Sequence[int]:

@@ -94,7 +94,7 @@ def convolution_axes(
         reach = d * (k - 1)
         if padding == "same":
             if s != 1:
-                raise InputError(f"padding='same' requires stride 1, got {s}: give the padding as numbers.")
+                raise InputError(f"padding='same' requires stride 1, got {s}. Pass the padding as numbers.")
             left, total = reach // 2, reach
         else:
             left = 0 if padding == "valid" else int(padding[i])

@@ -46,7 +46,7 @@ def matrix_norm(matrix: Tensor, *, seed: int = 0) -> NormBounds:
     (True, True)
     """
     if matrix.ndim != 2:
-        raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}: reshape it first.")
+        raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}. Reshape it first.")
     A, log_factor = to_unit_scale(matrix)
     if A.numel() == 0 or not bool(A.any()):
         return NormBounds.exact(0.0, method="zero")
@@ -235,7 +235,7 @@ def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
     n = len(gram)
     trace = float(gram.trace())
     if not math.isfinite(trace):
-        raise NonFiniteError("Expected finite entries, got NaN or infinity: check the weights.")
+        raise NonFiniteError("Expected finite entries, got NaN or infinity. Check the weights.")
     top = float(torch.linalg.eigvalsh(gram)[-1])
     slack = SLACK
     for _ in range(RAISES):

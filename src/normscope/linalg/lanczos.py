@@ -203,7 +203,7 @@ def lanczos_norm(
     (True, 3.0, 3.0)
     """
     if start is not None and delta is not None:
-        raise ValueError("A bound with probability needs a random start: give delta or start, not both.")
+        raise ValueError("A probabilistic bound needs a random start. Pass delta or start, not both.")
     small = map if map.domain_dimension <= map.range_dimension else map.transpose
     run = _Recurrence.begin(small, _gaussian(small, seed) if start is None else start, max_steps, reorthogonalise)
     while run.may_continue:

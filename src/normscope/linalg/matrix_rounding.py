@@ -76,7 +76,7 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     lowest, highest = torch.aminmax(wide)
     top = max(-float(lowest), float(highest))
     if not math.isfinite(top):
-        raise NonFiniteError("Expected finite weights, got NaN or infinity: check the weights of this layer.")
+        raise NonFiniteError("Expected finite weights, got NaN or infinity. Check the weights of this layer.")
     if top == 0.0:
         return wide, 0.0
     exponent = math.frexp(top)[1]

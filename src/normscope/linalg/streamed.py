@@ -48,7 +48,7 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     (True, True)
     """
     if matrix.ndim != 2:
-        raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}: reshape it first.")
+        raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}. Reshape it first.")
     A = matrix.detach()
     A = A if A.shape[0] >= A.shape[1] else A.mT
     if A.numel() == 0:
@@ -79,7 +79,7 @@ def _exponent(A: Tensor, numbers: int) -> int | None:
     for block in _blocks(A, numbers, 0):
         largest = float(block.abs().max())
         if not math.isfinite(largest):
-            raise NonFiniteError("Expected finite weights, got NaN or infinity: check the weights of this layer.")
+            raise NonFiniteError("Expected finite weights, got NaN or infinity. Check the weights of this layer.")
         top = max(top, largest)
     return math.frexp(top)[1] if top > 0 else None
 

@@ -80,8 +80,8 @@ class GraphView:
         graph = self.captured.graph
         if self.mode == "batch" and has_batch_norm(graph) and self._arguments.batch < 2:
             raise InputError(
-                "on the probe BatchNorm uses the statistics of the batch, and one sample has none: "
-                "give a probe of at least two samples, or mode='running'"
+                "BatchNorm uses the statistics of the probe batch, and one sample has none. Use a probe "
+                "of at least two samples, or mode='running'."
             )
         self.graph = with_batch_statistics(graph) if self.mode == "batch" else graph
         self.notes: tuple[str, ...] = tuple(graph.notes)
@@ -115,7 +115,7 @@ class GraphView:
         live.update((n, b.detach().clone()) for n, b in buffers if n in tensors)
         gone = [n for n in tensors if n in self._structure and n not in live]
         if gone:
-            raise CaptureError(f"the captured graph needs {listed(gone)}, which the model no longer has")
+            raise CaptureError(f"The captured graph needs {listed(gone)}, which the model no longer has.")
         return tensors | live
 
     def _walk(self) -> Program:
@@ -145,7 +145,8 @@ class GraphView:
                 self._capture()
             except Exception as error:
                 raise CaptureError(
-                    f"the model has changed ({changed}), and is not measured as it cannot be captured again: {error}"
+                    f"The model has changed ({changed}) and is not measured because it cannot be captured "
+                    f"again: {error}"
                 ) from error
             self._comparable = self._holds()  # otherwise there would be no end of it
         return changed

@@ -40,8 +40,9 @@ from normscope.operators.survey import _channel_axis as channel_axis
 from normscope.operators.survey import group_floor
 
 NOTE = (
-    "the model could not be captured as a graph, so layers, normalizers and activations are those of torch's own "
-    "module classes; what is written by hand is not seen, and layers are not folded with the normalization after them"
+    "the model could not be captured as a graph, so only torch's own layers, normalizers and "
+    "activations are measured; hand-written ones are not seen, and layers are not folded with "
+    "the normalization after them"
 )
 ACTIVATIONS = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,
@@ -230,7 +231,7 @@ def _map_of(module: nn.Module, shape: tuple[int, ...]) -> MapOf:
     def build(dtype: torch.dtype) -> LinearMap:
         weight = weight_of(module)
         if weight is None:
-            raise CaptureError(f"a {type(module).__name__} without a weight is no linear map")
+            raise CaptureError(f"Expected a {type(module).__name__} with a weight.")
         weight = weight.to(dtype)
         if isinstance(module, nn.Linear):
             return LinearMap.from_matrix(weight)

@@ -68,7 +68,9 @@ class Description:
         'lower'
         """
         if self.signed or math.isnan(number):
-            raise InputError(f"{self.pattern} is no value: it may be negative, or is not a number here ({number})")
+            raise InputError(
+                f"{self.pattern} cannot be a Value: it may be negative, or is not a number here ({number})."
+            )
         if self.log10:
             rest = {"kind": self.kind.value, "domain": self.domain, "mode": None, "statement": self.statement}
             return Value.from_dict({"log10": number, **rest})

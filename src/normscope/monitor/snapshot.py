@@ -124,7 +124,7 @@ class Snapshot:
         """
         norm = self._norms.measure(name, map_of)
         if not math.isfinite(norm):
-            raise NonFiniteError("a layer whose weights hold NaN or infinity has no norm")
+            raise NonFiniteError("A layer with NaN or infinite weights has no norm.")
         return norm
 
     @cached_property

@@ -123,7 +123,7 @@ def clamp(call: Call) -> Expr:
         elif limit is not None and isinstance(x, Expr):
             x = clamped(call, broadcast(x, call.shape, call), *((limit, None) if largest else (None, limit)))
         elif limit is not None:
-            return call.opaque("a constant cut off at limits that depend on the input")
+            return call.opaque("a constant clamped at limits that depend on the input")
     return x
 
 

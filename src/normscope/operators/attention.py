@@ -176,7 +176,7 @@ def attention(call: Call) -> Any:
     mask = call.get("attn_mask", call.get("attn_bias"))
     moving = isinstance(mask, Expr)
     if moving and isinstance(mask.atom, Opaque):
-        reason = "attention with a mask that jumps with the input jumps"
+        reason = "attention whose mask changes with the input is discontinuous"
         return call.with_rest(call.opaque(reason, known=True), "unused")
     if float(call.get("dropout_p", 0.0)) > 0:
         return call.with_rest(call.opaque("attention with active dropout is random"), "unused")

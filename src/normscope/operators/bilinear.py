@@ -130,7 +130,7 @@ def grouped(call: Call) -> Expr:
     names = list(call.arguments)
     x, weight, ends = (call.arguments[n] for n in names[:3])
     if isinstance(ends, Expr) or ends is None:
-        return call.opaque("which expert a row goes to jumps with the input", known=True)
+        return call.opaque("the assignment of rows to experts changes discontinuously with the input", known=True)
     if not isinstance(x, Expr) or isinstance(weight, Expr) or len(x.shape) != 2 or weight.ndim != 3:
         return call.opaque("experts whose weights depend on the input have no rule")
     sizes = torch.diff(ends.to(torch.int64).cpu(), prepend=torch.zeros(1, dtype=torch.int64))

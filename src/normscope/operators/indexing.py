@@ -118,13 +118,13 @@ def triangle(call: Call) -> Expr:
 def masked(call: Call) -> Expr:
     """Choose entrywise by a mask that does not depend on the input."""
     if "where" in call.node.op and "self" not in call.arguments:
-        return call.opaque("the places of what is not zero are discontinuous", known=True)
+        return call.opaque("the positions of nonzero entries are discontinuous", known=True)
     if "where" in call.node.op:
         keep, yes, no = call["condition"], call["self"], call["other"]
     else:
         keep, yes, no = call["mask"], call["value"], call["self"]
     if isinstance(keep, Expr):
-        return call.opaque("a choice by a comparison of input-dependent values may be discontinuous")
+        return call.opaque("a choice by comparing input-dependent values may be discontinuous")
     keep = keep.to(torch.bool)
     terms = []
     bias = torch.zeros((), dtype=torch.float64)
@@ -146,12 +146,12 @@ def overwritten(call: Call) -> Expr:
     """
     name = next((n for n in ("src", "source", "values", "value") if n in call.arguments), "")
     if not name or set(call.tainted()) - {"self", name} or float(call.get("alpha", 1)) < 0 or "reduce" in call.node.op:
-        return call.opaque("a place or a reduction that depends on the input has no rule", known=True)
+        return call.opaque("a position or a reduction that depends on the input has no rule", known=True)
     base, source, shape = call["self"], call[name], call.shape
     function = resolve(call.node.op)
     rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
     if _twice(call):
-        return call.opaque("two values are written to one place, and which of them stays is not defined", known=True)
+        return call.opaque("two values are written to one position, and which one stays is undefined", known=True)
 
     def apply(into: Tensor, what: Any) -> Tensor:
         return _call_named(function, "self", into, rest | {name: what})
@@ -208,7 +208,7 @@ def scatter_reduce(call: Call) -> Expr:
     """
     name = "src" if "src" in call.arguments else "source"
     if set(call.tainted()) - {"self", name}:
-        return call.opaque("a place that depends on the input is discontinuous", known=True)
+        return call.opaque("a position that depends on the input is discontinuous", known=True)
     how = str(call["reduce"])
     if how not in ("sum", "mean", "amax", "amin"):
         return call.opaque(f"no rule for a reduction by {how}")

@@ -83,7 +83,7 @@ def split(call: Call) -> list[Expr]:
     drops = "unbind" in name
     sizes = [1 if drops else value.shape[dim] for value in call.value]
     if sum(sizes) != x.shape[dim] or call.tainted() != [next(iter(call.arguments))]:  # pieces that overlap
-        return [call.opaque("pieces that overlap have no rule", shape=tuple(v.shape)) for v in call.value]
+        return [call.opaque("overlapping pieces have no rule", shape=tuple(v.shape)) for v in call.value]
     pieces, start = [], 0
     for value, size in zip(call.value, sizes, strict=True):
         pieces.append(_piece(call, x, dim, start, size, tuple(value.shape), drops))

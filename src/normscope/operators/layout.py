@@ -30,7 +30,7 @@ def only_first(call: Call) -> bool:
 def reshape(call: Call) -> Expr:
     """Keep the entries in row-major order under another shape."""
     if "dtype" in call.node.op:
-        return call.opaque("the bits of a tensor read as another type")
+        return call.opaque("the bits of a tensor reinterpreted as another type")
     return reshaped(call, _first(call), call.shape)
 
 
@@ -166,7 +166,7 @@ def repeats(call: Call) -> Expr:
     if "expand" in call.node.op or "broadcast" in call.node.op:
         return broadcast(x, shape, call)
     if not only_first(call):
-        return call.opaque("how often entries are repeated depends on the input", known=True)
+        return call.opaque("the number of repetitions depends on the input", known=True)
     return call.linear("nonnegative", _bound(call), [x], coordinate=True)
 
 

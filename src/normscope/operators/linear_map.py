@@ -94,12 +94,12 @@ class LinearMap:
         value, pull = cast("tuple[Tensor, Callable[[Tensor], tuple[Tensor]]]", torch.func.vjp(function, zero))
         if range_shape is not None and tuple(value.shape) != tuple(range_shape):
             raise InputError(
-                f"a linear map into {tuple(range_shape)} is expected; the function returned {tuple(value.shape)}: "
-                "give the range_shape it has, or none"
+                f"Expected a linear map into {tuple(range_shape)}, but the function returned shape "
+                f"{tuple(value.shape)}. Pass the range_shape it has, or none."
             )
         if bool(value.detach().ne(0).any()):
             raise InputError(
-                "a linear function is zero at zero; this one is not: remove its constant (bias) before measuring it"
+                "Expected a linear function, but this one is not zero at zero. Remove its constant (bias) first."
             )
 
         def adjoint(y: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class LinearMap:
         [1.0, 2.0]
         """
         if matrix.ndim != 2:
-            raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}: reshape it first.")
+            raise InputError(f"Expected a matrix, got a tensor of shape {tuple(matrix.shape)}. Reshape it first.")
         A = matrix.detach()
         return cls(
             lambda x: A @ x,

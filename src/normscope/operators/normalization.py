@@ -48,7 +48,9 @@ class Spread:
 
     def __post_init__(self) -> None:
         if not 0 <= self.eps < math.inf:
-            raise InputError(f"the eps of a normalizer must be a finite number >= 0, got {self.eps}: correct the layer")
+            raise InputError(
+                f"Expected the eps of a normalizer to be a finite number >= 0, got {self.eps}. Correct the layer."
+            )
 
     @property
     def size(self) -> int:

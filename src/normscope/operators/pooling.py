@@ -62,7 +62,7 @@ def grid_sample(call: Call) -> Expr:
     """Sample at fixed places: linear; at places that depend on the input it has no rule."""
     x = _first(call)
     if call.tainted() != [next(iter(call.arguments))]:
-        return call.opaque("grid sampling at places that depend on the input has no rule")
+        return call.opaque("grid sampling at positions that depend on the input has no rule")
     if int(call.get("interpolation_mode", 0)) != 2:
         return call.linear("nonnegative", _bound(call), [x])
     return of_norm(call, _bound(call), x, _sampled_norm(call, x), call.shape)
@@ -88,11 +88,11 @@ def _sampled_norm(call: Call, x: Expr) -> float:
 def unpool(call: Call) -> Expr:
     """Put entries at given places among zeros: linear if the places are fixed, and each is used once."""
     if call.tainted() != [next(iter(call.arguments))]:
-        return call.opaque("places of largest entries jump with the input", known=True)
+        return call.opaque("the positions of the largest entries are discontinuous", known=True)
     x, places = _first(call), call["indices"]
     flat = places.reshape(*places.shape[: 2 if len(x.shape) > 3 else 1], -1).sort(-1).values
     if bool((flat[..., 1:] == flat[..., :-1]).any()):
-        return call.opaque("two values are written to one place, and which of them stays is not defined", known=True)
+        return call.opaque("two values are written to one position, and which one stays is undefined", known=True)
     return call.linear("embedding", _bound(call), [x])
 
 
@@ -200,7 +200,7 @@ def _pooled(call: Call, x: Expr, overlap: int, taps: list[Tensor] | None = None)
     """Return the atom, beside the indices if the operation gives them."""
     atom = call.atom(MaxPool(x, overlap, taps), call.shape)
     if isinstance(call.value, tuple | list):
-        return [atom, call.opaque("the place of a maximum is discontinuous", known=True)]
+        return [atom, call.opaque("the position of a maximum is discontinuous", known=True)]
     return atom
 
 

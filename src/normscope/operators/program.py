@@ -244,7 +244,7 @@ class Walk:
         call = Call(node, bind(node.op, args, kwargs) if not node.op.startswith("python.") else {}, value, weight)
         if node.op.startswith("aten.") and whole_arguments(resolve(node.op)) & set(call.tainted()):
             self.moving.add(node.name)
-            return call.jumping("a size, a place or a flag that depends on the input jumps")
+            return call.jumping("a size, position or flag that depends on the input is discontinuous")
         found = self._written_out(call)
         if found is not None:
             return found
@@ -263,7 +263,7 @@ class Walk:
             return pooled
         found = self.forms.refined(call, rule(call))
         if self._is_step(node, value, found):
-            return call.opaque(f"real numbers that become {node.dtype or value.dtype} jump", known=True)
+            return call.opaque(f"converting real numbers to {node.dtype or value.dtype} is discontinuous", known=True)
         return found
 
     def _moves(self, node: Node) -> bool:
@@ -277,7 +277,7 @@ class Walk:
     def _size(self, node: Node, value: Any) -> Any:
         """Return what was read off a shape that depends on the input."""
         call = Call(node, {name: self.exprs[name] for name in node.inputs() if name in self.exprs}, value)
-        return call.jumping("a size that depends on the input jumps")
+        return call.jumping("a size that depends on the input is discontinuous")
 
     def _is_step(self, node: Node, value: Any, found: Any) -> bool:
         """Tell whether a rule took real numbers that became integers or very short, as when written among such."""
@@ -294,7 +294,7 @@ class Walk:
         """Return an unknown operation as opaque, one atom for each tensor it gives."""
         reason = f"no rule for {call.node.op}: register one with normscope.register_rule({call.node.op!r}, rule)"
         if call.node.op.startswith("normscope."):
-            reason = "what was done with this value outside torch, or with its memory, is not known"
+            reason = "what was done with this value outside torch, or with its memory, is unknown"
         if isinstance(value, tuple | list):
             return [
                 call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value

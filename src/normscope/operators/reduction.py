@@ -58,7 +58,7 @@ def summed(call: Call, x: Expr, dims: list[int], name: str, *, keep: bool) -> Ex
 def difference(call: Call) -> Expr:
     """Subtract neighbours."""
     if call.get("prepend") is not None or call.get("append") is not None:
-        return call.opaque("differences with something put before or after have no rule")
+        return call.opaque("differences with values prepended or appended have no rule")
     return call.linear("generic", _bound(call), [_first(call)], axes=_kept(_first(call), [int(call.get("dim", -1))]))
 
 
@@ -86,11 +86,11 @@ class Contraction(Nonlinear):
 def extreme(call: Call) -> Any:
     """Take the largest, smallest or k-th entry along axes, or sort: 1-Lipschitz; where it stood is discontinuous."""
     if call.get("sorted") is False:
-        return call.with_rest(call.opaque("entries in an order that is not fixed"), "their places")
+        return call.with_rest(call.opaque("sorting without a fixed order has no rule"), "their places")
     if "aminmax" in call.node.op:
         return [call.atom(Contraction(_first(call)), tuple(v.shape)) for v in call.value]
     atom = call.atom(Contraction(_first(call)), call.shape)
-    return call.with_rest(atom, "the place of an entry in an order is discontinuous")
+    return call.with_rest(atom, "the rank of an entry is discontinuous")
 
 
 @rule("linalg_vector_norm", "norm", "frobenius_norm", "linalg_norm")

@@ -150,9 +150,11 @@ def register_rule(op: str, function: Rule) -> None:
     True
     """
     if op.count(".") != 2:
-        raise RuleError(f"a rule is registered for namespace.operator.overload, not {op!r}: see the coverage table")
+        raise RuleError(
+            f"Expected an operation of the form namespace.operator.overload, got {op!r}. See the coverage table."
+        )
     if not callable(function):
-        raise RuleError(f"the rule for {op} must be a function of a Call, not {type(function).__name__}")
+        raise RuleError(f"Expected the rule for {op} to be a function of a Call, got {type(function).__name__}.")
     _load_rules()
     _RULES[op] = function
 

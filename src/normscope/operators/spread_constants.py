@@ -55,7 +55,7 @@ def _floor_name(floor: Tensor) -> str:
     """Return the domain in words."""
     least = f"{float(floor.min()):.6g}"
     if float(floor.max()) > float(floor.min()):
-        return f"stds before it above those seen, each channel's its own (the least is {least})"
+        return f"standard deviations before it above those seen, each channel its own (the smallest is {least})"
     return f"std before it >= {least}"
 
 

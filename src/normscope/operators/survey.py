@@ -194,8 +194,8 @@ def survey(
             outputs = run(captured.graph, tensors, [as_floating(t, dtype) for t in batch], visit, dtype)
         if any(bool(out.isnan().any()) for out in outputs if isinstance(out, Tensor)):
             raise NonFiniteError(
-                "the network gives NaN on some sample: nothing can be said of it there; mend the data, or what divides "
-                "by zero or takes a root or logarithm of a negative number"
+                "The network returns NaN on some sample. Fix the data, or the operation that divides by "
+                "zero or takes a root or logarithm of a negative number."
             )
         result.samples += size
         if progress is not None:
@@ -217,8 +217,8 @@ def _see(
         if site is None:
             return  # e.g. scores masked by minus infinity; whether the network stays finite is told by its outputs
         raise NonFiniteError(
-            f"the values before {name} are NaN or infinite on some sample: nothing can be said of them; "
-            "mend the data, or run the model in a wider dtype (model.double())"
+            f"The values before {name} are NaN or infinite on some sample. Fix the data, or run the "
+            "model in a wider dtype (model.double())."
         )
     seen.moments.update(x, _channel_axis(x, site) if axis is None else axis)
     per_sample = x.reshape(size, -1) if x.numel() % max(size, 1) == 0 else x.reshape(1, -1)

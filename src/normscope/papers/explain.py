@@ -131,7 +131,7 @@ def located(name: str) -> Location:
         file = Path(inspect.getsourcefile(function) or "")
         inside = file.parts[len(file.parts) - 1 - file.parts[::-1].index(parts[0]) :]
         return Location(name, "/".join(inside), inspect.getsourcelines(function)[1])
-    raise LookupError(f"Nothing is named {name}.")
+    raise LookupError(f"No rule or statement named {name}.")
 
 
 def claim_topics() -> Iterable[Topic]:
@@ -187,7 +187,7 @@ def explain(text: str) -> Answer:
     ['001-L1']
     """
     if not isinstance(text, str):
-        raise InputError(f"explain takes a name as a string, such as 'certified' or 'NS101'; got {type(text).__name__}")
+        raise InputError(f"Expected a name as a string, such as 'certified' or 'NS101', got {type(text).__name__}.")
     asked = " ".join(text.split())
     topics = [topic for source in TOPICS for topic in source()]
     found = _found(asked, topics)
@@ -195,11 +195,15 @@ def explain(text: str) -> Answer:
     if not found:
         names = [name for topic in topics for name in topic.names]
         near = near_names(asked.removeprefix(_paper_of(asked)[0]).strip() or asked, names)
-        hint = f"near it: {listed(near)}" if near else "normscope audit lists all claims, normscope statements the rest"
-        raise InputError(f"No word, claim, statement or rule is named {text!r}; {hint}.")
+        hint = (
+            f"Did you mean {listed(near)}?"
+            if near
+            else "`normscope audit` lists all claims, `normscope statements` all statements."
+        )
+        raise InputError(f"No word, claim, statement or rule is named {text!r}. {hint}")
     if len(papers) > 1:
         ways = [f"{paper} {asked}" for paper in papers]
-        raise InputError(f"{text!r} is in several papers; choose one of {listed(ways)}.")
+        raise InputError(f"{text!r} is in several papers. Choose one of {listed(ways)}.")
     return Answer(asked, tuple(topic.describe() for topic in found))
 
 

@@ -216,8 +216,8 @@ def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
     if not sources:
         known = [name for source in SOURCES for name in source[:2]]
         near = difflib.get_close_matches(str(paper), known, _CLOSE_NAMES)
-        hint = f"near it: {', '.join(near)}" if near else f"known are {', '.join(known)}"
-        raise InputError(f"Unknown paper {paper!r}; {hint}.")
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Known papers: {', '.join(known)}."
+        raise InputError(f"Unknown paper {paper!r}. {hint}")
     claims = {claim.id: claim for source in sources for claim in claims_of(source[2])}
     if only is None:
         return list(claims.values())
@@ -226,9 +226,9 @@ def chosen_claims(paper: str | None, only: Sequence[str] | None) -> list[Claim]:
     missing = [id for id in only if id not in claims]
     if missing:
         near = [name for id in missing for name in near_names(id, list(claims))]
-        hint = f"near it: {listed(near)}" if near else f"there are {listed(list(claims))}"
+        hint = f"Did you mean {listed(near)}?" if near else f"Known claims: {listed(list(claims))}."
         where = "" if paper is None else f" of the paper {paper}"
-        raise InputError(f"Unknown claim{where}: {', '.join(map(repr, missing))}; {hint}.")
+        raise InputError(f"Unknown claim{where}: {', '.join(map(repr, missing))}. {hint}")
     return [claims[id] for id in dict.fromkeys(only)]
 
 

@@ -88,7 +88,10 @@ def audit_markdown(audit: Audit) -> str:
         "`normscope audit --markdown docs/audit.md`. No verdict in it is stored: each follows from numbers measured in",
         "that run. `normscope explain ID` shows one claim with the functions that compute it.",
         "",
-        "A claim *holds*; is *loose* (true, and a tighter statement is given); is *false* as stated (with what is true",
+        (
+            "A claim *holds*; is *loose* (true, and a tighter statement is given); is *false* as "
+            "stated (with what is true"
+        ),
         "instead); *needs an assumption* that is not stated; is *unsupported* (there is no proof, or the evidence does",
         "not show it); or is *not checkable* here.",
         "",

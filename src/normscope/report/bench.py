@@ -14,7 +14,7 @@ def bench_sections(result: BenchResult) -> list[Section]:
     verdict = (
         f"broken: it fails more often than {100 * result.delta:g} % of the time"
         if result.broken
-        else f"not broken: nowhere does it fail more often than {100 * result.delta:g} % of the time"
+        else f"not broken: it never fails more often than {100 * result.delta:g} % of the time"
     )
     table = Table(_COLUMNS, tuple(map(_cells, result.trials)), _LEFT)
     return [Section(f"the bound {result.name} on problems of known risk", (verdict,), table)]

@@ -16,7 +16,7 @@ from normscope.report.wording import KINDS
 DEPTH: tuple[tuple[str, str], ...] = (
     ("global", "certified, all inputs"),
     ("variance_floor", "certified, variance floor"),
-    ("without_normalizers", "certified, normalizers taken out"),
+    ("without_normalizers", "certified, normalizers removed"),
     ("lower", "attained"),
 )
 #: Styles of results that are overlaid, in order.
@@ -79,7 +79,7 @@ class Chart:
     def notes(self) -> tuple[str, ...]:
         """Return where lines end because there is no bound."""
         found = ((line, line.endless) for line in self.lines)
-        return tuple(f"{line.label}: no bound from {self.places[at]} on" for line, at in found if at is not None)
+        return tuple(f"{line.label}: no bound from {self.places[at]} onwards" for line, at in found if at is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return what the script of the page draws; what is not finite is a gap there."""

@@ -45,7 +45,7 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
     if result.products:
         words = {
             "printed_weights": "product of upper bounds of the layers (Lemma 5)",
-            "printed_kernels": "product of matrices and reshaped kernels, no bound",
+            "printed_kernels": "product of matrices and reshaped kernels, not a bound",
         }
         rows = tuple((words.get(key, key), value_text(v), kind_text(v)) for key, v in result.products.items())
         columns = ("product", "value", "kind")
@@ -62,7 +62,7 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
     if not everything and len(tensors) > ROWS:
         tensors = [t for t in tensors if t.upper is not None][:ROWS] or tensors[:ROWS]
         more = len(result.tensors) - len(tensors)
-        after.append(f"... {more} more rows, all of them in result.json (or with --all)")
+        after.append(f"... {more} more rows, all in result.json (or with --all)")
     columns = ("tensor", "role", "shape", "dtype", "attained", "certified", "kernel", "more")
     table = Table(columns, tuple(_row(t) for t in tensors), frozenset({"tensor", "role", "shape", "dtype", "more"}))
     if any(t.kernel is not None for t in tensors):

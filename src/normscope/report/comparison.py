@@ -111,7 +111,7 @@ def _parts(title: str, comparison: Comparison, rows: tuple[Row, ...], everything
         if same:
             after.append(f"{same} of {len(rows)} did not change")
         if len(changed) > ROWS:
-            after.append(f"... {len(changed) - ROWS} more that changed less (--all shows each)")
+            after.append(f"... {len(changed) - ROWS} more that changed less (--all shows all)")
     columns = ("name", "what", "number", *letters(comparison), *(f"{x}/A" for x in letters(comparison)[1:]))
     cells = []
     for row in shown:
@@ -138,7 +138,7 @@ def _findings(comparison: Comparison) -> Section:
         lines += [f"new in {letter}: {_finding(f)}" for f in comparison.new_findings(i)]
         lines += [f"gone in {letter}: {_finding(f)}" for f in comparison.gone_findings(i)]
     unseen = [x for x, seen in zip(letters(comparison), comparison.checked, strict=True) if not seen]
-    after = (f"not checked: {', '.join(unseen)} (a stored result holds no model)",) if unseen else ()
+    after = (f"not checked: {', '.join(unseen)} (a stored result does not contain the model)",) if unseen else ()
     return Section("findings", lines=tuple(lines) or ("the same in all",), after=after)
 
 

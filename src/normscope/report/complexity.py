@@ -11,7 +11,8 @@ from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import Section, Table, shortened
 
 NO_CHAIN = (
-    "NOT a plain chain: its proved constant exceeds the product of its layers, so the chain's numbers are not about it"
+    "NOT a plain chain: its proved constant exceeds the product of its layers, so the numbers "
+    "of the chain do not apply to it"
 )
 
 
@@ -33,8 +34,8 @@ def _head(found: Iterations) -> Section:
         f"loss {found.loss}, constant {value_text(found.constant)}; alpha {setting.alpha:g}, delta {setting.delta:g}, "
         f"gap {setting.gap:g}, radius {setting.radius:g}, signal {setting.signal:g}",
         "printed: Corollary 18 (needed) and 19 (suffices) of than2025; neither is a bound",
-        "L: constant of the loss in the weight; Goldstein: order of what suffices, L^2 gap/(delta alpha^3)",
-        "convex: what suffices if the loss were convex in the weight",
+        ("L: constant of the loss in the weight; Goldstein: order of the sufficient number, L^2 gap/(delta alpha^3)"),
+        "convex: sufficient number if the loss were convex in the weight",
         *(() if seen_as_chain(found.result) else (NO_CHAIN,)),
     )
     return Section(f"iterations for each weight of {found.result.model.get('name', 'the network')}", lines)

@@ -23,7 +23,7 @@ _MATRICES = {
     "empirical-fisher": "empirical Fisher matrix",
     "residual": "Hessian minus Gauss-Newton",
 }
-_WAYS = {"retained": "graph kept", "recompute": "graph built anew each time", "linearize": "linearized once"}
+_WAYS = {"retained": "graph kept", "recompute": "graph rebuilt each time", "linearize": "linearized once"}
 
 #: Intervals of the chart of the density.
 BINS = 60
@@ -31,10 +31,10 @@ BINS = 60
 _SHARPNESS = {
     "raw": "largest eigenvalue of the Hessian, raw",
     "spherical": "largest eigenvalue on the spheres of scale groups",
-    "sam": "worst rise of the loss within rho (SAM)",
+    "sam": "largest increase of the loss within rho (SAM)",
     "sam_quadratic": "the same from gradient and curvature, rho |g| + rho^2/2 lambda",
-    "adaptive": "worst rise within rho relative to each weight (adaptive SAM)",
-    "average": "mean rise under Gaussian noise of length about rho",
+    "adaptive": "largest increase within rho relative to each weight (adaptive SAM)",
+    "average": "mean increase under Gaussian noise of length about rho",
     "average_quadratic": "the same from the trace, rho^2/2 tr H / D",
     "threshold": "eigenvalue above which steps of this size diverge",
     "fisher_rao": "Fisher-Rao norm w'Gw",
@@ -134,16 +134,16 @@ def _symmetry(result: CurvatureResult) -> Section:
     s = result.symmetry
     lines = [f"{s['explained']} flat directions are known, {s['scale_groups']} of them scalings of weights"]
     if s.get("left_out"):
-        lines.append(f"{s['left_out']} more are known and left out: they do not fit into memory as vectors")
+        lines.append(f"{s['left_out']} more are known but left out: they do not fit into memory as vectors")
     if "spurious" in s:
         lines.append(
-            f"curvature of the parametrization alone, up to +-|g|/|w| = {digits(s['spurious'])}, is in the raw Hessian"
+            f"the raw Hessian includes curvature of the parametrization, up to +-|g|/|w| = {digits(s['spurious'])}"
         )
     for end in ("largest", "smallest"):
         if f"{end}_on_sphere" in s:
             sure = "" if s[f"{end}_on_sphere_converged"] else " (NOT CONVERGED)"
             lines.append(
-                f"{end} eigenvalue on the spheres, which no rescaling moves: {digits(s[f'{end}_on_sphere'])}{sure}"
+                f"{end} eigenvalue on the spheres, invariant under rescaling: {digits(s[f'{end}_on_sphere'])}{sure}"
             )
     if result.quotient:
         lines += _quotient(result.quotient)
@@ -154,11 +154,11 @@ def _quotient(q: dict[str, Any]) -> list[str]:
     """Return lines on the spectrum modulo symmetries."""
     sure = "" if q["converged"] else " (NOT CONVERGED)"
     lines = [
-        f"largest {digits(q['largest'])}, smallest that is not zero {digits(q['smallest'])}, condition number "
+        f"largest {digits(q['largest'])}, smallest nonzero {digits(q['smallest'])}, condition number "
         f"{digits(q['condition'])}{sure} ({q['method']})"
     ]
     if q["unexplained"] is not None:
-        lines.append(f"{q['unexplained']} further zero eigenvalues are not explained by known symmetries")
+        lines.append(f"{q['unexplained']} more zero eigenvalues are not explained by known symmetries")
     return lines
 
 
@@ -176,7 +176,7 @@ def _layers(result: CurvatureResult, everything: bool) -> Section:
         (r.name, count_text(r.parameters), digits(r.trace), f"{digits(r.low)} to {digits(r.high)}") for r in shown
     )
     more = len(result.layers) - len(shown)
-    after = (f"... {more} more rows (--all shows each)",) if more else ()
+    after = (f"... {more} more rows (--all shows all)",) if more else ()
     return Section(
         "trace by parameter", table=Table(("parameter", "entries", "trace", "95 %"), rows, frozenset({"parameter"})),
         after=after, chart=_trace_chart(result),
@@ -187,7 +187,7 @@ def _trace_chart(result: CurvatureResult) -> Chart | None:
     """Return the traces of parameters along the network; negative ones are drawn as their size."""
     columns = {
         ("global", "positive trace"): [row.trace for row in result.layers],
-        ("printed", "negative trace, its size"): [-row.trace for row in result.layers],
+        ("printed", "negative trace, magnitude"): [-row.trace for row in result.layers],
     }
     drawn = {key: tuple(math.log10(v) if v > 0 else None for v in values) for key, values in columns.items()}
     lines = tuple(

@@ -50,7 +50,7 @@ def unpacked(text: str, encoding: str) -> Any:
     if encoding == _PACKED:
         text = gzip.decompress(base64.b64decode(text.strip(), validate=True)).decode()
     elif encoding:
-        raise InputError(f"results in a page are plain JSON or {_PACKED}, not {encoding!r}")
+        raise InputError(f"Expected results as plain JSON or {_PACKED}, got {encoding!r}.")
     return json.loads(text)
 
 
@@ -102,17 +102,17 @@ def read_back(html: str) -> dict[str, dict[str, Any]]:
     finder.close()
     if finder.encoding is None:
         raise InputError(
-            "a report written by normscope holds its results in a script element; there is none in this file; "
-            "give the report.html of normscope analyze, demo or report"
+            "No results found in this file. Pass a report.html written by normscope analyze, demo or report."
         )
     try:
         data = unpacked("".join(finder.text), finder.encoding)
         if not isinstance(data, Mapping) or data["format"] != FORMAT:
             raise ValueError("another format")
         if data["version"] != VERSION:
-            raise InputError(f"version {VERSION} of the page is read here, not {data['version']!r}")
+            raise InputError(f"Expected page version {VERSION}, got {data['version']!r}.")
         return {str(item["name"]): dict(item["result"]) for item in data["results"]}
     except (ValueError, KeyError, TypeError, OSError, EOFError) as error:
         raise InputError(
-            f"the results inside the page are damaged ({type(error).__name__}); write the report again from result.json"
+            f"The results inside the page are damaged ({type(error).__name__}). Write the report again "
+            "from result.json."
         ) from error

@@ -114,7 +114,7 @@ def finding_text(finding: Finding, width: int = WIDTH) -> str:
     if finding.effect:
         lines += _wrapped(f"effect: {finding.effect}", "    ", "         ", width)
     if finding.explains:
-        lines += _wrapped(f"also behind: {', '.join(finding.explains)}", "    ", "         ", width)
+        lines += _wrapped(f"also explains: {', '.join(finding.explains)}", "    ", "         ", width)
     if finding.fix:
         lines += _wrapped(f"fix: {finding.fix}", "    ", "         ", width)
     return "\n".join(lines)
@@ -188,7 +188,10 @@ def fix_text(result: FixResult, *, everything: bool = False) -> str:
         lines += _some([f"  {change.place}: {change.what}" for change in own], everything=everything)
     code = [f"  {change.code}" for change in result.changes if change.code]
     if code:
-        lines += ["in the code, if you like (the new weights fit it as it is):", *_some(code, everything=everything)]
+        lines += [
+            "optional changes of the code (the new weights also fit the current code):",
+            *_some(code, everything=everything),
+        ]
     if result.refusals:
         lines.append("left alone:")
         texts = [f"  {r.kind} {r.place or 'model'}: {r.reason}" for r in result.refusals]

@@ -107,9 +107,7 @@ def report_html(
     """
     if not isinstance(results, Mapping | Result):
         if getattr(results, "checkpoint", None) is None:
-            raise InputError(
-                f"a page is written about results of analyze, one or several by name; got {type(results).__name__}"
-            )
+            raise InputError(f"Expected one result of analyze, or several by name, got {type(results).__name__}.")
         return _weights_page(results, title)
     named = {str(results.model.get("name") or "model"): results} if isinstance(results, Result) else dict(results)
     if not named and not panels:

@@ -57,7 +57,7 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
     if kind != "all" and kind not in VIEWS:
         raise InputError(f"Expected one of {', '.join(VIEWS)} or all, got {kind!r}.")
     if kind == "all" and ax is not None:
-        raise InputError("kind='all' draws a figure of its own; leave ax out.")
+        raise InputError("kind='all' draws its own figure. Leave ax out.")
     new_figure = figure_class()
     if kind == "all":
         names = [name for name in VIEWS if _has(result, name)]
@@ -84,7 +84,7 @@ def figure_class() -> Any:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
-            f"Plots need matplotlib, which cannot be imported ({error}): pip install 'normscope[plot]'"
+            f"Plots need matplotlib, which cannot be imported ({error}). Install it with: pip install 'normscope[plot]'"
         ) from error
 
     class Inline(Figure):

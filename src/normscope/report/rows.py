@@ -76,7 +76,7 @@ def _normalizer(place: int, n: NormalizerResult) -> Row:
     elif "std_min" in n.details:
         facts.append(f"least running std {page_float(n.details['std_min'])}")
     if n.details.get("written_out"):
-        facts.append("written out in plain arithmetic")
+        facts.append("written in plain arithmetic")
     return Row(
         place=place,
         name=n.name,

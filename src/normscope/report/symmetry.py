@@ -23,18 +23,14 @@ def symmetry_sections(found: Symmetries, *, everything: bool = False) -> list[Se
     statistics = "batch statistics, as in training" if found.mode == "batch" else "running statistics, as in evaluation"
     loss = "cross-entropy of the outputs" if found.loss == "cross_entropy" else "the outputs themselves"
     whole = all(group.certificate is None or group.certificate.exact for group in found.groups)
-    eps = "eps = 0" if whole else "the model's own eps (a channel is constant, so that scales are not looked for)"
+    eps = "eps = 0" if whole else "the model's own eps (a channel is constant, so scales are not searched)"
     lines = (
         f"{found.dimension} of {found.parameters} directions change nothing ({statistics}; {loss})",
         f"every group was verified in float64 with {eps}: derivative, finite orbit",
     )
     head = Section(f"symmetries of {found.model}", (*lines, *_identities(found)))
     if not found.parameters:
-        return [
-            Section(
-                head.title, ("No parameter is trained, so there is none to move: requires_grad is off everywhere.",)
-            )
-        ]
+        return [Section(head.title, ("No parameter is trainable: requires_grad is off everywhere.",))]
     if not found.groups:
         return [Section(head.title, ("No symmetry found: every change of the parameters changes the function.",))]
     shown = found.groups if everything else found.groups[:LISTED]

@@ -116,7 +116,7 @@ def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: 
     >>> rows = tuple((str(i), "1") for i in range(40))
     >>> short, said = shortened(Table(("name", "norm"), rows), (), everything=False)
     >>> len(short.rows), said
-    (30, ('... 10 more rows, all of them in result.json (or with --all)',))
+    (30, ('... 10 more rows, all in result.json (or with --all)',))
     """
     if everything or len(table.rows) <= ROWS:
         return table, ()
@@ -127,9 +127,9 @@ def shortened(table: Table, blocks: Sequence[Mapping[str, Any]], *, everything: 
     rows = tuple(_merged(name, group) for name, group in groups.items())
     said: tuple[str, ...] = ()
     if len(rows) < len(table.rows):
-        said = (f"equal blocks are folded, {len(table.rows)} rows into {len(rows)}: least .. most (--all shows each)",)
+        said = (f"equal blocks are folded, {len(table.rows)} rows into {len(rows)}: min .. max (--all shows all)",)
     if len(rows) > ROWS:
-        said = (f"... {len(rows) - ROWS} more rows, all of them in result.json (or with --all)", *said)
+        said = (f"... {len(rows) - ROWS} more rows, all in result.json (or with --all)", *said)
         rows = rows[:ROWS]
     return Table(table.columns, rows, table.left), said
 

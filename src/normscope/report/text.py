@@ -22,7 +22,7 @@ END_TO_END: tuple[tuple[str, str, str | None], ...] = (
     ("global", "certified, all inputs", "lower_everywhere"),
     ("global_probabilistic", "with high probability, all inputs", "lower_everywhere"),
     ("global_composition", "product of norms, all inputs", "lower_everywhere"),
-    ("global_floor", "no chain goes below", None),
+    ("global_floor", "floor of chain bounds", None),
     ("variance_floor", "certified, variance floor", "lower"),
     ("variance_floor_probabilistic", "with high probability, variance floor", "lower"),
     ("without_normalizers", "certified, without normalizers", None),
@@ -46,7 +46,7 @@ EFFECTS = {
     "slides_product": "the same on the slides, ||gamma/sigma||_2",
 }
 #: What is said where the formulas of papers are not shown.
-FOLDED = "what papers print for this network: --printed, or printed=True"
+FOLDED = "formulas printed in papers for this network: --printed, or printed=True"
 Facts = Mapping[str, Sequence[str]]
 
 
@@ -129,7 +129,7 @@ def findings_section(findings: Sequence[Finding]) -> Section:
     for finding in order(findings):
         lines.append(f"{finding.code} {finding.severity.value} {finding.place or 'model'}: {finding.message}")
         lines += [f"  fix: {finding.fix}"] if finding.fix else []
-    return Section("findings", lines=tuple(lines), after=("normscope explain CODE says more about each",))
+    return Section("findings", lines=tuple(lines), after=("run `normscope explain CODE` for more about each",))
 
 
 def _model(result: Result) -> Section:
@@ -175,7 +175,8 @@ def _coverage(coverage: Coverage) -> Section:
     after = list(said)
     if unknown:
         after.append(
-            f'an unknown operation gets a rule with normscope.register_rule("{unknown[0].op}", rule): see docs/rules.md'
+            f'register a rule for the unknown operation with normscope.register_rule("{unknown[0].op}'
+            '", rule): see docs/rules.md'
         )
     return Section("coverage", lines=tuple(lines), table=table, after=tuple(after))
 
@@ -201,10 +202,14 @@ def around_section(around: Around) -> Section:
         for n in around.neighbourhoods
     )
     lines = (
-        f"constants on balls around {count_text(around.points)} points of the data, each certified, rounding included"
-        " unless a note says otherwise",
-        f"{share} of inputs: at least so many inputs like these stay below it, with confidence "
-        f"{100 * around.confidence:g} %",
+        (
+            f"constants on balls around {count_text(around.points)} data points, each certified, "
+            "including rounding unless a note says otherwise"
+        ),
+        (
+            f"{share} of inputs: at least this share of inputs like these stays below it, with "
+            f"confidence {100 * around.confidence:g} %"
+        ),
         f"assumed: {'; '.join(ASSUMPTIONS)}",
     )
     after = list(around.notes)
@@ -310,7 +315,7 @@ def _statistics(result: Result, everything: bool) -> Section:
     for i, item in enumerate(facts.get("inputs", ())):
         low, high, norm = (float_text(item[key]) for key in ("low", "high", "largest_norm"))
         lines.append(f"input {i}: entries from {low} to {high}, largest norm {norm}")
-    columns = ("before activation", "variance mean", "least", "most", "largest norm")
+    columns = ("before activation", "variance mean", "min", "max", "largest norm")
     keys = ("variance_mean", "variance_min", "variance_max", "largest_norm")
     rows = tuple(
         (str(item["name"]), *(float_text(item[key]) for key in keys)) for item in facts.get("before_activations", ())

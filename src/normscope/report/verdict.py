@@ -139,7 +139,7 @@ def _cause(coverage: Coverage) -> str:
     more = len(coverage.opaque) - 1
     others = f" and {plural(more, 'more operation')}" if more else ""
     why = "has no finite constant" if first.known else "is not understood"
-    return f": {first.op} in {first.module or first.name}{others} {why if not more else 'stand in the way'}."
+    return f": {first.op} in {first.module or first.name}{others} {why if not more else 'prevent it'}."
 
 
 def _everywhere(values: Mapping[str, Value | None], cause: str) -> Sentence:
@@ -180,8 +180,10 @@ def _gap(values: Mapping[str, Value | None]) -> Sentence:
         return ()
     factor = number_text(upper.log10 - lower.log10)
     return (
-        f"The truth lies between certified and attained: the bound is {factor} times what was attained, so it may be "
-        "far from it.",
+        (
+            f"The truth lies between certified and attained: the bound is {factor} times the attained "
+            "value and may be far from the truth."
+        ),
     )
 
 
@@ -227,19 +229,24 @@ def _next(result: Result) -> Sentence:
         return (f"Next: {_findings(urgent, name if typed else None)}.",)
     unknown = [o for o in result.coverage.opaque if not o.known]
     if unknown:
-        return (f"Next: give {unknown[0].op} in {unknown[0].module or unknown[0].name} a rule, see docs/rules.md.",)
+        return (
+            (
+                f"Next: register a rule for {unknown[0].op} in {unknown[0].module or unknown[0].name}, see "
+                "docs/rules.md."
+            ),
+        )
     if STOPPED in result.messages:
         return ("Next: run it again and let it finish; it was stopped before the end.",)
     if result.model.get("fast"):
         return (f"Next: run again without {'--fast' if typed else 'fast=True'} for tighter bounds.",)
     start = "" if result.findings is None else "The doctor found nothing to fix. "
     if result.model.get("origin", {}).get("initialization") == "random":
-        return (f"{start}Next: the weights are random; give those of a trained model with --weights.",)
+        return (f"{start}Next: the weights are random; pass those of a trained model with --weights.",)
     if not result.statistics:
-        return (f"{start}Next: give data ({'--data' if typed else 'data='}) for bounds around your own inputs.",)
+        return (f"{start}Next: pass data ({'--data' if typed else 'data='}) for bounds around your own inputs.",)
     if result.findings is None:
         command = f"normscope check {name}" if typed else "normscope.check(model, data)"
-        return (f"Next: ask the doctor what to fix: `{command}`.",)
+        return (f"Next: check what to fix: `{command}`.",)
     command = "normscope compare" if typed else "normscope.compare"
     return (f"{start}Next: compare it with another model or checkpoint: `{command}`.",)
 

@@ -82,7 +82,7 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
     """Return the tables of every weight: in the weight itself, then in the output of its layer."""
     shown = result.weights if everything else result.weights[:ROWS]
     more = len(result.weights) - len(shown)
-    said = (f"... {more} more rows, all of them in weights.json (or with --all)",) if more else ()
+    said = (f"... {more} more rows, all in weights.json (or with --all)",) if more else ()
     sections = []
     if any(row.constants for row in shown):
         measured = ("attained", "certified", "over all W", "input", "Theorem 12", "a bound?", "stacked")
@@ -90,7 +90,7 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
         table = Table(columns, tuple(_constants(row) for row in shown), frozenset({"weight", "shape", "a bound?"}))
         after = (
             *said,
-            "attained: largest ||dh/dW|| at a point; certified: ||h, W|| over the data, least of all domains",
+            "attained: largest ||dh/dW|| at a point; certified: ||h, W|| over the data, smallest of all domains",
             "over all W: on all inputs and for every value of this weight; input: largest norm of dW -> dy in the data",
         )
         sections.append(Section("in the weights", table=without_empty(table), after=after))
@@ -102,7 +102,7 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
     if notes:
         cut = notes if everything else notes[:ROWS]
         left = len(notes) - len(cut)
-        sections.append(Section("notes", lines=cut, after=(f"... {left} more (--all shows each)",) if left else ()))
+        sections.append(Section("notes", lines=cut, after=(f"... {left} more (--all shows all)",) if left else ()))
     return sections
 
 

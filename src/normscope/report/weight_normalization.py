@@ -21,7 +21,7 @@ def weight_normalization_sections(found: Guarantees) -> list[Section]:
     >>> from normscope.weight_normalization import WeightNormNetwork, verify
     >>> found = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))
     >>> weight_normalization_sections(found)[0].title
-    'weight normalization: bounds beside what is measured'
+    'weight normalization: bounds and measured values'
     """
     rows = tuple((r.name, shown(r.bound), shown(r.tight), shown(r.measured), r.note) for r in found.rows)
     lines = (
@@ -29,7 +29,7 @@ def weight_normalization_sections(found: Guarantees) -> list[Section]:
         *found.step_lines(),
     )
     return [
-        Section("weight normalization: bounds beside what is measured", lines, Table(_COLUMNS, rows, _LEFT),
+        Section("weight normalization: bounds and measured values", lines, Table(_COLUMNS, rows, _LEFT),
                 chart=_chart(found))
     ]  # fmt: skip
 

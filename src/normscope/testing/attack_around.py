@@ -30,7 +30,7 @@ def attack_around(scene: Scene) -> None:
     if around is None:
         return
     if around.points > len(scene.data):
-        scene.skip("around", f"it speaks of {around.points} points, {len(scene.data)} are attacked")
+        scene.skip("around", f"it is about {around.points} points, but {len(scene.data)} are attacked")
         return
     for near in around.neighbourhoods:
         scene.say(f"attacking the constants within {near.radius:g} of the data")

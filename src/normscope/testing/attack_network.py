@@ -339,10 +339,10 @@ def _attack_without(scene: Scene, places: dict[str, tuple[int, Call]], points: T
     rows = [r.name for r in scene.result.normalizers if not row_of_weights(r)]
     calls = find_calls(rows, scene.hooked, scene.trace)
     if value is None or any(isinstance(c, str) for c in calls.values()):
-        scene.skip("without_normalizers", "some normalizer is no module of its own")
+        scene.skip("without_normalizers", "some normalizer is not a module")
         return
     if any(r.details.get("written_out") for r in scene.result.normalizers):
-        scene.skip("without_normalizers", "a normalizer that is written out keeps its scale, which is no module")
+        scene.skip("without_normalizers", "a normalizer written by hand keeps its scale, which is not a module")
         return
     bare = HookedModel(scene.model, scene.hooked.inputs, [])
     bare.shapes, bare.looked_up, bare.stacked = scene.hooked.shapes, scene.hooked.looked_up, scene.hooked.stacked
@@ -361,11 +361,11 @@ def _attack_jacobian(scene: Scene) -> None:
     if value is None or value.domain != "these data points":
         return
     if not scene.whole:
-        scene.skip("end_to_end[].jacobian", "the analysis also lets positions move, which are held here")
+        scene.skip("end_to_end[].jacobian", "the analysis also lets positions move, which are kept fixed here")
         return
     truth = _dense_at(scene.hooked, scene.data) if len(scene.data) == scene.batch.batch else None
     if truth is None:
-        scene.skip("end_to_end[].jacobian", "too many outputs to form the Jacobian whole")
+        scene.skip("end_to_end[].jacobian", "too many outputs to form the whole Jacobian")
     elif scene.noise < 1e-10:
         scene.hold(
             "end_to_end", "", "jacobian", value, math.log(truth) + 1e-9 if truth > 0 else -math.inf, "whole Jacobian"
@@ -396,7 +396,7 @@ def _attack_stacked(scene: Scene) -> None:
     least = {c: _channel_stds(hooked, trace.before[c]) for c in trace.order if _is_batch_norm(hooked, c)}
     rest = [r for r in scene.result.normalizers if r.kind != "batch_norm" and not row_of_weights(r)]
     if rest or not least:
-        scene.skip("end_to_end[].stacked_batch", "the model has other normalizers too, or BatchNorm is no module")
+        scene.skip("end_to_end[].stacked_batch", "the model also has other normalizers, or BatchNorm is not a module")
         return
 
     def inside(x: Tensor) -> Tensor:

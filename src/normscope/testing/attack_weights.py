@@ -27,7 +27,7 @@ def attack_weights(scene: Scene, weights: WeightResult) -> None:
     for row in weights.weights:
         scene.say(f"attacking weight {row.name}")
         if row.effective or row.name not in parameters:
-            scene.skip(f"weights[{row.name}]", "the weight is behind a parametrization")
+            scene.skip(f"weights[{row.name}]", "the weight has a parametrization")
             continue
         weight = parameters[row.name]
         attempt(scene, f"weights[{row.name}]", lambda r=row, w=weight: _attack_weight(scene, r, w))  # type: ignore[misc]
@@ -111,7 +111,7 @@ def _attack_outputs(scene: Scene, row: WeightRow) -> None:
     """Hold ``||h, y||`` against a shift of what comes out of the module."""
     call = _call(scene, row)
     if call is None:
-        scene.skip(f"weights[{row.name}].outputs", "the weight is not used once, by a module of its own")
+        scene.skip(f"weights[{row.name}].outputs", "the weight is not used exactly once, by its own module")
         return
     size = scene.trace.rows(call).shape[1]
     zero = torch.zeros(size, dtype=torch.float64)
@@ -121,7 +121,7 @@ def _attack_outputs(scene: Scene, row: WeightRow) -> None:
     anywhere = max(at_data, *(_shift(scene, shifted(x), zero) for x in pool))
     for key, value in row.outputs.items():
         log = anywhere if key.startswith("global") else at_data
-        scene.hold("weights", row.name, f"outputs.{key}", value, log, "Jacobian in what the module gives")
+        scene.hold("weights", row.name, f"outputs.{key}", value, log, "Jacobian in the output of the module")
 
 
 def _shift(scene: Scene, function: Function, zero: Tensor) -> float:

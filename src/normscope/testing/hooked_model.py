@@ -157,7 +157,7 @@ class HookedModel:
             found = self._embedded(inputs)
         shapes = [tuple(t.shape) for t in found]
         if shapes != self.shapes or not shapes:
-            raise InputError(f"The analysis speaks of inputs of shapes {self.shapes}; the model is given {shapes}.")
+            raise InputError(f"The analysis is about inputs of shapes {self.shapes}, but the model gets {shapes}.")
         return torch.cat([t.flatten() for t in found])
 
     def _embedded(self, inputs: ModelInputs) -> list[Tensor]:
@@ -225,7 +225,7 @@ class HookedModel:
         with self._running(), _recording(modules, trace, shifts or {}, self.identities), wide:
             out = functional_call(self.model, dict(weights or {}), given.args, given.kwargs)
         if wide.blocks:
-            raise InputError("The embeddings of the model were not found when it was run again.")
+            raise InputError("The embeddings of the model were not found in the second run.")
         if wide.narrow:
             self.noise = NARROW_NOISE
         found = [t.double().reshape(n, -1) for t in floats(out)]

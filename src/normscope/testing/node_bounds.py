@@ -105,7 +105,7 @@ def _outside(composition: Composition, expr: Expr, values: Tensor) -> Iterator[s
     flat = values.reshape(len(values), -1)
     rows = float(values.norm(dim=-1).max()) if values.ndim > 1 else top
     if float(values.min()) < inside.low - slack:
-        yield f"least entry {float(values.min())!r} below {inside.low!r}"
+        yield f"smallest entry {float(values.min())!r} below {inside.low!r}"
     if float(values.max()) > inside.high + slack:
         yield f"largest entry {float(values.max())!r} above {inside.high!r}"
     if rows > inside.row * (1 + EVALUATION):

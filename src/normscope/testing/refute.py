@@ -71,13 +71,13 @@ def refute(
     if not isinstance(model, nn.Module):
         raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     if data is None:
-        raise InputError("Attacking a model needs data: pass some inputs.")
+        raise InputError("Attacking a model needs data. Pass some inputs.")
     check_count(seed, "seed", least=0)
     if not effort > 0:
-        raise InputError(f"effort must be positive, got {effort}.")
+        raise InputError(f"Expected a positive effort, got {effort}.")
     options = Options.of(None, settings)
     if options.mode == "frozen-batch":
-        raise InputError("refute attacks the modes 'running' and 'batch', not 'frozen-batch'.")
+        raise InputError("Expected mode 'running' or 'batch', got 'frozen-batch'.")
     say = progress or (lambda text: None)
     data = repeatable(data)
     with untouched(model):

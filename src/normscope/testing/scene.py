@@ -139,7 +139,7 @@ def find_calls(names: Iterable[str], hooked: HookedModel, trace: Trace) -> dict[
         elif calls[base] != rows[base]:
             found[name] = f"the module is called {calls[base]} times and has {rows[base]} rows"
         elif (base, turn) in hooked.mixed:
-            found[name] = "what it gives has no axis of samples"
+            found[name] = "its output has no sample axis"
         else:
             found[name] = (base, turn)
     return found

@@ -77,7 +77,7 @@ class HiddenLayer:
         norms = self.row_norms * (1.0 - 64.0 * UNIT) - (0.0 if orthogonal else moved)
         if not bool((norms > 0).all()):
             raise InputError(
-                f"{self.name}: a weight vector is zero or may become zero, where the network is not defined."
+                f"{self.name}: a weight vector is zero or may become zero, where the network is undefined."
             )
         gains = self.gains + (moved if self.gains_trained else 0.0)
         shaken = float((gains / norms).max()) * moved + (moved if self.gains_trained else 0.0)
@@ -210,8 +210,9 @@ def _flat(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
     if not known:
         where = name or "the model"
         raise InputError(
-            f"{where}: {type(module).__name__} is not part of the theory of weight normalization. Expected an "
-            "nn.Sequential of weight-normalized layers and activations that ends with a linear layer."
+            f"{where}: {type(module).__name__} is not covered by the theory of weight normalization. "
+            "Expected an nn.Sequential of weight-normalized layers and activations that ends with a "
+            "linear layer."
         )
     if isinstance(module, nn.Dropout) and module.training and module.p > 0:
         raise InputError(f"{name}: dropout is active. Call model.eval() first.")

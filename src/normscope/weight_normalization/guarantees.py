@@ -164,7 +164,7 @@ def verify(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: float = 
     steep = gradient_bound(layers, rho, norms, output_bias=chain.output_bias)
     curved, curve = hessian_bound(layers, rho, worst), hessian_bound(layers, rho, norms)
     smooth = all(layer.activation.smooth for layer in chain.layers)
-    rough = "" if smooth else "the activation is not smooth: there is no second derivative to bound"
+    rough = "" if smooth else "the activation is not smooth, so there is no second derivative to bound"
     ball, data = f"inputs with |x| <= {norms[0]:.4g}", "these data points"
     rows = [
         Guarantee(
@@ -242,7 +242,7 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
             (layer.bias is not None, "a bias"),
             (layer.activation.at_zero != 0, "an activation that is not zero at zero"),
             (layer.window != 1.0, "a convolution"),
-            (layer.gains_trained, "gains read off the trained network"),
+            (layer.gains_trained, "gains taken from the trained network"),
         )
         if bad
     ]

@@ -69,7 +69,7 @@ def paper_layer(width: int, least_norm: float, slope: float = 1.0, curvature: fl
     0.25
     """
     if width < 1 or not least_norm > 0:
-        raise InputError(f"Expected a positive width and weight vectors that are not zero, got {width}, {least_norm}.")
+        raise InputError(f"Expected a positive width and nonzero weight vectors, got {width}, {least_norm}.")
     size = 1.0 / math.sqrt(width)
     return LayerConstants(1.0, size / least_norm, size / least_norm**2, slope, curvature)
 

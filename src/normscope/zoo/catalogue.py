@@ -125,8 +125,8 @@ def entry(name: str) -> ZooEntry:
     """
     if name not in ZOO:
         near = difflib.get_close_matches(name, ZOO, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(sorted(ZOO))}."
-        raise ModelNotFoundError(f"No network {name!r} in the zoo; {hint}")
+        hint = f"Did you mean {' or '.join(near)}?" if near else f"Known names: {', '.join(sorted(ZOO))}."
+        raise ModelNotFoundError(f"No network {name!r} in the zoo. {hint}")
     return ZOO[name]
 
 

@@ -51,15 +51,15 @@ def optional(name: str, install: str) -> ModuleType:
         # A library built for another torch fails with RuntimeError and others.
         reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         raise MissingDependencyError(
-            f"this model needs {name}, which cannot be imported ({reason}); {install}"
+            f"This model needs {name}, which cannot be imported ({reason}). Install it: {install}."
         ) from error
 
 
 def _unknown(library: str, name: str, names: Iterable[str]) -> ModelNotFoundError:
     known = sorted(names)
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"it has {listed(known)}"
-    return ModelNotFoundError(f"{library} has no model {name!r}; {hint}")
+    hint = f"Did you mean {' or '.join(near)}?" if near else f"Known models: {listed(known)}."
+    return ModelNotFoundError(f"{library} has no model {name!r}. {hint}")
 
 
 def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
@@ -79,13 +79,15 @@ def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     """
     timm = optional("timm", "pip install 'normscope[vision]', with torchvision from the same index as torch")
     if arguments.get("pretrained"):
-        raise FactoryError("models are never downloaded; got pretrained=True; save the weights and give them as a file")
+        raise FactoryError(
+            "Models are never downloaded, got pretrained=True. Save the weights and pass them as a file."
+        )
     if not timm.is_model(name):
         raise _unknown("timm", name, timm.list_models())
     try:
         return timm.create_model(name, **{**arguments, "pretrained": False})
     except Exception as error:
-        raise explained(error, f"building timm:{name}", "") from error
+        raise explained(error, f"Building timm:{name}", "") from error
 
 
 def torchvision_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
@@ -114,30 +116,29 @@ def torchvision_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
     asked = [key for key in silent if arguments.get(key) is not None]
     if asked:
         raise FactoryError(
-            f"models are never downloaded; got {listed(asked)}; save the weights and give them as a file"
+            f"Models are never downloaded, got {listed(asked)}. Save the weights and pass them as a file."
         )
     try:
         return builder(**{**arguments, **silent})
     except Exception as error:
-        raise explained(error, f"building torchvision:{name}", "") from error
+        raise explained(error, f"Building torchvision:{name}", "") from error
 
 
 def _configuration(folder: Path) -> dict[str, Any]:
     """Return the directory's ``config.json``."""
     if not folder.is_dir():
-        raise ModelNotFoundError(f"hf: must be followed by a directory; there is no directory {folder}; check the path")
+        raise ModelNotFoundError(f"Directory not found: {folder}. Write hf:DIRECTORY.")
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelNotFoundError(
-            f"hf: needs a directory with config.json; {folder} has none; save the model with save_pretrained(DIR)"
-        )
+        raise ModelNotFoundError(f"No config.json found in {folder}. Save the model with save_pretrained(DIR).")
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
-        raise ModelNotFoundError(f"{file} must be JSON; {error}; save the model again") from error
+        raise ModelNotFoundError(f"Expected {file} to be JSON: {error}. Save the model again.") from error
     if not isinstance(content, dict) or "model_type" not in content:
         raise ModelNotFoundError(
-            f"{file} must name a model_type that transformers knows; it has none; save the model with save_pretrained"
+            f"Expected {file} to have a model_type that transformers knows, found none. Save the model "
+            "with save_pretrained."
         )
     return content
 
@@ -169,7 +170,7 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
     has_weights = any(fnmatch.fnmatch(name, pattern) for name in names for pattern in _WEIGHT_FILES)
     notes: list[str] = []
     if configuration.get("auto_map"):
-        notes.append("the directory brings code of its own, which was not run")
+        notes.append("the directory contains code, which was not run")
     try:
         config = transformers.AutoConfig.from_pretrained(
             os.fspath(folder), local_files_only=True, trust_remote_code=False, **arguments
@@ -178,13 +179,14 @@ def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tupl
             notes.append("the directory has no weights: they are random")
             return _from_config(transformers, config), notes, False
     except Exception as error:
-        raise explained(error, f"building hf:{folder}", "") from error
+        raise explained(error, f"Building hf:{folder}", "") from error
     try:
         model, loading = _quietly(transformers, folder, config)
     except Exception as error:
         first = str(error).splitlines()[0] if str(error) else "no message"
         raise WeightsError(
-            f"the weights in {folder} must fit its config.json; {type(error).__name__}: {first}; save the model again"
+            f"The weights in {folder} do not fit its config.json ({type(error).__name__}: {first}). "
+            "Save the model again."
         ) from error
     random = sorted(loading.get("missing_keys", ()))
     if random:

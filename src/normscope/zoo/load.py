@@ -68,17 +68,17 @@ def parse_spec(spec: str) -> tuple[str, str, str]:
     kind, colon, rest = spec.partition(":")
     if colon and kind in _LIBRARIES:
         if not rest:
-            raise ModelNotFoundError(f"{kind}: must be followed by a name; got {spec!r}; write e.g. zoo:relu10")
+            raise ModelNotFoundError(f"Expected a name after {kind}:, got {spec!r}. Write e.g. zoo:relu10.")
         return kind, rest, ""
     location, colon, factory = spec.rpartition(":")
     if not colon or not location or not factory or "/" in factory or "\\" in factory:
-        raise ModelNotFoundError(f"a model is named {FORMS}; got {spec!r}; {_guess(spec.rstrip(':'))}")
+        raise ModelNotFoundError(f"Expected a model as {FORMS}; got {spec!r}. {_guess(spec.rstrip(':'))}")
     if location.endswith(".py"):
         return "file", location, factory
     if "/" in location or "\\" in location or not all(part.isidentifier() for part in location.split(".")):
         raise ModelNotFoundError(
-            f"before the colon comes FILE.py, a dotted module, or one of {', '.join(_LIBRARIES)}; got {spec!r}; "
-            f"{_guess(location)}"
+            f"Expected FILE.py, a dotted module, or one of {', '.join(_LIBRARIES)} before the colon, "
+            f"got {spec!r}. {_guess(location)}"
         )
     return "module", location, factory
 
@@ -88,14 +88,14 @@ def _guess(text: str) -> str:
     path = user_path(text)
     if path.suffix == ".py" and path.is_file():
         names = listed(callables_in_source(path)) or "none"
-        return f"write {text}:NAME with a function that returns the model; functions and classes there: {names}"
+        return f"Write {text}:NAME with a function that returns the model. Functions and classes there: {names}."
     if path.suffix.lower() in CHECKPOINT.endings:
-        return "a checkpoint holds weights only; name the model and give this file as its weights"
+        return "A checkpoint contains only weights: name the model, and pass this file as its weights."
     if path.is_dir():
-        return f"write hf:{text}" if (path / "config.json").is_file() else "name a Python file in that directory"
+        return f"write hf:{text}" if (path / "config.json").is_file() else "Name a Python file in that directory."
     if text in zoo.ZOO:
         return f"write zoo:{text}"
-    return "check the spelling"
+    return "Check the spelling."
 
 
 def load_model(

@@ -164,7 +164,7 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
     tensors = fitted(model, read_state_dict(path))
     problems = mismatch(model, tensors)
     if problems:
-        raise WeightsError(f"the weights must fit the model; {path} does not: {problems}; build the model they are of")
+        raise WeightsError(f"The weights in {path} do not fit the model: {problems}. Build the model they belong to.")
     own = {key: value for key, value in model.state_dict().items() if isinstance(value, torch.Tensor)}
     _refuse_other_numbers(model, own, tensors, path)
     on_meta = any(value.device.type == "meta" for value in own.values())
@@ -173,7 +173,7 @@ def load_weights(model: nn.Module, path: str | Path) -> list[str]:
         model.load_state_dict(known, strict=False, assign=on_meta)
     except RuntimeError as error:  # a dtype that torch only stores, or a parametrization that refuses its tensor
         reason = " ".join(str(error).split())[:300]
-        raise WeightsError(f"the weights must fit the model; {path} does not: {reason}; save them again") from error
+        raise WeightsError(f"The weights in {path} do not fit the model: {reason}. Save them again.") from error
     narrowed = [key for key in known if not on_meta and own[key].element_size() < known[key].element_size()]
     if not narrowed:
         return []
@@ -186,7 +186,7 @@ def _refuse_other_numbers(
     """Raise if a file has complex numbers where the model has real ones, or integers for a parameter."""
     unreal = [key for key in own if key in tensors and tensors[key].is_complex() and not own[key].is_complex()]
     if unreal:
-        raise WeightsError(f"weights must be real numbers; {path} has complex {listed(unreal)}; save real tensors")
+        raise WeightsError(f"Expected real weights, but {path} has complex {listed(unreal)}. Save real tensors.")
     parameters = {key for key, value in model.named_parameters(remove_duplicate=False) if value.is_floating_point()}
     whole = [
         f"{key} ({str(tensors[key].dtype).removeprefix('torch.')})"
@@ -195,6 +195,6 @@ def _refuse_other_numbers(
     ]
     if whole:
         raise WeightsError(
-            f"parameters must be floating-point numbers; {path} has integers for {listed(whole)}: they look "
-            "quantized, and without their scales are other weights; save the model dequantized"
+            f"Expected floating-point parameters, but {path} has integers for {listed(whole)}. They "
+            "look quantized and are meaningless without their scales. Save the dequantized model."
         )

@@ -15,7 +15,7 @@ from normscope.core.files import replacing
 from normscope.graph.safe_load import PICKLED, FileKind, safe_load
 
 VERSION = 1
-KIND = FileKind("the state of a training run", InputError, PICKLED, "let a training run write it")
+KIND = FileKind("the state of a training run", InputError, PICKLED, "It is written by a training run.")
 
 
 @dataclass
@@ -88,7 +88,7 @@ def restore_state(
     """
     state = safe_load(Path(file), KIND)
     if not isinstance(state, dict) or state.get("version") != VERSION:
-        raise InputError(f"Not the state of a training run, version {VERSION}: {file}.")
+        raise InputError(f"{file} is not the state of a training run (version {VERSION}).")
     differing = sorted(k for k in settings if state["settings"].get(k) != settings[k])
     if differing:
         was = ", ".join(f"{key}={state['settings'].get(key)} (now {settings[key]})" for key in differing)
@@ -97,7 +97,7 @@ def restore_state(
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
     except (RuntimeError, ValueError, KeyError) as error:
-        raise InputError(f"{file} is of another network: {str(error).splitlines()[0]}") from error
+        raise InputError(f"{file} belongs to another network: {str(error).splitlines()[0]}") from error
     order.set_state(state["order"])
     torch.set_rng_state(state["random"])
     return Progress(**state["progress"])

@@ -155,8 +155,8 @@ def explained(error: BaseException, what: str, file: str | None) -> FactoryError
     Returns:
         The error to raise.
 
-    >>> str(explained(ValueError("no"), "calling f", None))
-    'calling f must work; it raised ValueError: no; run it in Python alone and mend it'
+    >>> str(explained(ValueError("no"), "Calling f", None))
+    'Calling f failed with ValueError: no. Run it in Python alone to debug it.'
     """
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if file is not None and frame.filename == file]
@@ -167,13 +167,13 @@ def explained(error: BaseException, what: str, file: str | None) -> FactoryError
         frame = (own or list(frames))[-1]
         where = f" at {frame.filename}, line {frame.lineno}" + (f" ({frame.line})" if frame.line else "")
     message = error.msg if isinstance(error, SyntaxError) else str(error)
-    hint = "run it in Python alone and mend it"
+    hint = "Run it in Python alone to debug it."
     if isinstance(error, ImportError) and "relative import" in message:
-        hint = "name the model by its package instead: package.module:factory"
+        hint = "Name the model by its package instead: package.module:factory."
     elif isinstance(error, ModuleNotFoundError):
-        hint = f"install {error.name} or put it beside the file"
+        hint = f"Install {error.name} or put it next to the file."
     raised = f"{type(error).__name__}: {message}".rstrip(": ")
-    return FactoryError(f"{what} must work; it raised {raised}{where}; {hint}")
+    return FactoryError(f"{what} failed with {raised}{where}. {hint}")
 
 
 def callables_in_source(file: Path) -> list[str]:
@@ -232,7 +232,7 @@ def import_file(file: Path) -> ModuleType:
             sys.modules.pop(name, None)
         else:
             sys.modules[name] = before
-        raise explained(error, f"importing {file.name}", str(file)) from error
+        raise explained(error, f"Importing {file.name}", str(file)) from error
     return module
 
 
@@ -258,9 +258,9 @@ def import_module(name: str) -> ModuleType:
                 f"No module named {missing!r} on the path or in {Path.cwd()}. "
                 "Install it, or name a file: FILE.py:factory."
             ) from error
-        raise explained(error, f"importing {name}", None) from error
+        raise explained(error, f"Importing {name}", None) from error
     except (Exception, SystemExit) as error:
-        raise explained(error, f"importing {name}", None) from error
+        raise explained(error, f"Importing {name}", None) from error
 
 
 def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
@@ -284,7 +284,7 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
     except AttributeError:
         raise ModelNotFoundError(f"{where} has no {attribute!r}. Callables there: {choices}.") from None
     except Exception as error:  # a module may answer for its names itself
-        raise explained(error, f"looking up {attribute} in {where}", None) from error
+        raise explained(error, f"Looking up {attribute} in {where}", None) from error
     if not callable(found):
         raise ModelNotFoundError(
             f"Expected {where}:{attribute} to be a function or class that returns the model, got "
@@ -327,7 +327,7 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
     try:
         model = factory(**arguments)
     except (Exception, SystemExit) as error:
-        raise explained(error, f"calling {name}", file) from error
+        raise explained(error, f"Calling {name}", file) from error
     if not isinstance(model, nn.Module):
         raise FactoryError(f"Expected {name} to return a torch.nn.Module, got {_described(model)}.")
     return _constructed(model, name)

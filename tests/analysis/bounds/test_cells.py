@@ -99,7 +99,7 @@ def test_what_is_not_affordable_or_finite(trained: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr("normscope.analysis.bounds.cells.SECONDS", 0.0)
     found = local_constants(network, parts, counts, 2)
     assert found.balls == 0
-    assert "left out" in found.note
+    assert "skipped" in found.note
     assert found.scores.tolist() == pytest.approx([network.constant.value] * 4)
     bare = Partition(parts.name, parts.cells, parts.diameters, parts.assign)
     assert "which balls" in local_constants(network, bare, counts, 2).note

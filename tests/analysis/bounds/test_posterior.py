@@ -58,9 +58,9 @@ def test_every_parameter_is_drawn_anew(trained: Any) -> None:
     net = fresh(model, 0)
     assert all(not torch.equal(a, b) for a, b in zip(net.parameters(), model.parameters(), strict=True))
     assert torch.equal(net[1].running_mean, torch.zeros(16))
-    with pytest.raises(RefusedError, match=r"0\.scale is not drawn anew"):
+    with pytest.raises(RefusedError, match=r"0\.scale is not redrawn"):
         fresh(nn.Sequential(_Scaled(), nn.Linear(2, 2)), 0)
-    with pytest.raises(RefusedError, match=r"weight_g is not drawn anew|cannot be copied"):
+    with pytest.raises(RefusedError, match=r"weight_g is not redrawn|cannot be copied"):
         fresh(nn.Sequential(weight_norm(nn.Linear(2, 4)), nn.ReLU(), nn.Linear(4, 2)), 0)
 
 

@@ -29,7 +29,7 @@ def test_partition_built_on_the_data_is_refused(trained: Any) -> None:
         found = bounds(model, train=train, test=test, partition=partition, only=["held-out", "Theorem 20, repaired"])
         row = found.rows["Theorem 20, repaired"]
         assert row.status == "refused"
-        assert "before the data" in row.reason
+        assert "before seeing the data" in row.reason
         assert found.rows["held-out"].status == "certificate"
 
 
@@ -50,7 +50,7 @@ def test_unbounded_loss_is_refused(trained: Any) -> None:
 def test_batch_statistics_are_refused(trained: Any) -> None:
     """By mode, and where a layer has no others."""
     model, train, test = trained
-    with pytest.raises(InputError, match="batch mode is refused"):
+    with pytest.raises(InputError, match="batch mode is not supported"):
         bounds(model, train=train, test=test, mode="batch")
     net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.ReLU(), nn.Linear(4, 2))
     with pytest.raises(InputError, match="no running statistics"):
@@ -92,7 +92,7 @@ def test_data_that_is_none(trained: Any) -> None:
         ("labels from 0 to 1 in train, got -1", {"train": (x, labels)}),
         ("labels from 0 to 1 in test, got 2", {"test": (u, v + 1)}),
         ("test data is empty", {"test": (u[:0], v[:0])}),
-        ("train data is empty", {"train": (x[:0], y[:0])}),
+        ("training data is empty", {"train": (x[:0], y[:0])}),
         ("finite inputs in train", {"train": (holes, y)}),
         ("finite inputs in test", {"test": (u / 0, v)}),
         ("in test, got", {"test": (torch.cat([u, u], 1), v)}),

@@ -91,7 +91,7 @@ def test_cells_from_the_data_are_noticed(trained: Any) -> None:
     model, (x, y), _ = trained
     seen = voronoi(x[:3], [0, 0], [1, 1])
     found = scored(captured_of(model, 4, 2), (x, y), "train", seen, 0, _quiet)
-    assert "before the data" in found.refusal
+    assert "before seeing the data" in found.refusal
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_statistics_of_the_input_need_eps_to_be_out_of_the_way() -> None:
     refused = fix(model(1e-5), noise(16, 5), only=[KIND])
     assert refused.changes == ()
     assert "would have to become" in refused.refusals[0].reason
-    assert "give data" in fix(model(1e-5), input_shape=(5,), only=[KIND]).refusals[0].reason
+    assert "pass data" in fix(model(1e-5), input_shape=(5,), only=[KIND]).refusals[0].reason
     done = fix(model(0.0), noise(16, 5), only=[KIND])
     assert len(done.changes) == 1
     small = fix(model(1e-12), noise(16, 5), only=[KIND])

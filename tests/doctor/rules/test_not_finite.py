@@ -37,7 +37,7 @@ def test_a_running_variance_of_zero_without_eps() -> None:
     (one,) = found("NS002", model, noise(16, 3))
     assert one.place == "0"
     assert "0.running_var is zero at channel 2, and no eps is added" in one.message
-    assert "gather the statistics anew" in one.fix
+    assert "estimate the statistics again" in one.fix
     model[0].running_var[2] = 1.0
     assert found("NS002", model, noise(16, 3)) == []
 
@@ -60,7 +60,7 @@ def test_a_row_that_is_masked_as_a_whole() -> None:
     model = nn.Sequential(Lambda(forward, fc=nn.Linear(4, 4), norm=nn.LayerNorm(4), seen=seen))
     (one,) = found("NS002", model, noise(8, 4))
     assert one.place == "0"
-    assert "softmax makes NaN of infinities, which masked_fill in 0 writes" in one.message
+    assert "softmax turns infinities into NaN, which masked_fill in 0 writes" in one.message
     assert "masked" in one.fix
     model[0].seen[2] = 0.0
     assert found("NS002", model, noise(8, 4)) == []
@@ -70,4 +70,4 @@ def test_zero_times_the_logarithm_of_zero() -> None:
     """An entropy without a clamp."""
     model = nn.Sequential(Lambda(lambda s, x: -(x.relu() * x.relu().log()).sum(-1)))
     (one,) = found("NS002", model, noise(8, 4))
-    assert (one.place, "mul makes NaN of infinities, which log in 0 writes" in one.message) == ("0", True)
+    assert (one.place, "mul turns infinities into NaN, which log in 0 writes" in one.message) == ("0", True)

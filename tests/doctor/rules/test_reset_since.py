@@ -27,7 +27,7 @@ def _trained(norm: nn.Module) -> nn.Sequential:
         (nn.LayerNorm(5), lambda n: nn.init.ones_(n.weight), ["scale"]),
         (nn.GroupNorm(1, 5), lambda n: n.reset_parameters(), ["scale", "shift"]),
         (nn.BatchNorm1d(5), lambda n: n.reset_running_stats(), ["statistics"]),
-        (nn.LayerNorm(5), lambda n: setattr(n, "eps", 0.1), ["eps went from 1e-05 to 0.1"]),
+        (nn.LayerNorm(5), lambda n: setattr(n, "eps", 0.1), ["eps changed from 1e-05 to 0.1"]),
     ],
 )
 def test_each_part_is_told(norm: nn.Module, lost: object, words: list[str]) -> None:

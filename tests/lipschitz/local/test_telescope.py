@@ -150,5 +150,5 @@ def test_where_a_normalizer_may_divide_by_nothing_there_is_none() -> None:
 def test_work_is_counted_before_it_is_done() -> None:
     x = points(1, 4, 6)
     walk = Telescope(program_of(seeded(_block()), x), Steps(SegmentNorms()), [x], 0.01, work=10.0)
-    with pytest.raises(UnboundedError, match="ask for it with radius"):
+    with pytest.raises(UnboundedError, match="request it with radius"):
         walk.constant()

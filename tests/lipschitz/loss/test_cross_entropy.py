@@ -94,7 +94,7 @@ def test_wrong_arguments() -> None:
             cross_entropy(3, temperature=temperature)
     with pytest.raises(InputError, match="among the 3 classes, got 3"):
         cross_entropy_at(torch.zeros(3), 3)
-    with pytest.raises(InputError, match="weight is a finite number"):
+    with pytest.raises(InputError, match="Expected weight to be a finite number"):
         cross_entropy(2, weight=[1.0, -1.0])
 
 

@@ -99,7 +99,7 @@ def test_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     good = (folder / "config.json").read_text()
     (folder / "config.json").write_text("{")
     assert not store.poll()
-    assert "cannot be read now" in store.status()["trouble"]
+    assert "cannot be read at the moment" in store.status()["trouble"]
     (folder / "config.json").write_text(good)
     begin(folder).log({"norm/a": 2.0}, step=2)
     assert store.poll()

@@ -86,7 +86,7 @@ def test_foreign_folders_are_left_alone(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="another folder"):
             RunFolder(tmp_path).begin(FACTS, None)
     assert (tmp_path / METRICS).read_text() == "mine"
-    with pytest.raises(InputError, match="Expected begin"):
+    with pytest.raises(InputError, match="Call begin"):
         RunFolder(tmp_path).log({}, step=1)
 
 

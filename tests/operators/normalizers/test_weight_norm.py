@@ -60,7 +60,7 @@ def test_identical_rows_reach_the_root_of_their_number() -> None:
 def test_zero_gain_and_zero_direction() -> None:
     """A zero gain gives a zero weight; a zero direction has no weight."""
     assert weight_norm_bounds(torch.ones(2, 2), torch.zeros(2)).upper == 0.0
-    with pytest.raises(InputError, match="not zero"):
+    with pytest.raises(InputError, match="nonzero"):
         weight_norm_effective(torch.zeros(2, 2))
     with pytest.raises(InputError, match="one per direction"):
         weight_norm_effective(torch.ones(2, 2), torch.ones(3))

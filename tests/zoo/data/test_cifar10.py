@@ -83,7 +83,7 @@ def test_absent_data_say_where_and_how(tmp_path: Path) -> None:
         cifar10(tmp_path)
     text = str(caught.value)
     places = (tmp_path, tmp_path / "cifar-10-batches-bin", tmp_path / "cifar-10-batches-py")
-    assert f"looked in {', '.join(map(str, places))}; download https://www.cs.toronto.edu/~kriz/cifar" in text
+    assert f"Looked in {', '.join(map(str, places))}. Download https://www.cs.toronto.edu/~kriz/cifar" in text
     write(tmp_path, "binary")
     (tmp_path / "data_batch_4.bin").unlink()
     with pytest.raises(InputError, match=r"lacks data_batch_4\.bin"):

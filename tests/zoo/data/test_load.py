@@ -40,7 +40,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     """Unknown names list the known ones; a preset is given once."""
     with pytest.raises(InputError, match=rf"one of {', '.join(DATASETS)} .*got 'cifar100'"):
         load_data("cifar100")
-    with pytest.raises(InputError, match="there is no"):
+    with pytest.raises(InputError, match="File not found"):
         load_data(tmp_path / "none.npy")
     with pytest.raises(InputError, match="is a directory"):
         load_data(tmp_path)
@@ -57,7 +57,7 @@ def test_a_normalization_of_ids_is_refused(tmp_path: Path) -> None:
     """It would not be applied; as stored they may be taken."""
     torch.save(torch.ones(2, 3, dtype=torch.int32), tmp_path / "ids.pt")
     for choice in ("unit", "mnist", ((0.5,), (0.5,))):
-        with pytest.raises(InputError, match=r"holds int32, which are treated as ids"):
+        with pytest.raises(InputError, match=r"has dtype int32, which is treated as ids"):
             load_data(tmp_path / "ids.pt", normalize=choice)
     assert load_data(tmp_path / "ids.pt", normalize="raw").tensors().inputs.dtype == torch.int64
 

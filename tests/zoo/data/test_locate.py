@@ -31,10 +31,10 @@ def test_the_first_complete_folder_is_taken(tmp_path: Path) -> None:
     folders = [tmp_path / "none", tmp_path / "a", tmp_path / "b"]
     with pytest.raises(InputError) as caught:
         first_folder("set", folders, [["one", "two"]], "get it")
-    assert f"looked in {folders[0]}, {folders[1]}, {folders[2]}; incomplete: {folders[1]} lacks two; " in str(
+    assert f"Looked in {folders[0]}, {folders[1]}, {folders[2]}. Incomplete: {folders[1]} lacks two; " in str(
         caught.value
     )
-    assert "get it; then pass its folder (--data-root, root=), or set NORMSCOPE_DATA" in str(caught.value)
+    assert "get it, then pass its folder (--data-root, root=) or set NORMSCOPE_DATA" in str(caught.value)
     (tmp_path / "b" / "two").touch()
     assert first_folder("set", folders, [["one", "two"]], "get it") == tmp_path / "b"
     assert first_folder("set", folders, [["three"], ["one"]], "get it") == tmp_path / "a"
@@ -53,7 +53,7 @@ def test_folders_that_may_not_be_entered_are_passed_over(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(os, "stat", stat)
     assert first_folder("set", [locked, tmp_path], [["one"]], "get it") == tmp_path
-    with pytest.raises(InputError, match=rf"looked in {locked}; incomplete: {locked} may not be looked into; get it"):
+    with pytest.raises(InputError, match=rf"Looked in {locked}. Incomplete: {locked} cannot be read. get it"):
         first_folder("set", [locked], [["one"]], "get it")
 
 

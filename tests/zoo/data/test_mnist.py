@@ -58,5 +58,5 @@ def test_the_systems_folder_is_the_last_place(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(module, "_SYSTEM", tmp_path / "system")
     write(tmp_path / "system" / "fashion-mnist", "t10k", ending=".gz")
     assert mnist("fashion-mnist").count == 2
-    with pytest.raises(InputError, match="looked in"):
+    with pytest.raises(InputError, match="Looked in"):
         mnist("fashion-mnist", tmp_path / "elsewhere")

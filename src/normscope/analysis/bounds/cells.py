@@ -121,7 +121,9 @@ def cells_of(partition: Partition | None, train: Scores, test: Scores) -> Cells:
         RefusedError: if there is no partition that may be used.
     """
     if partition is None:
-        raise RefusedError("it needs a box that inputs lie in, fixed before the data: give box=(low, high), or pixels")
+        raise RefusedError(
+            "it needs a box that contains the inputs, fixed before the data: pass box=(low, high), or use pixels"
+        )
     for refusal in (train.refusal, test.refusal):
         if refusal:
             raise RefusedError(refusal)
@@ -159,14 +161,14 @@ def local_constants(network: Network, partition: Partition, counts: Tensor, clas
     weight = counts.reshape(-1, classes).sum(1)
     note, done = "", 0
     if middles is None or radii is None:
-        note = "the partition does not say which balls hold its cells"
+        note = "the partition does not say which balls contain its cells"
         radii, margin = partition.diameters, torch.zeros(partition.cells, classes)
     else:
         margin = _margins_at(network, middles).expand(partition.cells, classes)
         each, affordable = _affordable(program)
         order = [0] if shared else weight.argsort(descending=True, stable=True)[: int((weight > 0).sum())].tolist()
         if not affordable:
-            note = f"constants on cells were left out: about {each:.0f} s for each"
+            note = f"constants on cells were skipped: about {each:.0f} s for each"
         elif affordable < len(order):
             note = f"constants on {affordable} of {len(order)} cells, at about {each:.2g} s each"
         for number, cell in enumerate(order[:affordable]):

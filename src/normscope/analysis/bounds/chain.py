@@ -42,7 +42,7 @@ def chain_of(program: Program, norms: SegmentNorms) -> list[ChainLayer]:
     """
     atoms = {a.id: a for a in program.atoms}
     if len(program.blocks) != 1 or len(program.outputs) != 1 or program.opaque:
-        raise RefusedError("it needs one input, one output and operations that are all understood")
+        raise RefusedError("it needs one input, one output and a rule for every operation")
     steps = [(a.atom.inputs[0], a) for a in _needed(program) if not isinstance(a.atom, Input)]
     targets: list[tuple[Expr, Expr | None]] = [*steps, (program.outputs[0][1], None)]
     for _, made_by in steps:
@@ -79,7 +79,7 @@ def relu_units(program: Program) -> list[int]:
         RefusedError: if there are others.
     """
     if len(program.outputs) != 1 or program.opaque:
-        raise RefusedError("it needs one output and operations that are all understood")
+        raise RefusedError("it needs one output and a rule for every operation")
     hidden = [a for a in _needed(program) if not isinstance(a.atom, Input)]
     for atom in hidden:
         _check(atom)
@@ -111,7 +111,9 @@ def _place(atom: Expr) -> str:
 def _check(atom: Expr) -> None:
     """Raise unless an atom is a positively homogeneous activation."""
     if not isinstance(atom.atom, Pointwise) or _name(atom) not in _HOMOGENEOUS:
-        raise RefusedError(f"{_name(atom)} in {_place(atom)} is not a ReLU: proved for chains of ReLU layers only")
+        raise RefusedError(
+            f"{_name(atom)} in {_place(atom)} is not a ReLU: the bound is proved only for chains of ReLU layers"
+        )
     sector = atom.atom.sector
     if sector is None or max(map(abs, sector)) > 1 + 1e-9:
         raise RefusedError(f"{_name(atom)} in {_place(atom)} has a slope above one")

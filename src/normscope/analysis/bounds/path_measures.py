@@ -43,7 +43,7 @@ def steps_to(history: Any, level: float, since: float | None = None) -> float:
     steps, losses = _pair(history)
     reached = [s for s, v in zip(steps, losses, strict=True) if v <= level]
     if not reached:
-        raise RefusedError(f"the recorded loss was never at most {level:g}; its least was {min(losses):.3g}")
+        raise RefusedError(f"the recorded loss was never at most {level:g}; its smallest value was {min(losses):.3g}")
     return float(reached[0]) - (0.0 if since is None else steps_to(history, since))
 
 

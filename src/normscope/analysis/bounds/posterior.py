@@ -148,8 +148,8 @@ def fresh(model: nn.Module, seed: int) -> nn.Module:
     for name, p in net.named_parameters():
         if not bool(p.isfinite().all()):
             raise RefusedError(
-                f"parameter {name} is not drawn anew by reset_parameters, so a prior would have seen the data; "
-                "give the network before training (start=)"
+                f"parameter {name} is not redrawn by reset_parameters, so a prior would have seen the "
+                "data; pass the network before training (start=)"
             )
     return net
 
@@ -164,7 +164,7 @@ def _collected(data: Any, what: str) -> tuple[Tensor, Tensor]:
     for x, y in labelled(data, what):
         size += x.numel() * x.element_size()
         if size > LARGEST:
-            raise RefusedError(f"the {what} data takes more than {LARGEST / 2**30:.0f} GiB; give fewer samples")
+            raise RefusedError(f"the {what} data takes more than {LARGEST / 2**30:.0f} GiB; use fewer samples")
         inputs.append(x)
         labels.append(y)
     return torch.cat(inputs), torch.cat(labels)
@@ -186,7 +186,7 @@ def _trained(net: nn.Module, x: Tensor, y: Tensor, steps: int, source: torch.Gen
             optimizer.zero_grad()
             scores = net(x[chosen])
             if not (isinstance(scores, Tensor) and scores.ndim == 2):
-                raise RefusedError("in training mode the network returns no row of class scores per sample")
+                raise RefusedError("in training mode the network does not return one row of class scores per sample")
             F.cross_entropy(scores, y[chosen]).backward()
             optimizer.step()
             schedule.step()

@@ -89,7 +89,7 @@ def bartlett(s: Setting) -> BoundRow:
 def neyshabur(s: Setting) -> BoundRow:
     """Spectral norms and noise."""
     if s.box is None:
-        raise RefusedError("it needs a bound on the norm of inputs, fixed before the data: give box=(low, high)")
+        raise RefusedError("it needs a bound on the norm of inputs, fixed before the data: pass box=(low, high)")
     box = s.box
     return _margin_row("Neyshabur et al.", neyshabur_bound, s, lambda: s.network.radius(box))
 
@@ -146,7 +146,7 @@ def pac_bayes_trained(s: Setting) -> list[BoundRow]:
 
 
 #: What a prior from a part of the data takes for granted.
-ANEW = ("the architecture and buffers that are no running statistics were chosen before the data",)
+ANEW = ("the architecture and the buffers other than running statistics were chosen before the data",)
 
 
 def _forms(name: str, loss: float, divergence: float, samples: int, delta: float) -> list[tuple[str, Value]]:
@@ -167,7 +167,7 @@ def compression(s: Setting) -> list[BoundRow]:
     part = s.delta / (2 * len(WIDTHS))
     fewest = quantized(captured, WIDTHS[0])[1]
     if 1 - math.exp(-code_divergence(fewest) / m) >= 1 - 1 / k:
-        reason = f"{fewest} bits at {WIDTHS[0]} a number: vacuous for {m} samples whatever the training error"
+        reason = f"{fewest} bits at {WIDTHS[0]} per number: vacuous for {m} samples whatever the training error"
         one = Value.of(1.0, Kind.PROBABILISTIC, statement="normscope Proposition GEN-17", delta=s.delta)
         return [
             row_of(n, one, s, of=of, note=reason)

@@ -148,7 +148,7 @@ def bounds(
 def _stale(train: Scores, test: Scores, tuned: bool) -> str:
     """Return why test data is not fresh: it was declared to be used, or it is training data."""
     if tuned:
-        return "the test data was used for tuning, so it is no longer independent of the network"
+        return "the test data was used for tuning, so it is not independent of the network"
     same = repeated(train, test)
     if 2 * same > test.samples:
         return f"{same} of {test.samples} test samples are training samples: the network was chosen with them"
@@ -172,22 +172,24 @@ def captured_on(model: nn.Module, train: Any, mode: str = "running") -> Captured
         raise InputError(f"Expected a mode among {', '.join(MODES)}, got {mode!r}.")
     model = uncompiled(model)
     check_model(model)
-    coupled = "a decision then depends on the other samples of its batch, and bounds are for functions of one input"
+    coupled = (
+        "a decision would then depend on the other samples of its batch, but the bounds are for functions of one input"
+    )
     if mode != "running":
-        raise InputError(f"BatchNorm in {mode} mode is refused: {coupled}. Use mode='running'.")
+        raise InputError(f"BatchNorm in {mode} mode is not supported: {coupled}. Use mode='running'.")
     for name, module in model.named_modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is None:
-            raise InputError(f"BatchNorm {name} has no running statistics and is refused: {coupled}.")
+            raise InputError(f"BatchNorm {name} has no running statistics, which is not supported: {coupled}.")
     first = next(iter(labelled(train, "train")), None)
     if first is None:
-        raise InputError("The train data is empty.")
+        raise InputError("The training data is empty.")
     with untouched(model):
         captured = capture(model, ModelInputs((first[0][: min(8, len(first[0]))],)))
         if captured.graph.batch != "dynamic":
-            raise InputError(f"Expected a model that takes batches of any size, got one for {captured.graph.batch}.")
+            raise InputError(f"Expected a model that accepts batches of any size, got one for {captured.graph.batch}.")
         where = where_samples_meet(captured)
     if where:
-        raise InputError(f"The samples of a batch meet in {where}: {coupled}.")
+        raise InputError(f"The samples of a batch are coupled in {where}: {coupled}.")
     return captured
 
 
@@ -264,7 +266,7 @@ def _trained(
 ) -> TrainedPosterior:
     """Train a posterior, if that was asked for."""
     if not seconds:
-        raise RefusedError("not asked for: give seconds to train a randomized network, posterior= or --posterior")
+        raise RefusedError("not requested: pass the seconds to train a randomized network, posterior= or --posterior")
     return trained_posterior(model, captured, data, seconds, network.work.program, seed, say, start)
 
 

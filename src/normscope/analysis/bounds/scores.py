@@ -134,7 +134,7 @@ def scored(
         _check_inputs(inputs, captured, what)
         scores = class_scores(captured, captured.tensors, inputs)
         if not bool(scores.isfinite().all()):
-            raise InputError(f"The scores of some {what} samples are not finite: no bound speaks of such a network.")
+            raise InputError(f"The scores of some {what} samples are not finite, so no bound applies to this network.")
         if int(labels.min()) < 0 or int(labels.max()) >= scores.shape[1]:
             wrong = int(labels.min()) if int(labels.min()) < 0 else int(labels.max())
             raise InputError(f"Expected labels from 0 to {scores.shape[1] - 1} in {what}, got {wrong}.")

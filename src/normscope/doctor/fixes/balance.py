@@ -47,7 +47,7 @@ def _balanced(draft: Draft, structure: Structure, first: Expr, second: Expr) -> 
     """Return the change of one pair, why there is none, or ``None`` if it is balanced already."""
     one, two = first.op, second.op
     if one is None or two is None or len(structure.parents.get(first.id, [])) != 1:
-        return "something else reads the first layer"
+        return "something else reads the output of the first layer"
     bias = draft.name_of(one.bias)
     names = [one.weight_name, two.weight_name, *([bias or "?"] if one.bias is not None else [])]
     if not (draft.is_plain(one) and draft.is_plain(two)):

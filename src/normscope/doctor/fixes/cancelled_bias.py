@@ -29,14 +29,14 @@ def drop_biases(draft: Draft) -> None:
         if name not in draft.state or not bool((draft.state[name] != 0).any()):
             continue
         if not draft.is_used_once(name):
-            draft.refuse(KIND, owner, f"{name} is used in several places, so no single running mean can take it up")
+            draft.refuse(KIND, owner, f"{name} is used in several places, so no single running mean can absorb it")
             continue
         expr, sites = uses[0]
         moved = _moved_means(draft, name, expr, sites)
         if isinstance(moved, str):
             draft.refuse(KIND, owner, moved)
             continue
-        absorbed = f"; {', '.join(sorted(moved))} takes it up" if moved else ""
+        absorbed = f"; {', '.join(sorted(moved))} absorbs it" if moved else ""
         draft.apply(
             Change(
                 KIND,

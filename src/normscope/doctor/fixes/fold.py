@@ -34,7 +34,7 @@ def fold_normalizers(draft: Draft) -> None:
         before, out = program.ends[site.node]
         layer = layers.get(before.id)
         if layer is None or layer.op is None or out is None:
-            draft.refuse(KIND, place_of(site), "no linear layer stands directly before it")
+            draft.refuse(KIND, place_of(site), "there is no linear layer directly before it")
             continue
         reason = _obstacle(draft, structure, site, layer, out)
         if reason:
@@ -48,7 +48,7 @@ def _obstacle(draft: Draft, structure: Structure, site: Site, layer: Expr, out: 
     op = layer.op
     readers = structure.parents.get(layer.id, [])
     if op is None or any(reader.id != out.id for reader in readers):
-        return "something else reads what it normalizes"
+        return "something else reads its input"
     weight, bias = op.weight_name, draft.name_of(op.bias)
     names = [weight, *([bias or "?"] if op.bias is not None else []), *_buffers(draft, site)]
     missing = [n for n in names if n not in draft.state]
@@ -105,9 +105,11 @@ def _folded(draft: Draft, site: Site, op: LinearOp) -> Change:
     return Change(
         KIND,
         site.owner,
-        f"folded into {op.weight_name}; it is the identity now" + ("" if bias else " but for its shift"),
+        f"folded into {op.weight_name}; it is now the identity" + ("" if bias else " except for its shift"),
         new,
         code,
-        "changed: in train mode the normalizer would divide by the batch's statistics, its scale is gone. "
-        "For inference only",
+        (
+            "changed: in train mode the normalizer would divide by the batch statistics and its scale "
+            "is gone. For inference only"
+        ),
     )

@@ -96,7 +96,7 @@ class FixResult(Shown):
         """
         target = Path(path)
         if target.suffix not in ENDINGS:
-            raise InputError(f"weights are written to a file ending in {' or '.join(ENDINGS)}; got {target.name}")
+            raise InputError(f"Expected a file ending in {' or '.join(ENDINGS)}, got {target.name}.")
         tensors = {name: tensor.detach().cpu().clone().contiguous() for name, tensor in self.state.items()}
         with replacing(target) as temporary, _as_os_error(target):
             if target.suffix == ".pt":
@@ -117,7 +117,7 @@ def _as_os_error(target: Path) -> Iterator[None]:
         yield
     except (RuntimeError, SafetensorError) as error:
         first = next(iter(str(error).splitlines()), type(error).__name__)
-        reason = f"the weights could not be written whole, is the disk full? ({first})"
+        reason = f"Could not write the weights completely ({first}). Is the disk full?"
         raise OSError(errno.EIO, reason, str(target)) from error
 
 
@@ -157,9 +157,9 @@ def fix(
     wanted = tuple(only)
     unknown = sorted(set(wanted) - set(KINDS))
     if unknown:
-        raise InputError(f"the fixes are {', '.join(KINDS)}; got {', '.join(unknown)}")
+        raise InputError(f"Unknown fixes: {', '.join(unknown)}. Choose from: {', '.join(KINDS)}.")
     if not isinstance(model, nn.Module):
-        raise InputError(f"a torch.nn.Module is fixed, not {type(model).__name__}")
+        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     model, data, say = uncompiled(model), repeatable(data), progress or (lambda text: None)
     _checked_precision(model)
     with untouched(model):
@@ -167,7 +167,7 @@ def fix(
         if subject.broken:
             raise NonFiniteError(subject.broken)
         if subject.program is None:
-            raise CaptureError(f"only a model whose graph is known can be fixed: {subject.failure}")
+            raise CaptureError(f"Cannot fix a model without a graph: {subject.failure}")
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)
         say("mending")
@@ -175,7 +175,7 @@ def fix(
         draft = _verified(subject, before, steps, batches, say)
         off = difference(model, before, draft.state, batches)
     if not off.is_rounding:
-        raise InputError(f"a fix must leave the function as it is; {_words(off)}: nothing is given")
+        raise InputError(f"The fixes would change the function: {_words(off)}. Nothing was returned.")
     state = {key: tensor.clone() for key, tensor in draft.state.items()}
     title = name or type(model).__name__
     return FixResult(title, _consistent(draft.changes), tuple(draft.refusals), off.relative, off.samples, state)
@@ -221,7 +221,7 @@ def _words(off: Difference) -> str:
     """Say how far the outputs would move."""
     if off.relative > RELATIVE or off.variation is None:
         return f"the outputs would change by {off.relative:.2g} (relative)"
-    return f"the outputs would change by {off.variation:.2g} of how far they vary between samples"
+    return f"the outputs would change by {off.variation:.2g} of their variation between samples"
 
 
 def _inputs(model: nn.Module, data: Any, shape: tuple[int, ...] | None, seed: int) -> list[ModelInputs]:
@@ -247,5 +247,5 @@ def _checked_precision(model: nn.Module) -> None:
     narrow = sorted({str(p.dtype) for p in model.parameters() if p.is_floating_point() and p.element_size() < 4})
     if narrow:
         raise InputError(
-            f"a model is fixed in float32 or float64; this one has weights in {', '.join(narrow)}: use model.float()"
+            f"Expected a model in float32 or float64, but it has weights in {', '.join(narrow)}. Use model.float()."
         )

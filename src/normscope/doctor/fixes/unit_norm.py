@@ -40,7 +40,9 @@ def unit_norms(draft: Draft) -> None:
             draft.refuse(KIND, op.owner, "its weight is computed from others (a parametrization)")
             continue
         if not draft.is_used_once(name) or feed.source.id != feed.layer.id:
-            draft.refuse(KIND, op.owner, f"{name} is used in several places, or something stands before its normalizer")
+            draft.refuse(
+                KIND, op.owner, f"{name} is used in several places, or something is between it and its normalizer"
+            )
             continue
         norm = float(draft.double(name).norm())
         if norm == 0 or abs(norm - 1) < NEAR_ONE:
@@ -57,7 +59,7 @@ def _rescaled(draft: Draft, feed: Feed, name: str, c: float) -> Change | str:
     site = next((s for s in draft.subject.sites() if s.node == feed.site.node), None)
     op = feed.layer.op
     if site is None or op is None:
-        return "its normalizer is not the same in evaluation"
+        return "its normalizer behaves differently in evaluation"
     new: dict[str, Tensor] = {name: draft.double(name) * c}
     bias = draft.name_of(op.bias)
     if op.bias is not None:
@@ -74,9 +76,9 @@ def _rescaled(draft: Draft, feed: Feed, name: str, c: float) -> Change | str:
         off = denominator_change(draft, site, c)
         needed = f"eps = {site.eps:g} of {place_of(site)} would have to become {site.eps * c * c:.3g}"
         if off is None:
-            return f"{needed}: give data to see whether that matters"
+            return f"{needed}: pass data to see whether that matters"
         if off > TOLERANCE:
-            return f"{needed}, or the output would change by {off:.2g} (relative): set it and rescale by hand"
+            return f"{needed}, or the output would change by {off:.2g} (relative): set eps and rescale by hand"
         note = f"; eps changes the output by at most {off:.2g} (relative) on the data"
     return Change(
         KIND,

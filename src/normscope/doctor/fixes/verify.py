@@ -30,7 +30,7 @@ def outputs_of(model: nn.Module, state: Mapping[str, Tensor], inputs: ModelInput
         found = functional_call(model, copies, inputs.args, inputs.kwargs, tie_weights=False)
     tensors = [tensor for _, tensor in tensors_in(found)]
     if not tensors:
-        raise InputError("a fix is verified on the model's outputs; it returns no floating tensor")
+        raise InputError("Cannot verify the fix: the model returns no floating-point tensor.")
     return tensors
 
 

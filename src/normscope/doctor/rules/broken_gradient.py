@@ -35,12 +35,12 @@ def _finding(rule: Rule, subject: Subject, place: str, found: Singularity) -> Fi
     name = name_of(found.node)
     of = f"{found.entries} of {found.of} entries"
     if name in _ROOTS and found.at == 0:
-        why = f"the derivative of {name} is infinite at zero, and {of} of what it is given are zero: eps must stand "
-        why += "inside the root, not behind it"
-        fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() behind it does not help"
+        why = f"the derivative of {name} is infinite at zero, and {of} of its input are zero: eps must be "
+        why += "inside the root, not after it"
+        fix = "add eps inside the root: (variance + eps).sqrt(); where() or clamp() after it does not help"
     else:
-        why = f"the derivative of {name} is not finite at {of} of what it is given (the first is {found.at:.3g})"
-        fix = "keep what it is given away from there: add eps, or clamp before it"
+        why = f"the derivative of {name} is not finite at {of} of its input (the first is {found.at:.3g})"
+        fix = "keep its input away from these values: add eps, or clamp before it"
     learned = bool(found.parameters)
     whose = f"the gradient of {listed(list(found.parameters))}" if learned else "the gradient of the input"
     mild = not learned or subject.purpose == "inference"
@@ -66,14 +66,17 @@ _NORM = (
 RULE = Rule(
     code="NS308",
     name="broken-gradient",
-    title="gradient is not finite where values are",
+    title="gradient is not finite although the values are",
     severity=Severity.ERROR,
     certainty=Certainty.MEASURED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0; 0 * inf = NaN",
-    why="The derivative of each operation that may have a pole is computed at the values of the data, and of the "
-    "weights where they are normalized. One infinite derivative makes NaN of the gradient of everything before it, "
-    "also where its result is masked away afterwards: zero times infinity is NaN.",
-    effect="the first step on such a batch makes all weights before it NaN",
+    why=(
+        "The derivative of each operation that may have a pole is computed at the values of the "
+        "data, and of the weights where they are normalized. One infinite derivative turns the "
+        "gradient of everything before it into NaN, even where its result is masked out "
+        "afterwards: zero times infinity is NaN."
+    ),
+    effect="the first step on such a batch turns all weights before it into NaN",
     fix="add eps inside the root",
     example=_NORM.format("(square.sqrt() + 1e-8)"),
     good=_NORM.format("(square + 1e-8).sqrt()"),

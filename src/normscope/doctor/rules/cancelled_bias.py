@@ -96,10 +96,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
             severity=Severity.INFO if shift else None,
-            fix="nothing need be done: the shift of a normalizer comes with its scale"
+            fix="nothing to do: the shift of a normalizer comes with its scale"
             if shift
-            else "normalize over the features instead: the shift of this normalizer runs along another axis and does "
-            "not take the place of the bias"
+            else (
+                "normalize over the features instead: the shift of this normalizer is along another axis "
+                "and does not replace the bias"
+            )
             if other
             else "",
         )
@@ -112,11 +114,14 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
-    why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group "
-    "goes with it: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and a reader's "
-    "attention. In evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: "
-    "it leaves the bias at some entries only. Other things a model does in training alone are not seen.",
-    effect="none on accuracy: parameters, memory and time for nothing",
+    why=(
+        "A centred normalizer subtracts the mean of each group. A bias that is the same for all "
+        "entries of a group is subtracted too: its gradient is zero, weight decay shrinks it for "
+        "nothing, and it costs memory and attention. In evaluation, BatchNorm's running mean has "
+        "absorbed it. Dropout in between is taken into account: it leaves the bias at some "
+        "entries only. Other training-only behaviour of a model is not seen."
+    ),
+    effect="none on accuracy: wasted parameters, memory and time",
     fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
     "it into the running mean",
     example="model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",

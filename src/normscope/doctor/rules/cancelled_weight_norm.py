@@ -72,10 +72,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N(c x) = N(x) for c > 0, eps = 0",
-    why="A normalizer of activations divides by the scale of what it is given, so it does not notice the gain of "
-    "weight normalization, nor that spectral normalization divided the weight. The gain has no gradient, and the "
-    "constant that spectral normalization was to bound is set by the normalizer instead.",
-    effect="the gain has no gradient; the bound that spectral normalization promised does not hold",
+    why=(
+        "A normalizer of activations divides by the scale of its input, so it cancels the gain of "
+        "weight normalization and the division of spectral normalization. The gain has no "
+        "gradient, and the constant that spectral normalization should bound is set by the "
+        "normalizer instead."
+    ),
+    effect="the gain has no gradient; the bound of spectral normalization does not hold",
     fix="use one of the two: drop the parametrization, or drop the normalizer after it",
     example="model = nn.Sequential(\n"
     "    nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8)\n"

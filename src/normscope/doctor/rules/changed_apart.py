@@ -42,17 +42,19 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if far == 0 and moved >= CHANGED:
             yield rule.finding(
                 path,
-                f"the weights moved by {moved:.2g} of their size since the earlier checkpoint, and the running "
-                "statistics "
-                "of this layer not at all: they belong to the old weights",
+                (
+                    f"the weights moved by {moved:.2g} of their size since the earlier checkpoint, but the "
+                    "running statistics of this layer did not: they belong to the old weights"
+                ),
                 {"weights": moved},
             )
         elif far >= CHANGED and is_frozen(bn):
             yield rule.finding(
                 path,
-                f"its parameters are frozen, and its running statistics moved by {far:.2g} of their size since the "
-                "earlier "
-                "checkpoint",
+                (
+                    f"its parameters are frozen, but its running statistics moved by {far:.2g} of their size "
+                    "since the earlier checkpoint"
+                ),
                 {"statistics": far},
                 fix="keep frozen layers in evaluation mode: call .eval() on them after every model.train()",
             )
@@ -68,15 +70,18 @@ def _weights_moved(old: nn.Module, new: nn.Module) -> float:
 RULE = Rule(
     code="NS216",
     name="changed-apart",
-    title="weights and statistics changed apart",
+    title="weights and statistics do not belong together",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="Running statistics belong to the weights they were gathered with. An average, a merge or a converter that "
-    "writes parameters only leaves those of the old weights; a frozen layer in train mode changes its statistics and "
-    "not its weights. Two checkpoints show either.",
+    why=(
+        "Running statistics belong to the weights they were estimated with. An average, a merge "
+        "or a converter that writes only parameters leaves the statistics of the old weights; a "
+        "frozen layer in train mode changes its statistics but not its weights. Comparing two "
+        "checkpoints shows both."
+    ),
     effect="evaluation is worse than it was, without any error",
-    fix="copy or average buffers as well, or gather the statistics anew: run training data in train mode",
+    fix="copy or average buffers as well, or estimate the statistics again: run training data in train mode",
     example="import copy\n\n"
     "model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8))\n"
     "options = {'before': copy.deepcopy(model)}\n"

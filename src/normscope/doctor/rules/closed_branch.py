@@ -30,19 +30,25 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if output not in reach(inputs, users, without=[site.node]):
             yield rule.finding(
                 place_of(site),
-                f"all {scale.numel()} scales of this {site.kind} are zero and everything passes through it: the output "
-                "does not depend on the input",
+                (
+                    f"all {scale.numel()} scales of this {site.kind} are zero, and everything passes through "
+                    "it: the output does not depend on the input"
+                ),
                 {"channels": scale.numel()},
                 severity=Severity.ERROR,
             )
         else:
-            rest = "in a trained network: the branch does nothing" if trained else "at the start: the branch is closed"
+            rest = (
+                "in a trained network: the branch does nothing"
+                if trained
+                else "at initialization: the branch is closed"
+            )
             yield rule.finding(
                 place_of(site),
                 f"all {scale.numel()} scales of this {site.kind} are zero {rest}",
                 {"channels": scale.numel()},
                 severity=Severity.WARNING if trained else Severity.INFO,
-                fix="" if trained else "nothing need be done: branches that start closed open in training",
+                fix="" if trained else "nothing to do: branches that start closed open during training",
             )
 
 
@@ -53,12 +59,14 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="A scale of zero makes the output of a normalizer its shift. The last normalizer of a residual branch may "
-    "start "
-    "so, and opens in training. In a trained network the branch was pruned, lost in loading or never trained; where "
-    "there is no way around it, the network is a constant.",
-    effect="the layers of the branch are dead weight; without a way around it nothing is learned",
-    fix="initialize the scale with one, or remove the branch",
+    why=(
+        "A scale of zero makes the output of a normalizer equal to its shift. The last normalizer "
+        "of a residual branch may start this way and opens during training. In a trained network "
+        "the branch was pruned, lost in loading or never trained; without a path around it, the "
+        "network is constant."
+    ),
+    effect="the layers of the branch are dead weight; without a path around it, nothing is learned",
+    fix="initialize the scale to one, or remove the branch",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))\n"
     "nn.init.zeros_(model[1].weight)",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))",

@@ -112,9 +112,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         first, second = place_of(pair.first), place_of(pair.second)
         yield rule.finding(
             first,
-            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map "
-            "after it keeps its groups apart, and "
-            f"{pair.second.kind} {second} normalizes them again",
+            (
+                f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): "
+                f"the linear map after it keeps its groups separate, and {pair.second.kind} {second} "
+                "normalizes them again"
+            ),
             {"second": second},
         )
 
@@ -122,14 +124,17 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS103",
     name="cannot-act",
-    title="normalizer where it cannot act",
+    title="normalizer without effect",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N A (a N x + b) = N A x if A maps each group by itself: A N = N A up to the factor N removes",
-    why="A linear map that treats every channel by itself (average pooling, a depthwise convolution, a diagonal) "
-    "commutes with a normalizer of channels. If another normalizer of the same channels follows, it alone decides the "
-    "result: the first one, its scale and its shift do nothing.",
-    effect="none on accuracy: a layer, its scale and its shift for nothing",
+    why=(
+        "A linear map that treats each channel separately (average pooling, a depthwise "
+        "convolution, a diagonal) commutes with a normalizer of channels. If another normalizer "
+        "of the same channels follows, it alone decides the result: the first one, its scale and "
+        "its shift do nothing."
+    ),
+    effect="none on accuracy: a useless layer, scale and shift",
     fix="remove the first normalizer, or put a nonlinearity between the two",
     example="model = nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
     "options = {'input_shape': (8, 6, 6)}",

@@ -13,8 +13,8 @@ from normscope.doctor.subject import Subject
 
 _WHY = {
     "private": "the gradient of one sample depends on the others, so there is no per-sample gradient to clip",
-    "gan": "a gradient penalty is meant for each sample alone, and here its gradient runs through the whole batch",
-    "contrastive": "batch statistics tell which samples came together, which the loss then rewards",
+    "gan": ("a gradient penalty is meant for each sample alone, but here its gradient runs through the whole batch"),
+    "contrastive": "batch statistics reveal which samples share a batch, and the loss rewards using that",
 }
 
 
@@ -39,7 +39,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS208",
     name="coupled-samples",
-    title="BatchNorm where samples must not meet",
+    title="BatchNorm where samples must stay independent",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F2",

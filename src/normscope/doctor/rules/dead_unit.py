@@ -64,8 +64,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             which = dead.nonzero().flatten().tolist()
             yield rule.finding(
                 owners.get(name) or name,
-                f"{count} of {of} units are constant on all {subject.seen.samples} samples ({listed_channels(which)}): "
-                "their input stays where the activation is flat",
+                (
+                    f"{count} of {of} units are constant on all {subject.seen.samples} samples ("
+                    f"{listed_channels(which)}): their input stays where the activation is flat"
+                ),
                 {"dead": count, "of": of, "samples": subject.seen.samples, "channels": ", ".join(map(str, which))},
                 severity=Severity.WARNING if count >= SHARE * of else Severity.INFO,
             )
@@ -98,7 +100,10 @@ def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 "scale "
                 "and shift of this normalizer keep them where the activation after it is flat",
                 {"dead": count, "of": dead.numel(), "channels": ", ".join(map(str, which))},
-                fix="raise the shift of these channels or their scale if it is zero, re-initialize them, or prune them",
+                fix=(
+                    "raise the shift of these channels (or their scale, if it is zero), re-initialize them, "
+                    "or prune them"
+                ),
                 certainty=Certainty.PROVED,
                 severity=Severity.WARNING if count >= SHARE * dead.numel() else Severity.INFO,
             )
@@ -125,9 +130,11 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="normscope Proposition BN-7",
-    why="A unit whose input never leaves the flat part of its activation passes no gradient and carries no signal: it "
-    "cannot recover by itself, and takes capacity from its layer.",
-    effect="capacity is lost: these units pass no signal and no gradient",
+    why=(
+        "A unit whose input never leaves the flat part of its activation passes no gradient and "
+        "carries no signal: it cannot recover by itself and wastes capacity of its layer."
+    ),
+    effect="lost capacity: these units pass no signal and no gradient",
     fix="lower the learning rate or raise the shift of its normalizer; re-initialize the unit; use a leaky activation",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()\n"
     "model[0].bias.data[:3] = -100.0\n"

@@ -160,11 +160,11 @@ def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: boo
     if first and subject.seen is not None and subject.seen.inputs:
         inside = subject.seen.inputs[0]
         cause = (
-            f"the inputs run from {inside.low:.3g} to {inside.high:.3g}: were they scaled as in training? If so, the "
-            "layer before was changed after the statistics were gathered"
+            f"the inputs range from {inside.low:.3g} to {inside.high:.3g}: were they scaled as in "
+            "training? If so, the layer before was changed after the statistics were estimated"
         )
     else:
-        cause = "the layers before were changed after the statistics were gathered, or the statistics were"
+        cause = "the layers before were changed after the statistics were estimated, or the statistics were changed"
     return rule.finding(
         place_of(site),
         f"the running statistics of {which} do not match the data: {means}, {widths}; {cause}",
@@ -202,12 +202,16 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if len(recent) == PROBES and min(recent) > limit:
             yield rule.finding(
                 track.place,
-                f"since step {track.since(limit)} its running statistics do not match those of the batch: at step "
-                f"{track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more (shift of the mean in "
-                "standard deviations, or logarithm of the factor of the variance)",
+                (
+                    f"since step {track.since(limit)} its running statistics do not match those of the batch: "
+                    f"at step {track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more "
+                    "(shift of the mean in standard deviations, or log of the variance ratio)"
+                ),
                 {"drift": recent[-1], "limit": limit, "step": int(track.steps[-1])},
-                fix="lower the learning rate or raise momentum so that the statistics keep up, and check that the "
-                "layer is in train mode; before evaluation, gather them anew with momentum=None",
+                fix=(
+                    "lower the learning rate or raise momentum so that the statistics keep up, and check that "
+                    "the layer is in train mode; before evaluation, estimate them again with momentum=None"
+                ),
             )
 
 
@@ -218,14 +222,20 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="normscope F1",
-    why="In evaluation BatchNorm divides by what it remembers. Each layer is compared with the batch while the ones "
-    "before it normalize by the batch, so that a layer is told for its own sake. At the first one the inputs are "
-    "suspect (other preprocessing), at a later one its statistics or the weights before it (an average without "
-    "buffers, weights changed after the last batch, a conversion). Normalizers written out with buffers of their own, "
-    "and inputs that are standardized by a mean and a deviation, are looked at too.",
+    why=(
+        "In evaluation, BatchNorm divides by its running statistics. Each layer is compared with "
+        "the batch while the layers before it normalize by the batch, so that a layer is reported "
+        "only for its own mismatch. At the first layer the inputs are the likely cause (different "
+        "preprocessing), at a later one its statistics or the weights before it (an average "
+        "without buffers, weights changed after the last batch, a conversion). Normalizers "
+        "written by hand with their own buffers, and inputs standardized by a mean and a standard "
+        "deviation, are checked too."
+    ),
     effect="evaluation is worse than training, on the same data",
-    fix="check the preprocessing (--normalize), or estimate the statistics anew: run training data in train mode with "
-    "momentum=None",
+    fix=(
+        "check the preprocessing (--normalize), or estimate the statistics again: run training "
+        "data in train mode with momentum=None"
+    ),
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
     "for _ in range(50):\n"
     "    model(torch.randn(64, 8))\n"

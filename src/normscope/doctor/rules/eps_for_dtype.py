@@ -51,7 +51,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if site.eps <= 0:
             text = f"{site.kind} has eps = 0: a group of equal entries is divided by zero"
         elif site.written_out and site.eps <= information.smallest_normal * information.eps / 2:
-            text = f"{site.kind} adds eps = {site.eps:g} in {name}, where it is zero: equal entries are divided by zero"
+            text = (
+                f"{site.kind} adds eps = {site.eps:g} in {name}, where it rounds to zero: equal entries "
+                "are divided by zero"
+            )
         elif steepest(site) > information.max:
             text = (
                 f"{site.kind} with eps = {site.eps:g} in {name}: its slope reaches {steepest(site):.3g}, beyond the "
@@ -78,9 +81,11 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F3",
-    why="eps is what stands between a group of nearly equal entries and a division by zero. In half precision 1e-12 is "
-    "zero where it is added by hand, and where it is not, the slope 1/sqrt(eps) = 1e6 exceeds the largest number "
-    "(65504): gradients become infinite, then NaN.",
+    why=(
+        "eps protects a group of nearly equal entries from division by zero. In half precision, "
+        "1e-12 rounds to zero if it is added by hand; otherwise the slope 1/sqrt(eps) = 1e6 "
+        "exceeds the largest number (65504): gradients become infinite, then NaN."
+    ),
     effect="gradients become infinite, then NaN, where entries are nearly equal",
     fix="use eps of at least 1e-5 for float16 (1e-6 in float32), or compute the normalizer in float32",
     example="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-12)).half()\n"

@@ -30,8 +30,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if bn.training and getattr(bn, "running_mean", None) is not None and is_frozen(bn):
             yield rule.finding(
                 path,
-                f"{type(bn).__name__} is frozen (requires_grad is off) and in train mode: it normalizes by the batch, "
-                "and its running statistics move",
+                (
+                    f"{type(bn).__name__} is frozen (requires_grad is off) but in train mode: it normalizes by "
+                    "the batch, and its running statistics move"
+                ),
             )
 
 
@@ -46,8 +48,8 @@ RULE = Rule(
     "nor "
     "from writing them into its buffers; model.train() puts frozen parts, teachers and momentum encoders back into "
     "train mode at every epoch.",
-    effect="the frozen part drifts to the new data, and no longer is the network that was loaded",
-    fix="call .eval() on the frozen part after every model.train(), or override train() of the model to do it",
+    effect="the frozen part drifts to the new data and is no longer the network that was loaded",
+    fix="call .eval() on the frozen part after every model.train(), or override train() of the model to do so",
     example="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()",
     good="model = nn.Sequential(nn.BatchNorm1d(8).requires_grad_(False), nn.Linear(8, 2)).train()\nmodel[0].eval()",
     needs=(),

@@ -22,9 +22,9 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 def _finding(rule: Rule, site: Site, size: int, *, centred: bool) -> Finding:
     """Return the finding of one normalizer."""
     if size == 1:
-        what = "its output is a constant, whatever its input" if centred else "only the sign of its input is left"
+        what = "its output is a constant, whatever its input" if centred else "only the sign of its input remains"
     else:
-        what = "each group becomes one of (1, -1) and (-1, 1): only the order of its two entries is left"
+        what = "each group becomes (1, -1) or (-1, 1): only the order of its two entries remains"
     return rule.finding(
         place_of(site),
         f"{site.kind} has groups of {size} {'entry' if size == 1 else 'entries'}: {what} (eps aside)",
@@ -43,8 +43,8 @@ RULE = Rule(
     why="A centred group of one entry is zero after normalization: the layer outputs its shift and passes no gradient. "
     "A group of two becomes (1, -1) or (-1, 1). GroupNorm or InstanceNorm on 1x1 feature maps, or LayerNorm over an "
     "axis of one, do this.",
-    effect="the layer outputs a constant and passes no gradient: the network before it is not trained",
-    fix="use fewer groups, normalize before pooling to 1x1, or another normalizer (LayerNorm over all channels)",
+    effect="the layer outputs a constant and passes no gradient: the layers before it are not trained",
+    fix=("use fewer groups, normalize before pooling to 1x1, or use another normalizer (LayerNorm over all channels)"),
     example="model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(8, 8))\noptions = {'input_shape': (8, 4, 4)}",
     good="model = nn.Sequential(nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1))\noptions = {'input_shape': (8, 4, 4)}",
     needs=("program",),

@@ -63,7 +63,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield rule.finding(
                 place_of(site),
                 f"{site.kind} sums squares in {dtype}: "
-                + ("entries above 256 overflow" if short else "two digits of the mean square are left"),
+                + ("entries above 256 overflow" if short else "only two digits of the mean square are left"),
                 {"dtype": dtype},
                 severity=None if short else Severity.INFO,
             )
@@ -76,11 +76,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="256^2 > 65504",
-    why="torch's own normalizers widen half precision to float32 inside. One that is written out does so only if it "
-    "says so: in float16 the square of 256 is infinite, and the output zero or NaN; in bfloat16 the mean has two "
-    "digits.",
-    effect="NaN or zeros as soon as activations grow, which they do in deep networks",
-    fix="widen first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
+    why=(
+        "torch's own normalizers convert half precision to float32 internally. A normalizer "
+        "written by hand does so only if its code does: in float16 the square of 256 is infinite "
+        "and the output zero or NaN; in bfloat16 the mean has two digits."
+    ),
+    effect="NaN or zeros as soon as activations grow, as they do in deep networks",
+    fix="convert first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
     example="class Norm(nn.Module):\n"
     "    def forward(self, x):\n"
     "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)\n\n\n"

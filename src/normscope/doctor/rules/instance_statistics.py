@@ -19,8 +19,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if isinstance(module, _KINDS) and module.track_running_stats and module.running_mean is not None:
             yield rule.finding(
                 path,
-                f"{type(module).__name__} tracks running statistics: in evaluation it uses them for every sample, and "
-                "no longer normalizes each by itself",
+                (
+                    f"{type(module).__name__} tracks running statistics: in evaluation it uses them for every "
+                    "sample and no longer normalizes each sample by itself"
+                ),
                 {"channels": module.num_features},
             )
 
@@ -32,11 +34,14 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="With track_running_stats=True InstanceNorm normalizes each sample by itself in train mode and by averages "
-    "over all training samples in evaluation, as BatchNorm does. Contrast and brightness of a sample, which training "
-    "never showed to the next layers, come through.",
+    why=(
+        "With track_running_stats=True, InstanceNorm normalizes each sample by itself in train "
+        "mode and by averages over all training samples in evaluation, as BatchNorm does. "
+        "Contrast and brightness of a sample, which later layers never saw in training, then pass "
+        "through."
+    ),
     effect="pictures or scores in evaluation are much worse than in training, on the same data",
-    fix="track_running_stats=False, which is the default",
+    fix="use track_running_stats=False, the default",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, track_running_stats=True), nn.ReLU())\n"
     "options = {'input_shape': (3, 8, 8)}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.InstanceNorm2d(8), nn.ReLU())\n"

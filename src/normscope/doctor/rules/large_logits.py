@@ -24,9 +24,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if distance >= LARGE:
             yield rule.finding(
                 subject.captured.graph[name].owner,
-                f"a logit lies {distance:.3g} above the middle of its row on the data: the softmax picks one entry, "
-                "and "
-                "gradients through it vanish",
+                (
+                    f"a logit is {distance:.3g} above the middle of its row on the data: the softmax picks one "
+                    "entry, and gradients through it vanish"
+                ),
                 {"distance": distance, "samples": subject.seen.samples},
             )
 
@@ -38,9 +39,11 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if since is not None:
             yield rule.finding(
                 track.place,
-                f"since step {since} a logit lies {LARGE:g} or more above the middle of its row; at step "
-                f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients "
-                "through it vanish",
+                (
+                    f"since step {since} a logit is {LARGE:g} or more above the middle of its row; at step "
+                    f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients "
+                    "through it vanish"
+                ),
                 {"distance": track.last, "since": since},
             )
 
@@ -52,8 +55,11 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="the softmax of logits that lie d apart has gradients of at most exp(-d)",
-    why="Logits grow with the norms of queries and keys: without the factor 1/sqrt(d), without a normalizer before the "
-    "projections, or after a while of training at a high rate. The softmax then attends to one entry only.",
+    why=(
+        "Logits grow with the norms of queries and keys: without the factor 1/sqrt(d), without a "
+        "normalizer before the projections, or after long training at a high rate. The softmax "
+        "then attends to one entry only."
+    ),
     effect="attention stops learning; the loss jumps, and half precision overflows",
     fix="divide by sqrt(d), normalize queries and keys (QK-norm), or lower the learning rate",
     example="class Net(nn.Module):\n"

@@ -38,8 +38,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             for site in _culprits(subject, x, axis, over):
                 yield rule.finding(
                     place_of(site),
-                    f"earlier outputs depend on the last of {steps} time steps, and only through the statistics of "
-                    f"{site.kind}, which run over time: the network is causal but for it",
+                    (
+                        f"earlier outputs depend on the last of {steps} time steps only through the statistics of "
+                        f"{site.kind}, which are computed over time: without it the network is causal"
+                    ),
                     {"steps": steps},
                 )
 
@@ -110,10 +112,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="",
-    why="Causal convolutions, unidirectional recurrent layers and masked attention keep later inputs from earlier "
-    "outputs. A normalizer whose statistics run over time (GroupNorm or InstanceNorm of sequences, LayerNorm over all "
-    "of it) lets them through. The last time step of a sample is exchanged: where earlier outputs change, and would "
-    "not without the normalizer, it is told.",
+    why=(
+        "Causal convolutions, unidirectional recurrent layers and masked attention keep later "
+        "inputs from earlier outputs. A normalizer with statistics over time (GroupNorm or "
+        "InstanceNorm of sequences, LayerNorm over the whole sequence) lets them through. The "
+        "rule replaces the last time step of a sample: it reports the normalizer if earlier "
+        "outputs change and would not change without it."
+    ),
     effect="training sees the future; in streaming, where there is none, results are worse than offline",
     fix="normalize each time step by itself (LayerNorm over channels), or use BatchNorm or cumulative statistics",
     example="class Causal(nn.Conv1d):\n"

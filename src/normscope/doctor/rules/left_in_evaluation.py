@@ -26,8 +26,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     if trained:
         yield rule.finding(
             trained[0],
-            f"the model is in evaluation mode: its {len(trained)} BatchNorm layers use and keep their running "
-            "statistics",
+            (
+                f"the model is in evaluation mode: its {len(trained)} BatchNorm layers use their running "
+                "statistics and do not update them"
+            ),
             {"layers": len(trained)},
         )
 
@@ -43,8 +45,10 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         since = after[0][0]
         yield rule.finding(
             track.place,
-            f"it was trained in train mode, and is in evaluation mode at every probe since step {since}: its "
-            "statistics stand still while the weights move",
+            (
+                "it was trained in train mode but has been in evaluation mode at every probe since step "
+                f"{since}: its statistics stand still while the weights move"
+            ),
             {"since": int(since)},
             severity=Severity.WARNING,
             certainty=Certainty.MEASURED,
@@ -58,8 +62,11 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="",
-    why="A validation loop calls model.eval(), and nothing calls model.train() after it. Training goes on with dropout "
-    "off and with running statistics in the place of those of the batch: they no longer follow the weights.",
+    why=(
+        "A validation loop calls model.eval(), and nothing calls model.train() afterwards. "
+        "Training continues with dropout off and with running statistics instead of those of the "
+        "batch, which no longer follow the weights."
+    ),
     effect="the loss falls more slowly or diverges after the first validation; dropout does nothing",
     fix="call model.train() at the beginning of every epoch, or after every validation",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()\n"

@@ -20,7 +20,7 @@ from normscope.graph.weights_validation import STATISTICS, named_tensors
 #: Precisions narrower than float32.
 _HALF = (torch.float16, torch.bfloat16)
 _FIXES = {
-    "overflow": "scale it down before (a normalizer, a smaller weight), keep this layer in float32, or use bfloat16",
+    "overflow": ("scale it down first (a normalizer, a smaller weight), keep this layer in float32, or use bfloat16"),
     "underflow": "compute it in float32, or with larger numbers",
     "cancellation": "subtract the mean first, then average the squares: (x - mean).square().mean(); or compute it in "
     "float64",
@@ -60,7 +60,7 @@ def _beyond(rule: Rule, subject: Subject, dtype: torch.dtype) -> Iterator[Findin
         lost = _infinite(tensor, dtype)
         if lost:
             owner, _, kind = path.rpartition(".")
-            effect = "its channels keep their shift alone" if kind == "running_var" else "outputs are infinite or NaN"
+            effect = "its channels keep only their shift" if kind == "running_var" else "outputs are infinite or NaN"
             yield rule.finding(
                 owner,
                 f"{lost} of {tensor.numel()} entries of {kind} exceed the largest {name} ({largest:g}) and become "
@@ -87,15 +87,15 @@ def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
         largest = torch.finfo(getattr(torch, node.dtype, torch.float32)).max
         text = f"{name_of(node)} overflows {dtype}: values reach {loss.reached:.4g}, and the largest is {largest:g}"
     elif math.isinf(loss.error):
-        text = f"the result of {name_of(node)} is not finite in {dtype}, and is in float64"
+        text = f"the result of {name_of(node)} is not finite in {dtype} but finite in float64"
     elif loss.kind == "cancellation":
         where = graph[loss.at]
         text = (
-            f"{off}: {name_of(where)} takes numbers of {loss.reached:.3g} that differ by {loss.left:.2g}, so that few "
-            f"or none of the digits of {dtype} are left"
+            f"{off}: {name_of(where)} reads numbers of size {loss.reached:.3g} that differ by "
+            f"{loss.left:.2g}, so that few or none of the digits of {dtype} are left"
         )
     elif loss.kind == "underflow":
-        text = f"{off}: many entries are zero in {dtype} and are not in float64"
+        text = f"{off}: many entries are zero in {dtype} but not in float64"
     else:
         text = f"{off}, compared with float64"
     evidence: dict[str, float | int | str] = {"operation": name_of(node), "dtype": dtype, "reached": loss.reached}
@@ -123,16 +123,19 @@ _NORM = (
 RULE = Rule(
     code="NS307",
     name="lost-precision",
-    title="numbers are lost in the precision",
+    title="the precision is too low for the numbers",
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
-    why="A few samples are run in the precision of the model, or in the one that is planned (dtype=), beside float64. "
-    "A running variance above 65504 is infinite in float16, and its channel zero; activations overflow; a variance "
-    "computed as the mean of squares minus the squared mean is noise where the mean is far larger than the spread, and "
-    "what is divided by its root is noise too.",
-    effect="the network computes something else than it was trained for, or NaN",
-    fix="compute this layer in a wider precision, or write it so that nothing cancels or overflows",
+    why=(
+        "A few samples are run in the precision of the model, or in the planned one (dtype=), and "
+        "in float64. A running variance above 65504 is infinite in float16, and its channel zero; "
+        "activations overflow; a variance computed as the mean of squares minus the squared mean "
+        "is noise where the mean is far larger than the spread, and so is anything divided by its "
+        "root."
+    ),
+    effect="the network computes something other than what it was trained for, or NaN",
+    fix="compute this layer in a wider precision, or rewrite it so that nothing cancels or overflows",
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
     good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),
     needs=("program",),

@@ -21,11 +21,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         wrong = (variance < 0).nonzero().flatten().tolist()
         if wrong:
             least, eps = float(variance.min()), float(getattr(bn, "eps", 0.0))
-            what = "its root is NaN" if least + eps < 0 else "eps alone keeps its root real"
+            what = "its root is NaN" if least + eps < 0 else "only eps keeps its root real"
             yield rule.finding(
                 path,
-                f"running_var of {listed_channels(wrong)} is negative (least {least:.3g}), which no variance is: "
-                f"{what}",
+                f"running_var of {listed_channels(wrong)} is negative (smallest {least:.3g}): {what}",
                 {"channels": len(wrong), "least": least, "eps": eps},
             )
 
@@ -33,14 +32,17 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS210",
     name="negative-variance",
-    title="running variance below zero",
+    title="negative running variance",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
     statement="",
-    why="A variance is never negative. A running variance that is was written by something else: an extrapolating "
-    "average of checkpoints, a momentum above one, a converter that subtracts eps, arithmetic on a whole state_dict.",
-    effect="evaluation gives NaN, or a channel amplified by up to 1/sqrt(eps)",
-    fix="gather the statistics anew (train mode, momentum=None), and find what wrote them",
+    why=(
+        "A variance is never negative. A negative running variance was written by something else: "
+        "an extrapolating average of checkpoints, a momentum above one, a converter that "
+        "subtracts eps, or arithmetic on a whole state_dict."
+    ),
+    effect="evaluation returns NaN, or a channel amplified by up to 1/sqrt(eps)",
+    fix="estimate the statistics again (train mode, momentum=None), and find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = "
     "-0.1",
     good="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = 0.1",

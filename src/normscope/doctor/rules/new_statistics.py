@@ -71,8 +71,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if subject.model.training and not bn.training:
             yield rule.finding(
                 path,
-                "it is in evaluation mode while the model trains, with the statistics of a new layer (mean 0, "
-                "variance 1): it normalizes nothing",
+                (
+                    "it is in evaluation mode while the model trains, with the initial statistics (mean 0, "
+                    "variance 1): it normalizes nothing"
+                ),
                 facts,
                 severity=Severity.WARNING,
             )
@@ -80,16 +82,19 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if is_trained(bn) or _count(bn):
             because = "its scale and shift were trained" if is_trained(bn) else f"it has counted {_count(bn)} batches"
             yield rule.finding(
-                path, f"running statistics are those of a new layer (mean 0, variance 1), and {because}", facts
+                path, f"running statistics still have their initial values (mean 0, variance 1), but {because}", facts
             )
             continue
         order = [p for p, *_ in modules]
         inside = bool(used) and order.index(used[0]) < i < order.index(used[-1])
-        because = "the layers before and after it have gathered theirs" if inside else _trained(subject)
+        because = "the layers before and after it have estimated theirs" if inside else _trained(subject)
         if because and _called(subject, path) and _misses(subject, path):
             yield rule.finding(
                 path,
-                f"running statistics are those of a new layer (mean 0, variance 1, no batch counted), and {because}",
+                (
+                    "running statistics still have their initial values (mean 0, variance 1, no batch "
+                    f"counted), but {because}"
+                ),
                 facts,
                 severity=Severity.ERROR if inside else Severity.WARNING,
                 certainty=Certainty.LIKELY,
@@ -108,7 +113,10 @@ def _hand_written(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if is_trained(modules[path]):
             yield rule.finding(
                 path,
-                "its statistics are those of a new layer (mean 0, variance 1), and its scale and shift were trained",
+                (
+                    "its statistics still have their initial values (mean 0, variance 1), but its scale and "
+                    "shift were trained"
+                ),
                 {"channels": site.running[0].numel()},
             )
 
@@ -124,11 +132,11 @@ def _half_new(mean: Tensor, variance: Tensor) -> str:
     if mean.numel() < 2:
         return ""
     if bool((variance == 1).all()) and bool((mean != 0).all()):
-        return "the running variance is exactly 1 in all channels, that of a new layer, and the running mean is not 0"
+        return "the running variance is exactly 1 in all channels, its initial value, but the running mean is not 0"
     if bool((variance == 0).all()):
         return "the running variance is exactly 0 in all channels: everything is divided by the root of eps"
     if bool((mean == 0).all()) and bool((variance != 1).all()) and bool((variance != variance[0]).any()):
-        return "the running mean is exactly 0 in all channels, that of a new layer, and the running variance is not 1"
+        return "the running mean is exactly 0 in all channels, its initial value, but the running variance is not 1"
     return ""
 
 
@@ -157,18 +165,23 @@ def _misses(subject: Subject, path: str) -> bool:
 RULE = Rule(
     code="NS205",
     name="new-statistics",
-    title="running statistics of a new layer under trained weights",
+    title="initial running statistics with trained weights",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
     statement="",
-    why="Running statistics are buffers, not parameters. They are lost when only parameters are saved, averaged "
-    "(EMA) or loaded, when keys do not match and strict=False hides it, and when a functional copy is trained. "
-    "In evaluation BatchNorm then divides by one and subtracts nothing. A converter may lose one of the two: means "
-    "that were gathered beside variances of exactly one in every channel. Weights into which a normalizer was folded, "
-    "loaded into a network that still has it, leave all of it new.",
+    why=(
+        "Running statistics are buffers, not parameters. They are lost when only parameters are "
+        "saved, averaged (EMA) or loaded, when keys do not match and strict=False hides it, and "
+        "when a functional copy is trained. In evaluation, BatchNorm then divides by one and "
+        "subtracts nothing. A converter may lose one of the two: estimated means next to "
+        "variances of exactly one in every channel. Weights with a folded normalizer, loaded into "
+        "a network that still has the normalizer, leave all of it at its initial values."
+    ),
     effect="evaluation is close to chance, while training looks fine",
-    fix="save and load the whole state_dict, average buffers too, or gather the statistics anew: run training data "
-    "through the model in train mode with momentum=None",
+    fix=(
+        "save and load the whole state_dict, average buffers too, or estimate the statistics "
+        "again: run training data through the model in train mode with momentum=None"
+    ),
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())\n"
     "nn.init.normal_(model[1].bias)  # trained weights were loaded, their statistics were not",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())\n"

@@ -44,8 +44,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 if few and _of_a_layer(graph, site.source):
                     yield rule.finding(
                         place_of(site),
-                        f"{site.kind} is the last layer: it fixes mean and variance of the {site.shape[axis]} outputs, "
-                        "whatever the targets are",
+                        (
+                            f"{site.kind} is the last layer: it fixes the mean and variance of the {site.shape[axis]} "
+                            "outputs, whatever the targets are"
+                        ),
                         {"outputs": site.shape[axis]},
                     )
                 break
@@ -68,12 +70,15 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
-    "of a sample. Targets of a regression, and logits of a classifier, have a scale of their own. Outputs of more than "
-    "16 entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a "
-    "network; pooled features and residual sums are no outputs of a head.",
-    effect="the network cannot fit the scale of its targets; with BatchNorm, answers depend on the batch",
-    fix="remove the normalizer behind the last linear layer",
+    why=(
+        "A normalizer as the last layer fixes the mean and variance of the outputs over the "
+        "batch, or over the outputs of a sample. Regression targets and the logits of a "
+        "classifier have their own scale. Outputs of more than 16 entries are taken for "
+        "embeddings, which are normalized on purpose, and a single layer for a part of a network; "
+        "pooled features and residual sums are not outputs of a head."
+    ),
+    effect="the network cannot fit the scale of its targets; with BatchNorm, predictions depend on the batch",
+    fix="remove the normalizer after the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))",
     needs=("program",),

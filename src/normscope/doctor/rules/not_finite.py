@@ -50,10 +50,12 @@ RULE = Rule(
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
     statement="",
-    why="A NaN or an infinity in one weight makes every output that depends on it one as well; nothing can be said of "
-    "such a network.",
+    why=(
+        "A NaN or an infinity in one weight spreads to every output that depends on it; no other "
+        "statement about such a network is possible."
+    ),
     effect="every output that depends on it is NaN",
-    fix="load an earlier checkpoint; look for what divides by zero or overflows",
+    fix="load an earlier checkpoint; find what divides by zero or overflows",
     example="model = nn.Linear(4, 2)\nmodel.weight.data[0] = float('nan')",
     good="model = nn.Linear(4, 2)",
     needs=(),

@@ -46,7 +46,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for op, (place, uses) in first.items():
         yield rule.finding(
             place,
-            f"{op} has no finite constant on all inputs ({uses} uses): it multiplies or divides what nothing bounds",
+            (
+                f"{op} has no finite constant on all inputs ({uses} uses): its inputs, which it multiplies "
+                "or divides, are unbounded"
+            ),
             {"uses": uses, "operation": op},
             fix="put a normalizer or a bounded activation before it; on data of bounded range it has a constant",
         )
@@ -59,9 +62,12 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why="An operation that jumps (rounding, argmax, comparisons) or whose slope is unbounded (a square, a quotient, a "
-    "root at zero) has no Lipschitz constant: arbitrarily small changes of the input may change the output by a fixed "
-    "amount, or gradients may be arbitrarily large. No certificate passes through it.",
+    why=(
+        "A discontinuous operation (rounding, argmax, comparisons) or one of unbounded slope (a "
+        "square, a quotient, a root at zero) has no Lipschitz constant: arbitrarily small changes "
+        "of the input may change the output by a fixed amount, or gradients may be arbitrarily "
+        "large. No certificate passes through it."
+    ),
     effect="no certificate passes through it; gradients there are zero or unbounded",
     fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
     example="class Net(nn.Module):\n"

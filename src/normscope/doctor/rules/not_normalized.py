@@ -150,8 +150,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         size, mean = float(value.double().square().mean().sqrt()), float(value.double().mean())
         yield rule.finding(
             one.path,
-            f"this {one.kind} does not normalize: what it gives on the data, its scale and shift aside, has a root "
-            f"mean square of {size:.3g} (mean {mean:.3g}), and its norms are equal along none of its axes",
+            (
+                f"this {one.kind} does not normalize: on the data its output, without scale and shift, has "
+                f"a root mean square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along "
+                "any axis"
+            ),
             {"root_mean_square": size, "mean": mean, "samples": subject.batched},
         )
 
@@ -167,8 +170,10 @@ def _sums_for_means(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if re.search(r"rms_?norm", kind, re.IGNORECASE) and scale * FAR < site.spread.size**0.5:
             yield rule.finding(
                 site.owner,
-                f"this {kind} divides by the root of the sum of {site.spread.size} squares, not of their mean: what it "
-                f"gives has a root mean square of {scale / site.spread.size**0.5:.3g}",
+                (
+                    f"this {kind} divides by the root of the sum of {site.spread.size} squares, not of their "
+                    f"mean: its output has a root mean square of {scale / site.spread.size**0.5:.3g}"
+                ),
                 {"root_mean_square": scale / site.spread.size**0.5, "entries": site.spread.size},
                 certainty=Certainty.PROVED,
                 fix="take the mean of the squares, or multiply by the root of the number of entries",
@@ -182,10 +187,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="mean of z^2 over groups of mean square one is one",
-    why="A normalizer written by hand is a formula with axes, brackets and a root. A bracket in the wrong place, a "
-    "variance of variances, or a variance that cancels in float32 gives numbers of any size, and no error. Whatever "
-    "the axes, what is normalized has a root mean square near one before scale and shift, or norms that are all equal.",
-    effect="the layers after it see features of other scales than they were built for; training is slow or diverges",
+    why=(
+        "A normalizer written by hand is a formula with axes, brackets and a root. A misplaced "
+        "bracket, a variance of variances, or a variance that cancels in float32 gives numbers of "
+        "any size, and no error. Whatever the axes, a normalized tensor has a root mean square "
+        "near one before scale and shift, or norms that are all equal."
+    ),
+    effect="the layers after it see features of unexpected scale; training is slow or diverges",
     fix="compare the module with torch's own on the same input (F.layer_norm, F.batch_norm, F.instance_norm)",
     example="class FeatureNorm(nn.Module):\n"
     "    def __init__(self, mean, std):\n"

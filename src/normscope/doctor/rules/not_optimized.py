@@ -30,8 +30,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if any(id(p) in rates for p in around):
             yield rule.finding(
                 path,
-                f"the parameters of this {type(module).__name__} are in no group of the optimizer, and those of its "
-                "neighbours are: they never move",
+                (
+                    f"the parameters of this {type(module).__name__} are in no group of the optimizer, while "
+                    "those of its neighbours are: they never move"
+                ),
                 {"parameters": sum(p.numel() for p in own)},
             )
     yield from _standing(rule, subject, rates)
@@ -50,11 +52,15 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator
         if around > 0:
             yield rule.finding(
                 path,
-                f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
-                f"{'it never moves' if len(names) == 1 else 'they never move'}",
+                (
+                    f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
+                    f"{'it never moves' if len(names) == 1 else 'they never move'}"
+                ),
                 {"parameters": len(names), "rate": around},
-                fix="give the group of these parameters a learning rate; after a warm-up, see that every group gets "
-                "its own rate back",
+                fix=(
+                    "give the group of these parameters a learning rate; after a warm-up, check that every "
+                    "group gets its own rate back"
+                ),
             )
 
 
@@ -72,8 +78,10 @@ def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> It
                 continue  # all of one length is a choice
             yield rule.finding(
                 layer_of(site),
-                f"the lengths {name} of this weight normalization do not learn, and its directions do: the layer keeps "
-                "the gain that it started with",
+                (
+                    f"the lengths {name} of this weight normalization are not trained, but its directions are: "
+                    "the layer keeps its initial gain"
+                ),
                 {"lengths": flat.numel()},
                 fix="make the lengths parameters that require a gradient, in a group of the optimizer",
             )
@@ -103,11 +111,14 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="An optimizer holds the parameters it was built with. A layer that is replaced afterwards (converted, pruned, "
-    "wrapped) brings new ones, and lists of groups made by name forget some. A group whose learning rate a schedule "
-    "left at zero stands still as well, and so do the lengths of a weight normalization that are frozen, or no "
-    "parameters, while its directions train (lengths that are all equal are taken for a choice).",
-    effect="scale and shift stay as they are, while everything around them is trained",
+    why=(
+        "An optimizer holds the parameters it was built with. A layer that is replaced afterwards "
+        "(converted, pruned, wrapped) brings new ones, and groups made by name miss some. A group "
+        "whose learning rate a schedule left at zero does not move either, nor do the lengths of "
+        "a weight normalization that are frozen, or not parameters, while its directions train "
+        "(if all lengths are equal, this is taken to be intended)."
+    ),
+    effect="scale and shift keep their values while everything around them is trained",
     fix="build the optimizer after the last change of the model, and add every parameter to one group",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"
     "optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.0)\n"

@@ -30,8 +30,10 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why="A bound through an operation nobody has a rule for is infinite. That says nothing about the operation; it "
-    "says that what follows it was not checked.",
+    why=(
+        "A bound through an operation without a rule is infinite. This says nothing about the "
+        "operation, only that what follows it was not checked."
+    ),
     effect="nothing after it is certified",
     fix="register a rule for it (normscope.register_rule), or write it with known operations",
     example="class Net(nn.Module):\n"

@@ -44,7 +44,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 told.add(place_of(site))
                 yield rule.finding(
                     place_of(site),
-                    f"{site.kind} has eps = {site.eps:g}, where {len(group) - 1} others have mostly {usual:g}",
+                    f"{site.kind} has eps = {site.eps:g}, but {len(group) - 1} others mostly have {usual:g}",
                     {"eps": site.eps, "usual": usual, "siblings": len(group)},
                     severity=severity,
                 )
@@ -57,10 +57,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="Layers at equal places of equal blocks have one eps. One that differs was built on another code path, or its "
-    "checkpoint was trained with another value: 1e-5 against 1e-6 is enough to change what a language model says.",
+    why=(
+        "Layers at the same position of equal blocks have the same eps. One that differs was "
+        "built on another code path, or its checkpoint was trained with another value: 1e-5 "
+        "instead of 1e-6 is enough to change what a language model says."
+    ),
     effect="outputs differ from those of the network the weights were trained in",
-    fix="give it the eps of the others, or say in the code why it differs",
+    fix="use the eps of the others, or say in the code why it differs",
     example="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))\n"
     "model[2][1].eps = 1e-3",
     good="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))",

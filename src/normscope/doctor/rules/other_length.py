@@ -51,11 +51,13 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         low, high = float(found.min()), float(found.max())
         much = f"{high:.3g} times" if high <= OTHER * low else f"{low:.3g} to {high:.3g} times"
         gone = normalized.get(path, "") if path not in still else ""
-        why = f": its {gone} was removed, and the weight without it was left" if gone else ""
+        why = f": its {gone} was removed, leaving the weight without it" if gone else ""
         yield rule.finding(
             path,
-            f"its weight has the direction it had at the earlier checkpoint and {much} the length{why}; the outputs "
-            f"are off by {earlier.distance:.0%} of their size",
+            (
+                f"its weight has the same direction as at the earlier checkpoint but {much} the length"
+                f"{why}; the outputs are off by {earlier.distance:.0%} of their size"
+            ),
             {"least_factor": low, "largest_factor": high, "distance": earlier.distance},
         )
 
@@ -63,16 +65,21 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS607",
     name="other-length",
-    title="weight of another length than before",
+    title="weight with the same direction and another length",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="Training turns a weight; only a factor changes its length and nothing else. Spectral or weight normalization "
-    "that is removed must leave the normalized weight: the raw one has another length. A lost g, a normalizer folded "
-    "twice or folded without being removed look the same. Nothing is said where the outputs are what they were.",
-    effect="the network computes something else than the one that was trained",
-    fix="write the weight the layer computed with: remove_parametrizations(layer, 'weight', leave_parametrized=True), "
-    "or fold once",
+    why=(
+        "Training turns a weight; only a factor changes its length and nothing else. Removing "
+        "spectral or weight normalization must leave the normalized weight: the raw one has "
+        "another length. A lost g, or a normalizer folded twice or folded without being removed, "
+        "looks the same. Nothing is reported if the outputs are unchanged."
+    ),
+    effect="the network computes something other than the trained one",
+    fix=(
+        "store the weight the layer computed with: remove_parametrizations(layer, 'weight', "
+        "leave_parametrized=True), or fold once"
+    ),
     example="import copy\n\n"
     "model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
     "options = {'before': copy.deepcopy(model)}\n"

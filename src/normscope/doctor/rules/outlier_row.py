@@ -43,11 +43,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="The rows of a layer are its output units. One that is a hundred times longer than the median alone sets the "
-    "constant of the layer, and in the last layer one class wins whatever the input: rows that were not initialized "
-    "like the others, a unit conversion, a diverged class.",
+    why=(
+        "The rows of a layer are its output units. One that is a hundred times longer than the "
+        "median alone determines the constant of the layer, and in the last layer one class wins "
+        "whatever the input: rows initialized differently, a unit conversion, a diverged class."
+    ),
     effect="one output dominates; the first loss is huge",
-    fix="initialize the rows like the others, or look at what wrote them",
+    fix="initialize the rows like the others, or find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))\nmodel[2].weight.data[1] *= 1000",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))",
     needs=("program",),

@@ -57,7 +57,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if site.kind in _OVER_PLACES and (len(site.shape) > 2 or site.shape[0] > samples):
             yield rule.finding(
                 place_of(site),
-                f"{share:.0%} of the data is padding, and this {site.kind} counts it in its mean and variance",
+                f"{share:.0%} of the data is padding, and this {site.kind} includes it in its mean and variance",
                 {"padding": share},
             )
 
@@ -69,11 +69,16 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="",
-    why="Sequences of different length are padded to one. BatchNorm and InstanceNorm know no lengths: zeros "
-    "pull the mean to zero and shrink the variance, by an amount that changes with the longest sequence of each batch.",
-    effect="a sequence is normalized differently in every batch, and otherwise in evaluation",
-    fix="use a normalizer of single places (LayerNorm over the features), mask the statistics, or batch sequences of "
-    "like length",
+    why=(
+        "Sequences of different lengths are padded to one length. BatchNorm and InstanceNorm do "
+        "not know the lengths: zeros pull the mean to zero and shrink the variance, by an amount "
+        "that changes with the longest sequence of each batch."
+    ),
+    effect="a sequence is normalized differently in every batch, and again in evaluation",
+    fix=(
+        "use a normalizer of single positions (LayerNorm over the features), mask the statistics, "
+        "or batch sequences of similar length"
+    ),
     example="model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1, bias=False), nn.BatchNorm1d(8))\n"
     "data = torch.randn(32, 4, 12)\n"
     "for i, row in enumerate(data):\n"

@@ -46,13 +46,13 @@ def _by_place(sites: list[Site]) -> dict[str, list[Site]]:
 def _lost(was: Site, site: Site) -> Iterator[str]:
     """Yield what a normalizer lost, in words."""
     if not _is(was.gamma, 1.0) and _is(site.gamma, 1.0):
-        yield "its scale was set back to one"
+        yield "its scale was reset to one"
     if not _is(was.beta, 0.0) and _is(site.beta, 0.0):
-        yield "its shift was set back to zero"
+        yield "its shift was reset to zero"
     if was.running is not None and site.running is not None and not are_new(*was.running) and are_new(*site.running):
-        yield "its running statistics were set back to mean 0 and variance 1"
+        yield "its running statistics were reset to mean 0 and variance 1"
     if max(was.eps, site.eps) > OTHER * min(was.eps, site.eps):
-        yield f"its eps went from {was.eps:g} to {site.eps:g}"
+        yield f"its eps changed from {was.eps:g} to {site.eps:g}"
 
 
 def _is(value: Tensor | None, first: float) -> bool:
@@ -63,15 +63,18 @@ def _is(value: Tensor | None, first: float) -> bool:
 RULE = Rule(
     code="NS606",
     name="reset-since",
-    title="normalizer set back since the earlier checkpoint",
+    title="normalizer reset since the earlier checkpoint",
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="A converter whose list of names misses one, strict=False, or a layer that is built anew leaves a scale of "
-    "one, a shift of zero or new statistics where there were others, and another framework's eps. Every shape fits, so "
-    "nothing complains. Beside an earlier checkpoint it is plain. Nothing is said where the outputs are what they "
-    "were: then the values were folded into another layer.",
-    effect="the network computes something else than the one that was trained",
+    why=(
+        "A converter whose list of names misses one, strict=False, or a rebuilt layer leaves a "
+        "scale of one, a shift of zero or new statistics where there were others, or another "
+        "framework's eps. Every shape fits, so there is no error. Comparing with an earlier "
+        "checkpoint shows it. Nothing is reported if the outputs are unchanged: then the values "
+        "were folded into another layer."
+    ),
+    effect="the network computes something other than the trained one",
     fix="copy every parameter, buffer and eps of the normalizer from the earlier checkpoint, and compare outputs",
     example="import copy\n\n"
     "model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 2))\n"

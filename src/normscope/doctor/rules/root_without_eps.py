@@ -68,10 +68,12 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     graph = None if subject.captured is None else subject.captured.graph
     for node, root, added in () if graph is None else bare_roots(graph):
         what = (
-            "eps is added behind the root, whose derivative is infinite where entries are equal: gradients are NaN "
-            "there"
+            (
+                "eps is added after the root, whose derivative is infinite where entries are equal: "
+                "gradients are NaN there"
+            )
             if added
-            else "nothing is added to what it divides by: equal entries are divided by zero"
+            else "nothing is added to the divisor: equal entries are divided by zero"
         )
         evidence: dict[str, float | int | str] = {"root": root.name}
         seen = subject.probe.divisors.get(node.name)
@@ -94,9 +96,11 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
-    why="eps behind the root keeps the value finite and not its derivative: at equal entries the chain rule multiplies "
-    "infinity by zero. A single constant sample, or padding, is enough. Where the data stays far from zero it is a "
-    "remark.",
+    why=(
+        "eps after the root keeps the value finite but not its derivative: at equal entries the "
+        "chain rule multiplies infinity by zero. A single constant sample, or padding, is enough. "
+        "If the data stays far from zero, the finding is only a remark."
+    ),
     effect="training runs for hours and then the loss is NaN",
     fix="add eps inside the root: (variance + eps).sqrt()",
     example="class Norm(nn.Module):\n"

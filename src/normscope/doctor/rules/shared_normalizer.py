@@ -38,9 +38,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue  # the layers around are shared too, or stand at equal places of equal blocks
         first, second = found
         what = (
-            "its running statistics are those of neither"
-            if sites[0].kind == "batch_norm"
-            else "with one scale for both"
+            "its running statistics fit neither of them" if sites[0].kind == "batch_norm" else "with one scale for both"
         )
         yield rule.finding(
             place,
@@ -84,9 +82,12 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="A module that is called twice has one set of parameters and buffers. A BatchNorm that serves two layers "
-    "averages the statistics of both, and in evaluation neither is normalized; in training, where the batch is used, "
-    "nothing looks wrong. A shared LayerNorm gives both layers one scale and shift.",
+    why=(
+        "A module that is called twice has one set of parameters and buffers. A BatchNorm shared "
+        "by two layers averages the statistics of both, and in evaluation neither is normalized; "
+        "in training, where the batch is used, nothing looks wrong. A shared LayerNorm gives both "
+        "layers one scale and shift."
+    ),
     effect="evaluation with BatchNorm is much worse than training",
     fix="build one normalizer for each layer",
     example="class Net(nn.Module):\n"

@@ -25,9 +25,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             result = "0" if "log" in name_of(node) else "1"
             yield rule.finding(
                 node.owner or node.name,
-                f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is {result}, and "
-                "nothing that computes its input has an effect or a gradient"
-                + ("; the inputs at hand have one token" if short else ""),
+                (
+                    f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is "
+                    f"{result}, so whatever computes its input has no effect and no gradient"
+                )
+                + ("; the given inputs have one token" if short else ""),
                 {"axis": int(node.args[1]), "operation": name_of(node)},
                 severity=Severity.INFO if short else None,
             )
@@ -58,10 +60,13 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="e^x / e^x = 1",
-    why="A softmax divides by the sum along an axis. If that axis has one entry, the result is one whatever is given: "
-    "the axis is not the one that was meant (the tokens), or there is one output where a sigmoid was meant.",
-    effect="what computes its input never learns, and attention or probability is constant",
-    fix="give the axis of what competes (the tokens, the classes), or use a sigmoid for one output",
+    why=(
+        "A softmax divides by the sum along an axis. If that axis has one entry, the result is "
+        "always one: the intended axis was another (the tokens), or a sigmoid was intended for a "
+        "single output."
+    ),
+    effect="whatever computes its input never learns, and attention or probability is constant",
+    fix="use the axis of the competing entries (the tokens, the classes), or a sigmoid for one output",
     example=_HEAD.format(1),
     good=_HEAD.format(2),
     needs=("program",),

@@ -68,11 +68,14 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
-    why="BatchNorm divides by the variance of the batch. Estimated from few values it is noise: training and "
-    "evaluation then see different networks, and the noise grows with every layer. Values of one image are not "
-    "independent, so large feature maps do not help as much as samples. Adding up the gradients of several batches "
-    "does not help: what one forward pass sees counts.",
-    effect="training is noisy, and evaluation is another network than training",
+    why=(
+        "BatchNorm divides by the variance of the batch. Estimated from few values it is noise: "
+        "training and evaluation then see different networks, and the noise grows with every "
+        "layer. Values of one image are not independent, so large feature maps help less than "
+        "samples. Accumulating the gradients of several batches does not help: what counts is the "
+        "size of one forward pass."
+    ),
+    effect="training is noisy, and evaluation uses a different network than training",
     fix="use a larger batch, SyncBatchNorm across devices, or GroupNorm or LayerNorm, which do not use the batch",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 2}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 64}",

@@ -36,8 +36,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             least = float(lengths.min())
             yield rule.finding(
                 layer_of(site),
-                f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length are nearly "
-                f"zero: least {least:.3g}, median {typical:.3g}",
+                (
+                    f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length "
+                    f"are nearly zero: smallest {least:.3g}, median {typical:.3g}"
+                ),
                 {"vectors": int(small.sum()), "of": lengths.numel(), "least": least, "median": typical},
                 severity=Severity.ERROR if least == 0 else Severity.WARNING,
             )
@@ -50,10 +52,12 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="d(g v/||v||)/dv = (g/||v||) (I - v v^T/||v||^2)",
-    why="Weight normalization divides a vector by its length. Near zero the gradient with respect to it grows as "
-    "1/||v||: one step turns it anywhere; at zero the weight is NaN.",
-    effect="one step turns the vector anywhere; at zero the weight is NaN",
-    fix="scale the vector up: its direction is all that counts, so v -> c v changes nothing",
+    why=(
+        "Weight normalization divides a vector by its length. Near zero its gradient grows as "
+        "1/||v||, so one step can turn it in any direction; at zero the weight is NaN."
+    ),
+    effect="one step can turn the vector in any direction; at zero the weight is NaN",
+    fix="scale the vector up: only its direction counts, so v -> c v changes nothing",
     example="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))\n"
     "model[0].parametrizations.weight.original1.data[0] *= 1e-6",
     good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))",

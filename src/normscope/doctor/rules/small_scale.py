@@ -53,10 +53,12 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="Trained scales of LayerNorm and RMSNorm are near one and of one sign. Some families of models store "
-    "deviations from one and multiply by 1 + w; read without the one, every normalizer nearly closes, and with w set "
-    "to one it doubles every signal.",
-    effect="the model answers with garbage, without an error",
+    why=(
+        "Trained scales of LayerNorm and RMSNorm are near one and have one sign. Some families of "
+        "models store deviations from one and multiply by 1 + w; read without the one, every "
+        "normalizer nearly closes, and with w set to one it doubles every signal."
+    ),
+    effect="the model's outputs are garbage, without an error",
     fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
     example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",
     good="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 1.0, 0.05)",

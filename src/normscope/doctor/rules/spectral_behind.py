@@ -48,8 +48,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if norm >= ABOVE:
             yield rule.finding(
                 op.owner,
-                f"the spectrally normalized weight has norm {norm:.3g} and not 1: its power iteration has not "
-                "converged",
+                (
+                    f"the spectrally normalized weight has norm {norm:.3g} instead of 1: its power iteration "
+                    "has not converged"
+                ),
                 {"norm": norm},
             )
 
@@ -61,10 +63,11 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="Spectral normalization divides by an estimate that one power iteration improves at every step of training, "
-    "and "
-    "none in evaluation. Weights that are loaded without their vectors, or changed in evaluation, are divided by "
-    "an estimate of other weights.",
+    why=(
+        "Spectral normalization divides by an estimate that one power iteration improves at every "
+        "training step, and none in evaluation. Weights loaded without their vectors, or changed "
+        "in evaluation, are divided by an estimate for other weights."
+    ),
     effect="the layer is steeper than promised: a discriminator or an invertible network breaks in evaluation",
     fix="run some batches in train mode (or raise n_power_iterations), and load u and v with the weights",
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))\n"

@@ -49,7 +49,7 @@ RULE = Rule(
     why="Spectral normalization divides by the norm of the kernel reshaped to a matrix, not of the convolution. The "
     "convolution's own norm is up to sqrt(kh kw) times larger (3 for a 3x3 kernel), so a network built of such layers "
     "is not 1-Lipschitz, and the certificate grows exponentially with depth.",
-    effect="a network of such layers is not 1-Lipschitz: certificates built on that are void",
+    effect="a network of such layers is not 1-Lipschitz: certificates based on that are invalid",
     fix="divide the weight by sqrt(kh kw), or normalize by the norm of the convolution itself",
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1)))\n"
     "options = {'input_shape': (8, 6, 6)}",

@@ -27,7 +27,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for path, module in modules_of(subject.model, _BATCH_NORM):
         if module.training and (not whole or subject.purpose == "inference"):
             left.add(path)
-            while_ = "and is to be used for inference" if whole else "while the model is in evaluation"
+            while_ = "but is used for inference" if whole else "while the model is in evaluation"
             yield rule.finding(
                 path,
                 f"{type(module).__name__} is in train mode {while_}: its output depends on the other samples of the "
@@ -60,19 +60,24 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                     {"operation": name_of(node)},
                     severity=Severity.WARNING,
                     certainty=Certainty.PROVED,
-                    fix="take the mean of each sample: give the axes, without the first",
+                    fix="take the mean of each sample: pass the axes, without the first",
                 )
     met = None if subject.again.apart is None else subject.again.apart.culprit()
     if met is not None and met.owner not in told:
         yield rule.finding(
             met.owner or met.name,
-            f"in {name_of(met)} the samples of a batch meet, in evaluation too: run without the others, a sample gives "
-            f"another output{'; if its first axis holds something else, all is well' if name_of(met) in JOINS else ''}",
+            (
+                f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, a "
+                "sample has another output"
+                f"{'; if its first axis does not hold samples, this is fine' if name_of(met) in JOINS else ''}"
+            ),
             {"operation": name_of(met)},
             severity=Severity.INFO if name_of(met) in JOINS else Severity.WARNING,
             certainty=Certainty.MEASURED,
-            fix="let it act on each sample alone (the first axis holds the samples), or use a value that is kept from "
-            "training",
+            fix=(
+                "let it act on each sample separately (the first axis holds the samples), or use a value "
+                "stored from training"
+            ),
         )
 
 
@@ -112,11 +117,14 @@ RULE = Rule(
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
     statement="normscope F2",
-    why="In evaluation BatchNorm is meant to be a fixed affine map. With batch statistics the answer for one sample "
-    "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving. The "
-    "same holds of any operation along the axis of samples (a deviation over the batch, a view that mixes samples): "
-    "with data, samples are run with and without the others of their batch and compared.",
-    effect="the answer for one sample changes with the others of its batch",
+    why=(
+        "In evaluation, BatchNorm should be a fixed affine map. With batch statistics, the result "
+        "for one sample changes with its neighbours, accuracy depends on the order of the data, "
+        "and running statistics keep moving. The same is true of any operation along the sample "
+        "axis (a deviation over the batch, a view that mixes samples): with data, samples are run "
+        "with and without the others of their batch and compared."
+    ),
+    effect="the result for one sample changes with the others of its batch",
     fix="call model.eval(), and keep running statistics",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",

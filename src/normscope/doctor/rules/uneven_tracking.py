@@ -43,8 +43,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue  # never used, or never counted: another rule's matter
         yield rule.finding(
             path,
-            f"its statistics are those of {n} batches, those before and after it of {usual}: they come from another "
-            "run, or the layer was frozen for a while",
+            (
+                f"its statistics come from {n} batches, those before and after it from {usual}: they come "
+                "from another run, or the layer was frozen for a while"
+            ),
             {"batches": n, "others": usual},
         )
 
@@ -59,16 +61,21 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if abs(rate - usual) > 1e-3 * max(1.0, usual) and times > len(rates) / 2:
             yield rule.finding(
                 place,
-                f"it counts {rate:.3g} batches per step, most others {usual:.3g}: it is called more often, or is "
-                "frozen part of the time",
+                (
+                    f"it counts {rate:.3g} batches per step, most others {usual:.3g}: it is called more often, "
+                    "or is frozen part of the time"
+                ),
                 {"batches": rate, "others": usual},
             )
     if usual > 1 and times > len(rates) / 2:
         first = next(place for place, rate in rates.items() if abs(rate - usual) <= 1e-3 * usual)
         yield rule.finding(
             first,
-            f"running statistics take in {usual:.3g} batches per step: forward runs more than once (activation "
-            "checkpointing, accumulation, a second pass), so they follow the batches as with a larger momentum",
+            (
+                f"running statistics are updated with {usual:.3g} batches per step: forward runs more than "
+                "once (activation checkpointing, accumulation, a second pass), so they follow the batches "
+                "as with a larger momentum"
+            ),
             {"batches": usual},
             severity=Severity.INFO,
             fix="with checkpointing use momentum 1 - sqrt(1 - momentum); run other passes in evaluation mode",
@@ -78,15 +85,17 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
 RULE = Rule(
     code="NS206",
     name="uneven-tracking",
-    title="statistics of different numbers of batches",
+    title="statistics from different numbers of batches",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="Every BatchNorm counts the batches it has seen in training. Layers that are called once in each step count "
-    "the same. A layer in the middle with another number got its buffers from another checkpoint, or was left out of "
-    "a copy or an average.",
-    effect="the layer normalizes by statistics of other weights; accuracy in evaluation falls",
-    fix="load all buffers from one checkpoint, or gather the statistics anew",
+    why=(
+        "Every BatchNorm counts the batches it has seen in training. Layers that are called once "
+        "per step have the same count. A layer in the middle with another count got its buffers "
+        "from another checkpoint, or was left out of a copy or an average."
+    ),
+    effect="the layer normalizes by statistics of other weights; accuracy in evaluation drops",
+    fix="load all buffers from one checkpoint, or estimate the statistics again",
     example="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"
     "for bn, n in zip(model, (500, 20, 500)):\n    bn.num_batches_tracked.fill_(n)",
     good="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"

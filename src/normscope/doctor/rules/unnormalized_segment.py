@@ -140,9 +140,12 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why="Without a normalizer the constants of layers multiply. A certified product of 1e-4 or less proves that the "
-    "stretch hardly passes anything on: differences of inputs, and gradients, shrink at least that much. A product of "
-    "1e6 or more proves nothing by itself (it is an upper bound), but nothing keeps the stretch from it either.",
+    why=(
+        "Without a normalizer the constants of layers multiply. A certified product of 1e-4 or "
+        "less proves that the segment hardly transmits anything: differences of inputs, and "
+        "gradients, shrink at least that much. A product of 1e6 or more proves nothing by itself "
+        "(it is an upper bound), but nothing prevents the segment from reaching it."
+    ),
     effect="differences of inputs, and gradients, vanish: the layers before are not trained",
     fix="put a normalizer where the message says, or rescale the weights there",
     example="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.Tanh())))\n"

@@ -42,8 +42,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue  # a branch that starts at zero may have been added to a trained network just now
         yield rule.finding(
             name.rpartition(".")[0],
-            f"{name} is {start:g} in every entry, where a scale of a branch starts, and the normalizers of this "
-            "network were trained: was it lost in loading? The branch adds next to nothing",
+            (
+                f"{name} is {start:g} in every entry, the initial value of a branch scale, but the "
+                "normalizers of this network were trained: was it lost in loading? The branch adds almost "
+                "nothing"
+            ),
             {"scale": start, "entries": gate.numel()},
         )
 
@@ -51,15 +54,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS605",
     name="untouched-gate",
-    title="branch scale at its first value in a trained network",
+    title="branch scale at its initial value in a trained network",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with the first step. Found "
-    "there beside normalizers whose shifts were trained, it was not loaded: old names (gamma, beta) that a loader "
-    "renames, a key that strict=False passes over. Every branch is then multiplied by almost zero.",
-    effect="whole blocks do nothing, and the model answers with garbage, without an error",
-    fix="load the scale from the checkpoint: see which keys load_state_dict reports as missing or unexpected",
+    why=(
+        "A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with "
+        "the first step. If it is still there while the shifts of normalizers were trained, it "
+        "was not loaded: old names (gamma, beta) that a loader renames, or a key that "
+        "strict=False ignores. Every branch is then multiplied by almost zero."
+    ),
+    effect="whole blocks do nothing, and the model's outputs are garbage, without an error",
+    fix="load the scale from the checkpoint: check which keys load_state_dict reports as missing or unexpected",
     example="class Block(nn.Module):\n"
     "    def __init__(self):\n"
     "        super().__init__()\n"

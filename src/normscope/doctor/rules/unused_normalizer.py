@@ -38,8 +38,10 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if any(o == parent or o.startswith(f"{parent}." if parent else "") for o in owners if o):
             yield rule.finding(
                 path,
-                f"{type(module).__name__} is built and never called: its {sum(p.numel() for p in own)} parameters have "
-                "no effect",
+                (
+                    f"{type(module).__name__} is built but never called: its {sum(p.numel() for p in own)} "
+                    "parameters have no effect"
+                ),
                 {"parameters": sum(p.numel() for p in own)},
             )
 
@@ -59,7 +61,7 @@ def _forgotten(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if lost:
             yield rule.finding(
                 path,
-                f"it normalizes, and its own {' and '.join(lost)} {'is' if len(lost) == 1 else 'are'} never used",
+                f"it normalizes, but its {' and '.join(lost)} {'is' if len(lost) == 1 else 'are'} never used",
                 {"parameters": sum(getattr(modules[path], key).numel() for key in lost)},
                 fix="multiply by it after the normalization, or remove it",
             )
@@ -72,10 +74,12 @@ RULE = Rule(
     severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="",
-    why="forward() does not call a normalizer that __init__ builds, although the module it belongs to runs. The "
-    "network "
-    "is not the one that was meant; DistributedDataParallel stops with an error about unused parameters.",
-    effect="a layer goes without the normalizer it was meant to have",
+    why=(
+        "forward() does not call a normalizer that __init__ builds, although the module it "
+        "belongs to runs. The network is not the intended one; DistributedDataParallel stops with "
+        "an error about unused parameters."
+    ),
+    effect="a layer lacks the normalizer it was meant to have",
     fix="call it, or remove it",
     example="class Net(nn.Module):\n"
     "    def __init__(self):\n"

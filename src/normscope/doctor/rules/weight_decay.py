@@ -115,14 +115,16 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
 RULE = Rule(
     code="NS401",
     name="decayed-normalizer",
-    title="normalization parameters, gates or biases decay",
+    title="weight decay on normalization parameters, gates or biases",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias pulls its mean: it "
-    "limits what the layer can represent, not the size of a weight. A learned number that scales a residual branch "
-    "(a gate, a layer scale) is pulled to zero, where the branch is closed. Common recipes leave all of these out of "
-    "decay.",
+    why=(
+        "Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias "
+        "pulls its mean: it limits what the layer can represent, not the size of a weight. A "
+        "learned number that scales a residual branch (a gate, a layer scale) is pulled to zero, "
+        "which closes the branch. Common recipes exclude all of these from decay."
+    ),
     effect="decay pulls the output of normalizers to zero and limits what layers can represent",
     fix="put parameters with one axis into a group with weight_decay=0",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"

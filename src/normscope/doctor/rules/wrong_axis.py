@@ -61,8 +61,9 @@ def _batch_norm(site: Site, features: frozenset[int]) -> str:
         return ""
     (axis,) = features
     return (
-        f"{site.kind} keeps statistics for each place of {_axis(1, site.shape)}, and the features lie on "
-        f"{_axis(axis, site.shape)}: it normalizes all features together and no feature by itself"
+        f"{site.kind} keeps statistics for each position of {_axis(1, site.shape)}, but the "
+        f"features are on {_axis(axis, site.shape)}: it normalizes all features together and no "
+        "feature by itself"
     )
 
 
@@ -75,15 +76,14 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
     if reduced and not reduced & features:
         (axis, *_) = sorted(features)
         return (
-            f"{site.kind} normalizes over {_axis(max(reduced), site.shape)}, and the features lie on "
-            f"{_axis(axis, site.shape)}: places are mixed, features are not"
+            f"{site.kind} normalizes over {_axis(max(reduced), site.shape)}, but the features are on "
+            f"{_axis(axis, site.shape)}: positions are mixed, features are not"
         )
     extra = reduced - features
     if extra and features == {rank - 1} and 0 not in extra:
         return (
-            f"{site.kind} normalizes over {_axis(max(extra), site.shape)} as well as over the features: places see "
-            "each "
-            "other, and the layer takes inputs of one length only"
+            f"{site.kind} normalizes over {_axis(max(extra), site.shape)} as well as over the "
+            "features: positions see each other, and the layer accepts inputs of one length only"
         )
     return ""
 
@@ -94,8 +94,8 @@ def _group_norm(site: Site, features: frozenset[int]) -> str:
         return ""
     (axis,) = features
     return (
-        f"{site.kind} takes {_axis(1, site.shape)} for channels, and the features lie on {_axis(axis, site.shape)}: it "
-        "has scales and groups of places, not of features"
+        f"{site.kind} takes {_axis(1, site.shape)} for channels, but the features are on "
+        f"{_axis(axis, site.shape)}: it has scales and groups of positions, not of features"
     )
 
 
@@ -114,8 +114,10 @@ def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
     if spread is not None and len(site.shape) == len(spread.view) == 3 and tuple(spread.axes) == (1,):
         yield rule.finding(
             place_of(site),
-            f"each feature is divided by its norm over {_axis(1, site.shape)}, and the features lie on "
-            f"{_axis(2, site.shape)}: tokens have no length of one, and see each other",
+            (
+                f"each feature is divided by its norm over {_axis(1, site.shape)}, but the features are on "
+                f"{_axis(2, site.shape)}: tokens do not have length one, and see each other"
+            ),
             {"features": "2"},
             fix="F.normalize(x, dim=-1): without dim it normalizes over axis 1",
         )
@@ -131,8 +133,10 @@ def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | No
     if reduced and reduced < sides:
         yield rule.finding(
             place_of(site),
-            f"{site.kind} runs along {_axis(max(reduced), site.shape)}, one side of the image, and the features lie on "
-            f"{_axis(1, site.shape)}: rows of pixels are normalized, not features",
+            (
+                f"{site.kind} runs along {_axis(max(reduced), site.shape)}, one side of the image, but the "
+                f"features are on {_axis(1, site.shape)}: rows of pixels are normalized, not features"
+            ),
             {"features": "1"},
             fix="normalize over axis 1, where the features are (dim=1), or over the whole plane",
         )
@@ -156,10 +160,13 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]
         return
     yield rule.finding(
         place_of(site),
-        f"it has {channels} channels for an input of {shape[1]} features: a view cuts the places of each feature into "
-        "parts, which are normalized apart" + (", and mixes features" if channels % shape[1] else ""),
+        (
+            f"it has {channels} channels for an input of {shape[1]} features: a view cuts the "
+            "positions of each feature into parts, which are normalized separately"
+        )
+        + (", and mixes features" if channels % shape[1] else ""),
         {"channels": channels, "features": shape[1]},
-        fix=f"build the normalizer for {shape[1]} channels, and give it the tensor as it is",
+        fix=f"build the normalizer for {shape[1]} channels, and pass the tensor unchanged",
     )
 
 
@@ -179,9 +186,11 @@ def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
             if norms and lengths and not norms & lengths:
                 yield rule.finding(
                     place_of(site),
-                    f"weights of shape {site.shape} have one norm for each place of {_axis(min(norms), site.shape, 0)} "
-                    f"and one length for each place of {_axis(min(lengths), site.shape, 0)}: the lengths are not those "
-                    "of what was normalized",
+                    (
+                        f"weights of shape {site.shape} have one norm for each position of "
+                        f"{_axis(min(norms), site.shape, 0)} but one length for each position of "
+                        f"{_axis(min(lengths), site.shape, 0)}: the lengths do not belong to what was normalized"
+                    ),
                     {"norms": min(norms), "lengths": min(lengths)},
                     fix="take the norm over all axes but that of the lengths (the outputs)",
                 )
@@ -214,7 +223,7 @@ def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
                     f"weights of shape {site.shape} are divided by their norms along {_axis(max(along), site.shape)}, "
                     "the kernel's, not by the norm of each filter",
                     {"axes": ", ".join(map(str, sorted(along)))},
-                    fix="normalize weight.flatten(1) along its last axis, and bring it back to its shape",
+                    fix="normalize weight.flatten(1) along its last axis, and restore its shape",
                 )
                 break
 
@@ -235,8 +244,10 @@ def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
         if (channels // groups) % shape[-1]:
             yield rule.finding(
                 place_of(site),
-                f"{site.kind} has {groups} groups of {channels // groups}, and there are {shape[-3]} heads of "
-                f"{shape[-1]}: its groups cut heads apart",
+                (
+                    f"{site.kind} has {groups} groups of {channels // groups}, but there are {shape[-3]} heads "
+                    f"of {shape[-1]}: its groups split heads"
+                ),
                 {"groups": groups, "heads": shape[-3]},
             )
             return
@@ -245,14 +256,17 @@ def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
 RULE = Rule(
     code="NS211",
     name="wrong-axis",
-    title="normalized axis is not that of the features",
+    title="normalized axis is not the feature axis",
     severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="",
-    why="A convolution makes features along axis 1, a linear layer along the last one. BatchNorm keeps statistics for "
-    "axis 1, LayerNorm normalizes the last axes. Given a tensor of the other layout they raise no error if the sizes "
-    "happen to fit, and normalize rows of pixels, or time steps, instead of features.",
-    effect="the network trains, worse: features of different scale are mixed, and places depend on each other",
+    why=(
+        "A convolution puts features on axis 1, a linear layer on the last one. BatchNorm keeps "
+        "statistics for axis 1, LayerNorm normalizes the last axes. Given a tensor of the other "
+        "layout, they raise no error if the sizes happen to fit, and normalize rows of pixels, or "
+        "time steps, instead of features."
+    ),
+    effect=("the network trains, but worse: features of different scale are mixed, and positions depend on each other"),
     fix="move the features to the axis the normalizer expects (transpose, permute), or use GroupNorm(1, channels)",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.LayerNorm(6), nn.ReLU())\n"
     "options = {'input_shape': (3, 6, 6)}",

@@ -89,9 +89,7 @@ class BenchResult(Shown):
         return json.dumps(self.to_dict(), indent=1, allow_nan=False)
 
 
-@statement(
-    "normscope", "Proposition GEN-19", holds="a bound that keeps its promise is called broken with probability 1e-3"
-)
+@statement("normscope", "Proposition GEN-19", holds="a valid bound is called broken with probability 1e-3")
 def try_bound(
     bound: str | Bound,
     *,

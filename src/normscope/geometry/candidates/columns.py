@@ -99,7 +99,7 @@ def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor],
             several = [(keep[:, None] * count + torch.arange(count)).reshape(-1) for keep in alike]
             kept = free_entries(part, several, seed)
             found = replace(part, basis=kept).tried(seed) if len(kept) else None
-    words = f"{family.source} plus v (1/gamma)^T: the LayerNorm before it gives values that sum to zero"
+    words = f"{family.source} plus v (1/gamma)^T: the output of the LayerNorm before it sums to zero"
     return [] if found is None else [replace(found, kind="column", words=words)]
 
 
@@ -214,7 +214,7 @@ def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> li
         if abs(total) > 1e-3 * float(function.tensors[beta].abs().max()):  # else the step is too long for any orbit
             where = tuple((p.parameter, p.index.reshape(*p.index.shape[:2], -1)) for p in readers)
             family = Offsets(beta, path, where, entries)
-            words = f"{beta} plus any vector, columns of {', '.join(name for name, _ in where)} taking it up"
+            words = f"{beta} plus any vector, absorbed by columns of {', '.join(name for name, _ in where)}"
             found.append(Group("column", (beta, *(name for name, _ in where)), family.size, words, family))
     return found
 

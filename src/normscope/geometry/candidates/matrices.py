@@ -328,7 +328,7 @@ def _queries_and_keys(
         still = [i for i in range(len(key)) if not any(frame.labels[i] in bent for frame in frames)]
         part = tuple(replace(frame, labels=tuple(frame.labels[i] for i in still)) for frame in frames)
         if len(still) > 1 and all(_usable(frame.labels, bent) for frame in part):
-            words = "the queries and keys of one head that rotary positions leave alone"
+            words = "the queries and keys of one head that rotary positions do not affect"
             found += _group(Mixing(labels, shapes, part, "full"), words)
     return found
 

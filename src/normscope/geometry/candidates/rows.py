@@ -116,7 +116,7 @@ def _candidates(name: str, shape: torch.Size, axis: int, sizes: set[int], path: 
         family = Rows(name, shape, axis, count, path)
         each = "all rows" if count == 1 else f"all rows of each of {count} groups"
         by = "" if path is None else f", divided by {', '.join(gain for gain, _ in path.gains)},"
-        words = f"the same{by} added to {each} of {name}, which the normalizer or softmax behind takes away"
+        words = f"the same{by} added to {each} of {name}, removed by the normalizer or softmax after it"
         found.append(Group("row", (name,), family.size, words, family, details={"groups": count}))
     return found
 
@@ -167,5 +167,5 @@ class Vectors:
 def _standardized(name: str, shape: torch.Size) -> Group:
     """Return the candidate of a weight that may be standardized."""
     family = Vectors(name, shape, torch.arange(shape[0]))
-    words = f"a constant added to each weight vector of {name}, which weight standardization takes away"
+    words = f"a constant added to each weight vector of {name}, removed by weight standardization"
     return Group("row", (name,), family.size, words, family)

@@ -173,7 +173,7 @@ def _group(family: Scales) -> Group | None:
     if up and down:
         kind, words = "rescaling", f"{many}: {_list(up)} times c, {_list(down)} divided by c"
     else:
-        kind, words = "scale", f"{many}: {_list(up or down)} times c, undone by the normalizer behind"
+        kind, words = "scale", f"{many}: {_list(up or down)} times c, undone by the normalizer after it"
     return Group(kind, family.parameters, family.size, words, family)
 
 

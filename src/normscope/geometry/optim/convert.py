@@ -56,7 +56,7 @@ def riemannian(
     if twin is None:
         raise InputError(f"Expected torch.optim.SGD, Adam or AdamW, got {getattr(optimizer, '__name__', optimizer)}.")
     if optimizer is torch.optim.Adam and options.get("weight_decay"):
-        raise InputError("Use torch.optim.AdamW for weight decay: it is decoupled there.")
+        raise InputError("Use torch.optim.AdamW for weight decay, which is decoupled there.")
     if twin is RiemannianAdam:
         options = {"weight_decay": 0.0, **options} if optimizer is torch.optim.Adam else options
     named = dict(model.named_parameters())

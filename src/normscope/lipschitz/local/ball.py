@@ -169,7 +169,7 @@ class _Ways:
         except UnboundedError as error:
             why = str(error)
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-            why = "the ball is too large: its image is beyond what an eigenvalue solver takes"
+            why = "the ball is too large: its image overflows the eigenvalue solver"
         self.nominal[make] = walk.nominal
         delta = walk.delta if isinstance(walk, Probed) else 0.0
         return Ball(radius, bound, units, _margin(walk), why, delta=delta)

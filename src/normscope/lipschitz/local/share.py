@@ -22,7 +22,11 @@ def check(share: float, confidence: float) -> None:
             raise InputError(f"Expected a {name} between 0 and 1, got {value}.")
 
 
-@statement("normscope", "LOCAL-4", holds="points drawn independently from the inputs spoken of, not used for training")
+@statement(
+    "normscope",
+    "LOCAL-4",
+    holds="points drawn independently from the distribution of the inputs, not used for training",
+)
 def covering_rank(count: int, share: float, confidence: float) -> int | None:
     r"""Return the k for which the k-th smallest of n values covers a share of all with a confidence, or nothing.
 
@@ -45,7 +49,11 @@ def covering_rank(count: int, share: float, confidence: float) -> int | None:
     return None
 
 
-@statement("normscope", "LOCAL-4", holds="points drawn independently from the inputs spoken of, not used for training")
+@statement(
+    "normscope",
+    "LOCAL-4",
+    holds="points drawn independently from the distribution of the inputs, not used for training",
+)
 def covered_share(count: int, rank: int, confidence: float) -> float:
     """Return the largest share that the ``rank``-th smallest of ``count`` values covers with a confidence.
 

@@ -452,7 +452,7 @@ class WholeAlgebra(Algebra):
         a, eps = spread.factor / spread.size, spread.eps
         size = (a * squares + eps).sqrt()
         if not bool((size > 0).all()):
-            raise UnboundedError("a normalizer without eps meets a group without spread")
+            raise UnboundedError("a normalizer without eps sees a group without spread")
         value = (z.reshape(view) / size).reshape(z.shape)
         if self.walk is None:
             return Moving(Nominal(value, 0.0))

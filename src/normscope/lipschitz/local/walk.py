@@ -250,7 +250,7 @@ class Walk:
         """
         self.spent += work
         if self.spent > self.work:
-            raise UnboundedError(f"it takes over {self.work:.0e} multiplications; ask for it with radius (--radius)")
+            raise UnboundedError(f"it takes over {self.work:.0e} multiplications; request it with radius (--radius)")
 
     def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return the least and the largest deviation of every entry, and the norm of its tangents."""

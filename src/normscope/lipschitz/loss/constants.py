@@ -93,7 +93,7 @@ def register_loss(key: str | type[nn.Module]) -> Callable[[F], F]:
     return register
 
 
-_HINT = "register one with normscope.lipschitz.loss.register_loss"
+_HINT = "Register one with normscope.lipschitz.loss.register_loss."
 
 for _name, _rule in {
     "l1": l1,
@@ -199,18 +199,18 @@ def loss_constant(
     )
     if isinstance(loss, str):
         if loss not in NAMED:
-            raise RuleError(f"no rule for a loss named {loss!r}; known are {', '.join(sorted(NAMED))}; {_HINT}")
+            raise RuleError(f"No rule for a loss named {loss!r}. Known losses: {', '.join(sorted(NAMED))}. {_HINT}")
         return _call(NAMED[loss], {**asdict(case), **parameters}, strict=set(parameters))
     if not isinstance(loss, nn.Module):
-        raise RuleError(f"a loss is a module or one of the names {', '.join(sorted(NAMED))}; got {loss!r}; {_HINT}")
+        raise RuleError(f"Expected a loss module or one of the names {', '.join(sorted(NAMED))}; got {loss!r}. {_HINT}")
     if parameters:
-        raise InputError(f"A module has its own parameters; remove {listed(sorted(parameters))}.")
+        raise InputError(f"A loss module has its own parameters. Remove {listed(sorted(parameters))}.")
     for known in type(loss).__mro__:
         # A subclass with a forward of its own is another function.
         if known in MODULES and type(loss).forward is known.forward:
             return MODULES[known](loss, case)
     names = ", ".join(sorted(c.__name__ for c in MODULES))
-    raise RuleError(f"no rule for the loss {type(loss).__name__}; known are {names}; {_HINT}")
+    raise RuleError(f"No rule for the loss {type(loss).__name__}. Known losses: {names}. {_HINT}")
 
 
 def known_losses() -> tuple[str, ...]:
@@ -228,7 +228,7 @@ def _call(rule: Callable[..., Value], given: dict[str, Any], strict: set[str] | 
     unknown = sorted((strict or set()) - set(taken))
     if unknown:
         names = ", ".join(p for p in taken if p not in ("outputs", "batch"))
-        raise InputError(f"this loss has the parameters {names or 'none'}, got {listed(unknown)}")
+        raise InputError(f"Unknown parameters {listed(unknown)}. This loss has {names or 'none'}.")
     return rule(**{k: v for k, v in given.items() if k in taken and not (v is None and taken[k].default is not None)})
 
 
@@ -244,7 +244,9 @@ def _plain(value: Any, outputs: int, name: str) -> Any:
         whole = last.reshape(-1, outputs) if last.shape[-1] == outputs else last.reshape(-1, 1).expand(-1, outputs)
         return whole.amax(0).tolist()
     if len(numbers) != outputs:
-        raise InputError(f"{name} has one number, or one for each of the {outputs} outputs; it has {len(numbers)}")
+        raise InputError(
+            f"Expected {name} to be one number, or one for each of the {outputs} outputs; got {len(numbers)}."
+        )
     return numbers
 
 
@@ -280,7 +282,7 @@ def loss_at(loss: nn.Module, *arguments: Tensor, inputs: int = 1) -> Value:
         size = out.numel() * sum(p.numel() for p in points)
         if size > LARGEST:
             raise InputError(
-                f"The Jacobian of the unreduced loss has {size} entries: reduce the loss, or give less data."
+                f"The Jacobian of the unreduced loss has {size} entries. Reduce the loss, or use less data."
             )
         rows = [
             torch.cat([g.reshape(-1) for g in torch.autograd.grad(entry, points, retain_graph=True)])

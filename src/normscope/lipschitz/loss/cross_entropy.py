@@ -175,8 +175,8 @@ def cross_entropy_at(logits: Tensor, target: int) -> Value:
 
 _TARGETS = "targets are between 0 and 1"
 _REASON = (
-    "the gradient 1/p grows as a probability p goes to zero: give a floor t for a constant on t <= p <= 1 - t, "
-    "or use the loss on logits"
+    "the gradient 1/p grows as a probability p goes to zero: pass a floor t for a constant on "
+    "t <= p <= 1 - t, or use the loss on logits"
 )
 
 

@@ -64,7 +64,7 @@ def weston_watkins(outputs: int, *, batch: int = 1, reduction: str = "mean") -> 
     return constant(samplewise(Fraction(k * (k - 1)), batch, reduction), "LOSS-10")
 
 
-_REASON = "the gradient of squared margins grows with the outputs: give a radius B for a constant on ||h|| <= B"
+_REASON = "the gradient of squared margins grows with the outputs: pass a radius B for a constant on ||h|| <= B"
 
 
 @statement("normscope", "Proposition LOSS-11", holds="p = 2: on ||h|| <= B for each sample, no constant on all outputs")

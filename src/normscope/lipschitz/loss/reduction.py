@@ -44,7 +44,7 @@ def positive_count(n: int, name: str) -> int:
         InputError: if it is none.
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(f"{name} is a whole number of at least one, got {n!r}")
+        raise InputError(f"Expected {name} to be an integer of at least 1, got {n!r}.")
     return n
 
 
@@ -55,7 +55,7 @@ def nonnegative(x: float, name: str) -> Fraction:
         InputError: if it is none.
     """
     if not (math.isfinite(x) and x >= 0):
-        raise InputError(f"{name} is a finite number >= 0, got {x}")
+        raise InputError(f"Expected {name} to be a finite number >= 0, got {x}.")
     return Fraction(x)
 
 
@@ -68,7 +68,7 @@ def per_output(weight: Sequence[float] | None, outputs: int, name: str) -> tuple
     if weight is None:
         return None
     if len(weight) != outputs:
-        raise InputError(f"{name} has one number for each of the {outputs} outputs, got {len(weight)}")
+        raise InputError(f"Expected {name} to have one number for each of the {outputs} outputs, got {len(weight)}.")
     return tuple(nonnegative(float(w), name) for w in weight)
 
 

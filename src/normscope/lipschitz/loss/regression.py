@@ -49,7 +49,7 @@ def l2(outputs: int, *, batch: int = 1, reduction: str = "mean") -> Value:
     return constant(samplewise(Fraction(1), batch, reduction), "LOSS-4")
 
 
-_REASON = "the gradient of a square grows with the error: give a radius B for a constant on ||h - y|| <= B"
+_REASON = "the gradient of a square grows with the error: pass a radius B for a constant on ||h - y|| <= B"
 
 
 @statement("normscope", "Proposition LOSS-5", holds="on ||h - y|| <= B for each sample; no constant on all outputs")

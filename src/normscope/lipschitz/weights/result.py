@@ -111,8 +111,8 @@ class WeightResult(Shown):
         """
         if data.get("schema_version") != SCHEMA_VERSION or data.get("kind") != "weight-lipschitz":
             raise ValueError(
-                f"a weights result of schema version {SCHEMA_VERSION} is read here, not {data.get('kind')!r} of "
-                f"{data.get('schema_version')!r}"
+                f"Expected a weights result of schema version {SCHEMA_VERSION}, got {data.get('kind')!r} "
+                f"of version {data.get('schema_version')!r}."
             )
         return cls(
             model=data["model"],

@@ -11,7 +11,9 @@ from normscope.monitor.monitor import Monitor
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise MissingDependencyError("The Trainer callback needs transformers: pip install 'normscope[hf]'") from error
+    raise MissingDependencyError(
+        "The Trainer callback needs transformers. Install it with: pip install 'normscope[hf]'"
+    ) from error
 
 
 class HuggingFaceMonitor(TrainerCallback):

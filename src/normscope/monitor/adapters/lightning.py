@@ -23,7 +23,9 @@ def _callback() -> Any:
             return importlib.import_module(f"{name}.callbacks").Callback
         except ImportError:
             continue
-    raise MissingDependencyError("The Lightning callback needs Lightning: pip install 'normscope[lightning]'")
+    raise MissingDependencyError(
+        "The Lightning callback needs Lightning. Install it with: pip install 'normscope[lightning]'"
+    )
 
 
 class LightningMonitor(_callback()):  # type: ignore[misc]

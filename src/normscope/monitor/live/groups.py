@@ -12,7 +12,7 @@ from normscope.monitor.run_lines import legible
 #: How the page calls the kinds of numbers.
 _KINDS = {"lower": "attained"}
 #: What is said of a number that the run does not describe.
-OWN = {"kind": "own", "words": "a number that training logged", "statement": "", "domain": "", "log10": False}
+OWN = {"kind": "own", "words": "a number logged by the training loop", "statement": "", "domain": "", "log10": False}
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ CHARTS = (
     Chart("not-finite", "NaN and infinite entries", "linear", ("not_finite/*",)),
     Chart("drift", "Distance of running statistics from those of the probe", "log", ("drift/*",)),
     Chart("training", "Whether each BatchNorm is in train mode", "linear", ("training/*",)),
-    Chart("tracked", "Batches each BatchNorm took in per step", "linear", ("tracked/*",)),
+    Chart("tracked", "Batches each BatchNorm has seen per step", "linear", ("tracked/*",)),
     Chart("logit", "Largest attention logit", "log", ("logit/*",)),
-    Chart("scale-moved", "Distance of each scale from its start", "log", ("scale_moved/*",)),
+    Chart("scale-moved", "Distance of each scale from its initial value", "log", ("scale_moved/*",)),
     Chart("variance", "Variance before each normalizer and activation", "log", ("variance/*",)),
-    Chart("variance-min", "Least variance of a channel before each normalizer", "log", ("variance_min/*",)),
+    Chart("variance-min", "Smallest variance of a channel before each normalizer", "log", ("variance_min/*",)),
     Chart("printed", "1/sigma of each normalizer, as printed", "log", ("printed/*",)),
     Chart("constant", "Lipschitz constant of each normalizer, proved", "log", ("constant/*",)),
     Chart("gradient-norm", "Gradient of each layer", "log", ("gradient/norm/*",)),
@@ -50,15 +50,15 @@ CHARTS = (
     Chart("gradient", "Gradient of all parameters", "log", ("gradient/*",)),
     Chart("effective-rate", "Effective learning rate of each layer", "log", ("effective_rate/*",)),
     Chart("angle", "Angle of the last update of each layer", "log", ("angle/*",)),
-    Chart("minimum-norm", "Least norm of a weight vector", "log", ("weight/minimum_norm", "weight/minimum_norm/*")),
+    Chart("minimum-norm", "Smallest norm of a weight vector", "log", ("weight/minimum_norm", "weight/minimum_norm/*")),
     Chart("radial", "Part of the gradient along the weights of a scale-invariant layer", "log", ("radial/*",)),
     Chart("curvature", "Largest curvature of the loss", "log", ("curvature/*",)),
-    Chart("weight-norm", "What is proved about the next step with weight normalization", "log", ("weight_norm/*",)),
+    Chart("weight-norm", "Proved statements about the next step with weight normalization", "log", ("weight_norm/*",)),
     Chart("landscape-loss", "Loss along the gradient", "linear", ("landscape/loss_*",)),
     Chart("landscape", "Change of the gradient along itself", "log", ("landscape/*",)),
     Chart("margin", "Margins on the probe", "linear", ("margin/*",)),
-    Chart("share", "Share of the time the monitor takes", "linear", ("clock/share",)),
-    Chart("clock", "Seconds of the monitor", "log", ("clock/*",)),
+    Chart("share", "Share of time spent in the monitor", "linear", ("clock/share",)),
+    Chart("clock", "Seconds spent in the monitor", "log", ("clock/*",)),
 )  # fmt: skip
 #: Charts of numbers of the whole network, whose lines are called by what they are.
 _WHOLE = ("product", "certified", "gradient", "landscape-loss", "landscape", "margin", "share", "clock")
@@ -120,7 +120,7 @@ def grouped(names: Iterable[str], descriptions: Sequence[Mapping[str, Any]]) -> 
         key, title = (name, name) if chart.key == "own" else (chart.key, chart.title)
         log10 = bool(what.get("log10"))
         if log10 and not _all_log10(chart, descriptions):
-            key, title = f"{key}:log10", f"{title}, decimal logarithms"
+            key, title = f"{key}:log10", f"{title}, log10"
         _, group = found.setdefault(key, (place, Group(key, title, "log" if log10 else chart.scale, log10)))
         group.lines[name] = {
             "label": _label(name, chart),

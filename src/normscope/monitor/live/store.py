@@ -154,7 +154,7 @@ class RunStore:
             return self._follow(self._run)
         except Exception as error:  # a file that someone else writes: reading goes on, whatever it held just now
             if self._run is not None:
-                self.trouble = f"cannot be read now: {error}"
+                self.trouble = f"cannot be read at the moment: {error}"
             return False
 
     def _follow(self, run: _Tail) -> bool:

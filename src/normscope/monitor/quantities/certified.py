@@ -17,7 +17,7 @@ DESCRIPTIONS = (
     Description(
         "certified/norm_log10/*",
         Kind.CERTIFIED,
-        "norm of a layer from above",
+        "norm of a layer, upper bound",
         "normscope norm",
         log10=True,
         domain=ALL_INPUTS,
@@ -33,7 +33,7 @@ DESCRIPTIONS = (
     Description(
         "certified/floor_log10",
         Kind.CERTIFIED,
-        "end-to-end constant where stds before normalizers stay above those of the probe",
+        "end-to-end constant where standard deviations before normalizers stay above those of the probe",
         "normscope F10",
         log10=True,
     ),
@@ -48,7 +48,7 @@ DESCRIPTIONS = (
     Description(
         "certified/lower_log10",
         Kind.LOWER,
-        "what is attained, on the same domain as certified/floor_log10",
+        "attained value, on the same domain as certified/floor_log10",
         "normscope Jacobian",
         log10=True,
     ),

@@ -22,7 +22,7 @@ class ChainEstimate(Quantity):
         Description(
             "bound/chain_log10",
             Kind.ESTIMATE,
-            "folded norms and normalizers' constants multiplied along the network as if it were a chain",
+            "folded norms and normalizer constants multiplied along the network as if it were a chain",
             "normscope F1",
             log10=True,
         ),

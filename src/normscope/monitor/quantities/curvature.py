@@ -59,10 +59,10 @@ class LargestCurvature(Quantity):
         Description(
             "curvature/largest",
             Kind.LOWER,
-            "largest eigenvalue of the Hessian, attained along the vector of at most 4 products",
+            "largest eigenvalue of the Hessian, attained by the vector found with at most 4 products",
             signed=True,
         ),
-        Description("curvature/residual", Kind.ESTIMATE, "distance within which an eigenvalue lies"),
+        Description("curvature/residual", Kind.ESTIMATE, "distance within which an eigenvalue is guaranteed"),
         Description(
             "curvature/over_threshold",
             Kind.ESTIMATE,

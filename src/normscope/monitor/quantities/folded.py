@@ -24,7 +24,7 @@ class FoldedNorms(Quantity):
         Description(
             "product/folded_log10",
             Kind.LOWER,
-            "product of the folded norms, each from below; a rescaled weight does not move it",
+            "product of the folded norms, lower bounds; rescaling a weight does not change it",
             "normscope F1",
             log10=True,
             domain=ALL_INPUTS,

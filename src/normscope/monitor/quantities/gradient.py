@@ -39,7 +39,7 @@ class Gradients(Quantity):
     gradient = True
     describes = (
         Description("gradient/norm/*", Kind.ESTIMATE, "norm of the loss gradient of a layer's weight, on the probe"),
-        Description("gradient/ratio/*", Kind.ESTIMATE, "the same over the norm of the weight"),
+        Description("gradient/ratio/*", Kind.ESTIMATE, "the same divided by the norm of the weight"),
         Description("gradient/total", Kind.ESTIMATE, "norm of the loss gradient of all parameters, on the probe"),
     )
 

@@ -22,9 +22,11 @@ class Health(Quantity):
     describes = (
         Description("drift/*", Kind.ESTIMATE, "distance of running statistics from those of the probe, middle channel"),
         Description("training/*", Kind.ESTIMATE, "whether a BatchNorm is in train mode", domain=_LAYER),
-        Description("tracked/*", Kind.ESTIMATE, "batches a BatchNorm took in per step", domain=_LAYER),
+        Description("tracked/*", Kind.ESTIMATE, "batches a BatchNorm has seen per step", domain=_LAYER),
         Description("logit/*", Kind.ESTIMATE, "largest distance of an attention logit from the middle of its row"),
-        Description("scale_moved/*", Kind.ESTIMATE, "relative distance of a scale from its start", domain=_LAYER),
+        Description(
+            "scale_moved/*", Kind.ESTIMATE, "relative distance of a scale from its initial value", domain=_LAYER
+        ),
         Description("not_finite/*", Kind.ESTIMATE, "NaN and infinite entries of the first layer that has any"),
     )
 

@@ -33,14 +33,14 @@ class InverseSigma(Quantity):
         Description(
             "product/inverse_sigma_printed_log10",
             Kind.PRINTED,
-            "product of the printed constants; moves with the scale of the weights",
+            "product of the printed constants; changes with the scale of the weights",
             "than2025 Theorem 9",
             log10=True,
         ),
         Description(
             "product/inverse_sigma_proved_log10",
             Kind.CERTIFIED,
-            "product of the proved constants, scale included; moves with the scale of the weights",
+            "product of the proved constants, including the scale; changes with the scale of the weights",
             "normscope F1",
             log10=True,
             domain=ABOVE_PROBE,
@@ -48,7 +48,7 @@ class InverseSigma(Quantity):
         Description(
             "product/inverse_sigma_slides_log10",
             Kind.PRINTED,
-            "product of the constants as the slides print them, scale included",
+            "product of the constants as printed on the slides, including the scale",
             "than2025slides BN",
             log10=True,
         ),

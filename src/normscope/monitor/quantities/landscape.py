@@ -90,12 +90,12 @@ class GradientPredictiveness(Quantity):
     cost = 14
     gradient = True
     describes = (
-        Description("landscape/loss_low", Kind.ESTIMATE, "least loss along the gradient direction", signed=True),
+        Description("landscape/loss_low", Kind.ESTIMATE, "smallest loss along the gradient direction", signed=True),
         Description("landscape/loss_high", Kind.ESTIMATE, "largest loss along the gradient direction", signed=True),
-        Description("landscape/change_low", Kind.ESTIMATE, "least change of the gradient along its direction"),
+        Description("landscape/change_low", Kind.ESTIMATE, "smallest change of the gradient along its direction"),
         Description("landscape/change_high", Kind.ESTIMATE, "largest change of the gradient along its direction"),
         Description(
-            "landscape/smoothness", Kind.ESTIMATE, "largest change of the gradient over the length of the step"
+            "landscape/smoothness", Kind.ESTIMATE, "largest change of the gradient divided by the length of the step"
         ),
     )
 

@@ -18,7 +18,7 @@ class Margins(Quantity):
     cost = 2
     describes = (
         Description(
-            "margin/*", Kind.ESTIMATE, "margin of the right class on the probe: least, 10 %, median", signed=True
+            "margin/*", Kind.ESTIMATE, "margin of the correct class on the probe: minimum, 10 %, median", signed=True
         ),
         Description("probe/accuracy", Kind.ESTIMATE, "share of the probe with a positive margin"),
     )

@@ -36,13 +36,13 @@ class MinimumNorms(Quantity):
         Description(
             "weight/minimum_norm/*",
             Kind.ESTIMATE,
-            "least norm of a weight vector of a layer; of weight normalization, of its directions",
+            "smallest norm of a weight vector of a layer; with weight normalization, of its directions",
             "cisneros2025 Mechanism 3 (norm)",
         ),
         Description(
             "weight/minimum_norm",
             Kind.ESTIMATE,
-            "least norm of a weight vector over all layers but the last",
+            "smallest norm of a weight vector over all layers but the last",
             "cisneros2025 Mechanism 3 (norm)",
         ),
     )

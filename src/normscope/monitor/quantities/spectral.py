@@ -25,12 +25,16 @@ class SpectralNorms(Quantity):
     cost = 8
     describes = (
         Description(
-            "norm/*", Kind.LOWER, "spectral norm of a layer as it acts, attained", "normscope norm", domain=ALL_INPUTS
+            "norm/*",
+            Kind.LOWER,
+            "spectral norm of the effective weight of a layer, attained",
+            "normscope norm",
+            domain=ALL_INPUTS,
         ),
         Description(
             "product/norms_log10",
             Kind.LOWER,
-            "product of the layers' spectral norms, each from below",
+            "product of the layers' spectral norms, lower bounds",
             "than2025 Lemma 5",
             log10=True,
             domain=ALL_INPUTS,

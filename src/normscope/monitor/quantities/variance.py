@@ -14,7 +14,9 @@ class Variances(Quantity):
     cost = 4
     describes = (
         Description("variance/*", Kind.ESTIMATE, "mean over channels of the variance before it, on the probe"),
-        Description("variance_min/*", Kind.ESTIMATE, "least variance of a channel before a normalizer, on the probe"),
+        Description(
+            "variance_min/*", Kind.ESTIMATE, "smallest variance of a channel before a normalizer, on the probe"
+        ),
     )
 
     def measure(self, moment: Snapshot) -> dict[str, float]:

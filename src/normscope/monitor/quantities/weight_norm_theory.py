@@ -45,15 +45,15 @@ class WeightNormTheory(Quantity):
                     "normscope Proposition WN-8"),
         Description("weight_norm/predictor_hessian", Kind.CERTIFIED, "norm of the Hessian of the predictor",
                     "normscope Proposition WN-6"),
-        Description("weight_norm/largest_certified_step", Kind.LOWER, "step size for which the loss is proved to fall",
+        Description("weight_norm/largest_certified_step", Kind.LOWER, "step size proved to decrease the loss",
                     "normscope Proposition WN-10"),
-        Description("weight_norm/contraction", Kind.CERTIFIED, f"factor on the loss that is proved for {_STEP}",
+        Description("weight_norm/contraction", Kind.CERTIFIED, f"proved factor on the loss for {_STEP}",
                     "normscope Proposition WN-10"),
         Description("weight_norm/strong_convexity", Kind.LOWER, "alpha of restricted strong convexity along that step",
                     "normscope Proposition WN-9", signed=True),
         Description("weight_norm/ratio", Kind.ESTIMATE, "squared norm of the gradient over the square loss",
                     "cisneros2025 Mechanism 3 (ratio)"),
-        Description("weight_norm/least_norm", Kind.ESTIMATE, "least norm of a weight vector of a hidden layer",
+        Description("weight_norm/least_norm", Kind.ESTIMATE, "smallest norm of a weight vector of a hidden layer",
                     "cisneros2025 Mechanism 3 (norm)"),
     )  # fmt: skip
 

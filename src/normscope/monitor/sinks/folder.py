@@ -110,15 +110,15 @@ class RunFolder:
         known = self._configuration()
         if known is None:
             if (self.path / METRICS).exists():
-                raise InputError(f"{self.path} holds {METRICS} without {CONFIG}. Use another folder.")
+                raise InputError(f"{self.path} contains {METRICS} without {CONFIG}. Use another folder.")
             return None
         now = json.loads(json.dumps(dict(config)))
         differing = [key for key in SAME if key in known and known[key] != now.get(key)]
         if differing:
             was, comes = _first_difference(known[differing[0]], now.get(differing[0]))
             raise InputError(
-                f"{self.path} holds a run that differs in its {' and its '.join(differing)} "
-                f"({was}, now {comes}). Use a new folder."
+                f"{self.path} contains a run that differs in its {' and its '.join(differing)} ({was}, now "
+                f"{comes}). Use a new folder."
             )
         return known
 
@@ -145,8 +145,8 @@ class RunFolder:
         points = [(line, point) for line, point in pairs if point is not None]
         if step == 0 and points and points[-1][1].step > 0:
             raise InputError(
-                f"{self.path} holds a run that is past its start, but training starts at step 0. "
-                "Use a new folder, or remove that one."
+                f"{self.path} contains a run that is past its start, but training starts at step 0. Use a "
+                "new folder, or remove that one."
             )
         points = [(line, point) for line, point in points if step is None or point.step <= step]
         last = points[-1][1] if points else Point(0, 0.0)
@@ -179,7 +179,7 @@ class RunFolder:
     def _append(self, points: Sequence[Point]) -> None:
         """Write points at the end of the file."""
         if not self._begun:
-            raise InputError("Expected begin() before and close() after writing to a run folder.")
+            raise InputError("Call begin() before writing to a run folder, and do not write after close().")
         line = b"".join(to_line(point) for point in points)
         with (self.path / METRICS).open("ab", buffering=0) as file:
             written = file.write(line)

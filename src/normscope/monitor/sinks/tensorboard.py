@@ -25,7 +25,7 @@ class TensorBoard:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError as error:
             raise MissingDependencyError(
-                "TensorBoard files need tensorboard: pip install 'normscope[tensorboard]'"
+                "TensorBoard files need tensorboard. Install it with: pip install 'normscope[tensorboard]'"
             ) from error
         self._open: Callable[..., Any] = partial(SummaryWriter, str(path))
         self._writer: Any = None

@@ -54,8 +54,8 @@ def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> T
     total = variance + require_nonnegative(eps, "eps")
     if bool((variance < 0).any()) or bool((total == 0).any()):
         raise InputError(
-            f"variances must be >= 0 and variance + eps > 0, got variance {float(variance.min())} and eps {eps}: "
-            "the running statistics are damaged or were never filled"
+            f"Expected variances >= 0 and variance + eps > 0, got variance {float(variance.min())} and "
+            f"eps {eps}. The running statistics are damaged or were never filled."
         )
     return scale / total.sqrt()
 
@@ -279,8 +279,8 @@ def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:
     values = as_float64(torch.as_tensor(floors), "the floor of the standard deviation")
     if bool((values < 0).any()) or values.numel() not in (1, scale.numel()):
         raise InputError(
-            f"floors of standard deviations must be >= 0, one or {scale.numel()} of them, got {values.numel()} with "
-            f"minimum {float(values.min())}"
+            f"Expected floors of standard deviations >= 0, one or {scale.numel()} of them; got "
+            f"{values.numel()} with minimum {float(values.min())}."
         )
     return values.reshape(-1).expand(scale.numel()).reshape(scale.shape)
 
@@ -298,14 +298,14 @@ def _scale(gamma: Tensor | None, channels: int) -> Tensor:
         return torch.ones(channels, dtype=torch.float64)
     scale = as_float64(gamma, "gamma").reshape(-1)
     if scale.numel() != channels:
-        raise InputError(f"gamma must have one entry per channel, got {scale.numel()} for {channels} channels")
+        raise InputError(f"Expected gamma to have one entry per channel, got {scale.numel()} for {channels} channels.")
     return scale
 
 
 def _channels(x: Tensor) -> Tensor:
     """Return a batch of shape (batch, channels, *positions) as a float64 matrix with one row per channel."""
     if x.ndim < 2:
-        raise InputError(f"a batch has shape (batch, channels, *positions), got {tuple(x.shape)}")
+        raise InputError(f"Expected a batch of shape (batch, channels, *positions), got {tuple(x.shape)}.")
     return as_float64(x, "x").transpose(0, 1).reshape(x.shape[1], -1)
 
 

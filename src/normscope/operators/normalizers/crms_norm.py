@@ -50,7 +50,7 @@ def crms_norm_on_floor(size: int, ratio: float, eps: float, s: float = 0.0) -> f
     """
     eps, s = require_nonnegative(eps, "eps"), require_nonnegative(s, "s")
     if size < 2 or ratio < 0:
-        raise InputError(f"compressed normalization needs two entries and a ratio >= 0, got {size} and {ratio}")
+        raise InputError(f"Compressed normalization needs two entries and a ratio >= 0, got {size} and {ratio}.")
     condition = 1.0 + size * ratio
     length = (condition + 1.0) / (2.0 * math.sqrt(condition)) * (1.0 + 1e-14)
     if eps == 0:
@@ -141,7 +141,9 @@ def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
 
 NORMALIZER = Normalizer(
     kind="crms_norm",
-    formula="gamma x/sqrt((sum(x^2) + sum(x)^2)/n + eps), RMSNorm of n entries that sum to zero, the last not kept",
+    formula=(
+        "gamma x/sqrt((sum(x^2) + sum(x)^2)/n + eps), RMSNorm of n entries that sum to zero, the last one not stored"
+    ),
     constants=_constants,
     symmetry=Symmetry("layer"),
     fits=_fits,

@@ -68,7 +68,7 @@ def response_core_global(channels: int) -> float:
     8.0
     """
     if channels < 1:
-        raise InputError(f"global response normalization needs at least one channel, got {channels}")
+        raise InputError(f"Global response normalization needs at least one channel, got {channels}.")
     return up(channels * math.sqrt(channels))
 
 
@@ -189,7 +189,7 @@ def _scale(gamma: Tensor, channels: int) -> Tensor:
     if scale.numel() == 1:
         return scale.expand(channels)
     if scale.numel() != channels:
-        raise InputError(f"gamma must have one entry per channel, got {scale.numel()} for {channels} channels")
+        raise InputError(f"Expected gamma to have one entry per channel, got {scale.numel()} for {channels} channels.")
     return scale
 
 

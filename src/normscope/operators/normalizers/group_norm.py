@@ -195,9 +195,9 @@ def group_scale_norms(gamma: Tensor, groups: int, positions: int) -> list[float]
     [1.0, 2.0]
     """
     if groups < 1 or gamma.numel() % groups:
-        raise InputError(f"{gamma.numel()} channels cannot be divided into {groups} groups")
+        raise InputError(f"{gamma.numel()} channels cannot be divided into {groups} groups.")
     if positions < 1:
-        raise InputError(f"a channel has at least one position, got {positions}")
+        raise InputError(f"Expected at least one position per channel, got {positions}.")
     per_group = as_float64(gamma, "gamma").reshape(groups, -1)
     if positions > 1:
         return per_group.abs().amax(dim=1).tolist()
@@ -208,14 +208,16 @@ def _rows(x: Tensor, groups: int, gamma: Tensor | None) -> tuple[Tensor, Tensor]
     """Return every group of every sample as a row, with the scale of its entries."""
     if x.ndim < 2 or groups < 1 or x.shape[1] % groups:
         raise InputError(
-            f"x must have shape (samples, channels, *positions) with channels divisible by {groups}, "
-            f"got {tuple(x.shape)}"
+            f"Expected x of shape (samples, channels, *positions) with channels divisible by {groups}, "
+            f"got {tuple(x.shape)}."
         )
     samples, channels = x.shape[:2]
     points = as_float64(x, "x").reshape(samples * groups, -1)
     weights = torch.ones(channels, dtype=torch.float64) if gamma is None else as_float64(gamma, "gamma").reshape(-1)
     if weights.numel() != channels:
-        raise InputError(f"gamma must have one entry per channel, got {weights.numel()} for {channels} channels")
+        raise InputError(
+            f"Expected gamma to have one entry per channel, got {weights.numel()} for {channels} channels."
+        )
     positions = points.numel() // (samples * channels)
     scale = weights[:, None].expand(channels, positions).reshape(groups, -1)
     return points, scale.repeat(samples, 1)

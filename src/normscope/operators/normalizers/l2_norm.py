@@ -119,7 +119,7 @@ def _denominator(r: float, eps: float, form: Form) -> float:
         return r + eps
     if form == "square":
         return math.hypot(r, math.sqrt(eps))
-    raise InputError(f"the form of an l2 normalization is 'max', 'add' or 'square', got {form!r}")
+    raise InputError(f"Expected the form of an l2 normalization to be 'max', 'add' or 'square', got {form!r}.")
 
 
 def _radial(r: float, eps: float, form: Form) -> float:

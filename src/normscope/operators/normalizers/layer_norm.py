@@ -70,7 +70,7 @@ def layer_norm_jacobian(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     y = y - y.mean()
     variance = y.square().mean() + require_nonnegative(eps, "eps")
     if variance == 0:
-        raise InputError("layer norm with eps = 0 is not defined at a constant vector: use eps > 0")
+        raise InputError("LayerNorm with eps = 0 is undefined at a constant vector. Use eps > 0.")
     eye = torch.eye(n, dtype=torch.float64)
     shrink = eye - torch.outer(y, y) / (n * variance)
     return scale[:, None] / variance.sqrt() * (shrink @ (eye - 1.0 / n))
@@ -129,8 +129,8 @@ def _rows(points: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     shape = scale.shape
     if points.shape[points.ndim - scale.ndim :] != shape or scale.ndim == 0:
         raise InputError(
-            f"the last axes of x must be those of gamma, got x of {tuple(points.shape)} and gamma of {tuple(shape)}: "
-            "pass gamma with the normalized shape"
+            f"Expected the last axes of x to be those of gamma, got x of shape {tuple(points.shape)} "
+            f"and gamma of shape {tuple(shape)}. Pass gamma with the normalized shape."
         )
     n = scale.numel()
     return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]
@@ -295,7 +295,7 @@ def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -
         scale = scale.reshape(1).expand(count)
     shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").expand(scale.shape)
     if scale.numel() != count:
-        raise InputError(f"gamma must have {count} elements, or one for all, got {scale.numel()}")
+        raise InputError(f"Expected gamma to have {count} elements, or one for all, got {scale.numel()}.")
     reach = scale.abs() * math.sqrt(count - 1) * (1.0 + 8.0 * UNIT)
     slack = UNIT * 4.0 * (shift.abs() + reach)
     norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)

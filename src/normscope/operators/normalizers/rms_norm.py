@@ -190,8 +190,8 @@ def _rows(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
     points, scale = as_float64(x, "x"), as_float64(gamma, "gamma")
     if scale.ndim == 0 or points.shape[points.ndim - scale.ndim :] != scale.shape:
         raise InputError(
-            f"the last axes of x must be those of gamma, got x of {tuple(points.shape)} and gamma of "
-            f"{tuple(scale.shape)}: pass gamma with the normalized shape"
+            f"Expected the last axes of x to be those of gamma, got x of shape {tuple(points.shape)} "
+            f"and gamma of shape {tuple(scale.shape)}. Pass gamma with the normalized shape."
         )
     n = scale.numel()
     return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]

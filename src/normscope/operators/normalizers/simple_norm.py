@@ -56,7 +56,7 @@ def simple_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "
 
 NORMALIZER = Normalizer(
     kind="simple_norm",
-    formula="gamma x/sqrt(var + eps), the mean left in",
+    formula="gamma x/sqrt(var + eps), without subtracting the mean",
     constants=simple_norm_constants,
     symmetry=Symmetry("layer"),
     fits=_fits,

@@ -79,7 +79,7 @@ def convolution_certificate(
     """
     kernel = tuple(weight.shape[2:])
     if groups < 1 or weight.shape[0] % groups:
-        raise InputError(f"{weight.shape[0]} output channels cannot be divided into {groups} groups")
+        raise InputError(f"{weight.shape[0]} output channels cannot be divided into {groups} groups.")
     strides = (stride,) * len(kernel) if isinstance(stride, int) else tuple(stride)
     dilations = (dilation,) * len(kernel) if isinstance(dilation, int) else tuple(dilation)
     windows = 1

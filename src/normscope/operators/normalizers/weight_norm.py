@@ -58,10 +58,10 @@ def weight_norm_effective(v: Tensor, g: Tensor | None = None, dim: int | None = 
     rows = directions.reshape(1, -1) if whole else directions.movedim(dim or 0, 0).flatten(1)
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     if bool((norms == 0).any()):
-        raise InputError("weight norm needs directions v that are not zero: a zero row has no effective weight")
+        raise InputError("WeightNorm needs nonzero directions v: a zero row has no effective weight.")
     gains = torch.ones_like(norms) if g is None else as_float64(g, "g").reshape(-1, 1)
     if gains.shape != norms.shape:
-        raise InputError(f"g must have {norms.shape[0]} elements, one per direction, got {gains.shape[0]}")
+        raise InputError(f"Expected g to have {norms.shape[0]} elements, one per direction, got {gains.shape[0]}.")
     unit = rows / norms * gains
     if whole:
         return unit.reshape(directions.shape)

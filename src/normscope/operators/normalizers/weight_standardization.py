@@ -63,10 +63,10 @@ def standardized_weight(weight: Tensor, gain: Tensor | None = None, eps: float =
     y = y - y.mean(dim=1, keepdim=True)
     root = (y.square().mean(dim=1, keepdim=True) + require_nonnegative(eps, "eps")).sqrt()
     if bool((root == 0).any()):
-        raise InputError("weight standardization with eps = 0 needs filters that are not constant")
+        raise InputError("Weight standardization with eps = 0 needs filters that are not constant.")
     gains = torch.ones_like(root) if gain is None else as_float64(gain, "gain").reshape(-1, 1)
     if gains.shape != root.shape:
-        raise InputError(f"gain must have one element per filter ({root.shape[0]}), got {gains.shape[0]}")
+        raise InputError(f"Expected gain to have one element per filter ({root.shape[0]}), got {gains.shape[0]}.")
     return (y / root * gains).reshape(weight.shape)
 
 

@@ -348,7 +348,9 @@ ACTIVATIONS: dict[str, Activation] = {
 def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:
     """Return the curve of an activation by name."""
     if name not in ACTIVATIONS:
-        raise UnknownActivationError(f"no rule for the activation {name!r}: known are {', '.join(sorted(ACTIVATIONS))}")
+        raise UnknownActivationError(
+            f"No rule for the activation {name!r}. Known activations: {', '.join(sorted(ACTIVATIONS))}."
+        )
     return ACTIVATIONS[name].curve(parameters)
 
 

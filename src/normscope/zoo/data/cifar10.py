@@ -96,7 +96,7 @@ SHAPE = (3, 32, 32)
 PIXELS = 3072
 CLASSES = 10
 FOLDERS = ("", "cifar-10-batches-bin", "cifar-10-batches-py")
-HOW = "download https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz (or cifar-10-python.tar.gz) and unpack it there"
+HOW = "Download https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz (or cifar-10-python.tar.gz) and unpack it there"
 
 
 def _names(split: str) -> list[str]:
@@ -201,7 +201,7 @@ def cifar10(root: str | Path | None = None, split: str = "test") -> BinaryCifar1
 
     >>> cifar10("/nowhere")
     Traceback (most recent call last):
-    normscope.core.errors.InputError: cifar10 not found; looked in /nowhere, ...
+    normscope.core.errors.InputError: cifar10 not found. Looked in /nowhere, ...
     """
     names = _names(checked_split(split, ("train", "test")))
     binary = [f"{name}.bin" for name in names]

@@ -31,7 +31,7 @@ def opened(file: Path) -> IO[bytes]:
 
 
 def _damaged(file: Path, reason: str) -> InputError:
-    return InputError(f"{file} must be an idx file of bytes; {reason}; fetch it again")
+    return InputError(f"{file} is not a valid idx file of bytes: {reason}. Download it again.")
 
 
 def _read(stream: IO[bytes], count: int, file: Path) -> bytes:
@@ -41,7 +41,7 @@ def _read(stream: IO[bytes], count: int, file: Path) -> bytes:
     except (EOFError, gzip.BadGzipFile, zlib.error, OSError) as error:
         raise _damaged(file, f"it cannot be decompressed ({error})") from error
     if len(content) < count:
-        raise _damaged(file, f"it was cut short ({count - len(content)} bytes are missing)")
+        raise _damaged(file, f"it is truncated ({count - len(content)} bytes are missing)")
     return content
 
 
@@ -79,7 +79,7 @@ class IdxImages:
         with opened(self.images) as images, opened(self.labels) as labels:
             shape, marks = read_shape(images, self.images), read_shape(labels, self.labels)
         if len(shape) != 3:
-            raise _damaged(self.images, f"images have three axes, it has {len(shape)}")
+            raise _damaged(self.images, f"expected three axes for images, got {len(shape)}")
         if marks != shape[:1]:
             raise InputError(
                 f"Expected one label per image; {self.images} has {shape[0]} images, {self.labels} has shape {marks}. "

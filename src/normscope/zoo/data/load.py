@@ -79,8 +79,8 @@ def load_data(
     pixels = dtype == torch.uint8
     if normalize not in (None, "raw") and not is_scaled(dtype):
         raise InputError(
-            f"Only uint8 and floating-point data can be normalized; {text} holds {str(dtype).removeprefix('torch.')}, "
-            "which are treated as ids."
+            f"Only uint8 and floating-point data can be normalized, but {text} has dtype "
+            f"{str(dtype).removeprefix('torch.')}, which is treated as ids."
         )
     choice = normalize if normalize is not None else ("unit" if pixels else "raw")
     top = PIXEL_TOP if pixels else 1.0

@@ -56,17 +56,17 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
             try:
                 absent = [file for file in group if not (folder / file).is_file()]
             except OSError:
-                partial.append(f"{folder} may not be looked into")
+                partial.append(f"{folder} cannot be read")
                 break
             if not absent:
                 return folder
             if len(absent) < len(group):
                 partial.append(f"{folder} lacks {', '.join(absent)}")
-    found = f"; incomplete: {'; '.join(partial)}" if partial else ""
+    found = f" Incomplete: {'; '.join(partial)}." if partial else ""
     looked = ", ".join(str(folder) for folder in folders)
     raise InputError(
-        f"{name} not found; looked in {looked}{found}; {how}; then pass its folder "
-        f"(--data-root, root=), or set {VARIABLE}"
+        f"{name} not found. Looked in {looked}.{found} {how}, then pass its folder (--data-root, "
+        f"root=) or set {VARIABLE}."
     )
 
 

@@ -14,9 +14,11 @@ _FOLDERS = {
 #: Where distributions install the files.
 _SYSTEM = Path("/usr/share/datasets")
 _HOW = {
-    "mnist": "download the four files of https://storage.googleapis.com/cvdf-datasets/mnist/ into one of them",
-    "fashion-mnist": "install the Debian package dataset-fashion-mnist, or download the four files of "
-    "https://github.com/zalandoresearch/fashion-mnist into one of them",
+    "mnist": "Download the four files of https://storage.googleapis.com/cvdf-datasets/mnist/ into one of them",
+    "fashion-mnist": (
+        "Install the Debian package dataset-fashion-mnist, or download the four files of "
+        "https://github.com/zalandoresearch/fashion-mnist into one of them"
+    ),
 }
 
 
@@ -46,7 +48,7 @@ def mnist(name: str = "mnist", root: str | Path | None = None, split: str = "tes
 
     >>> mnist(root="/nowhere")
     Traceback (most recent call last):
-    normscope.core.errors.InputError: mnist not found; looked in /nowhere, ...
+    normscope.core.errors.InputError: mnist not found. Looked in /nowhere, ...
     """
     checked_split(split, ("train", "test"))
     folders = [place / folder for place in roots(root) for folder in _FOLDERS[name]]

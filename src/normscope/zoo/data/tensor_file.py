@@ -24,7 +24,7 @@ EXAMPLES = FileKind(
     "data",
     InputError,
     (".npy", ".npz", ".pt", ".pth", ".safetensors"),
-    "save plain tensors: torch.save({'inputs': x, 'labels': y}, FILE)",
+    "Save plain tensors: torch.save({'inputs': x, 'labels': y}, FILE).",
 )
 
 #: Returns, given a block size, consecutive blocks of one array.
@@ -125,7 +125,7 @@ def _npz_column(path: Path, name: str) -> Column:
                 count = min(size, shape[0] - start)
                 content = stream.read(count * row)
                 if len(content) < count * row:
-                    raise EOFError(f"{member} was cut short")
+                    raise EOFError(f"{member} is truncated")
                 yield _native(np.frombuffer(content, dtype=dtype).reshape(count, *shape[1:]))
 
     return Column(tuple(shape), _torch_dtype(dtype, place), read)

@@ -125,5 +125,5 @@ def test_wrong_arguments() -> None:
         theorem_15([2, 2, 2], 1.0, good, x, y, LOSSES["square"], output=-1.0)
     with pytest.raises(NonFiniteError, match="no finite derivative at the output inf"):
         theorem_15([2] * 1201, 2.0, good, x, y, LOSSES["square"])
-    with pytest.raises(NonFiniteError, match="what reaches layer 1200"):
+    with pytest.raises(NonFiniteError, match="input of layer 1200"):
         theorem_15([2] * 1201, 2.0, good, x, y, LOSSES["logistic"], layer=1200)

@@ -103,5 +103,5 @@ def test_inputs_that_do_not_reach_the_layer() -> None:
         ([2, 1, 2], 1.0, [0.0, 1.0]),
         ([2, 2, 2], [0.0, 1.0], [1.0, 1.0]),
     ):
-        with pytest.raises(InputError, match="nothing reaches layer 2"):
+        with pytest.raises(InputError, match="No signal reaches layer 2"):
             theorem_13(widths, scales, 2, torch.tensor(x))  # type: ignore[arg-type]

@@ -260,7 +260,7 @@ def scaled_output(network: nn.Sequential, x: Tensor) -> Scaled:
         if not (isinstance(m, nn.Linear) and m.bias is None) and not isinstance(m, HOMOGENEOUS)
     ]
     if wrong:
-        raise InputError(f"layers must be linear without bias, or ReLU and its like; got {wrong[0]}")
+        raise InputError(f"Expected linear layers without bias, or activations such as ReLU, got {wrong[0]}.")
     logs: list[float] = []
     with torch.no_grad():
         unit = _unit(x.detach(), logs)

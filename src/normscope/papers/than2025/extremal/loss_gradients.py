@@ -110,7 +110,7 @@ def l1_loss(
     """
     here = parts(widths, scales, layer, x, dtype)
     if 0.0 in here.after:
-        raise InputError("scales after the layer are positive here: a zero leaves nothing of the loss")
+        raise InputError("Expected positive scales after the layer: with a zero the loss vanishes.")
     norm = here.rows * square_norm(here.kept)
     constant, attained = both_sides((*here.before, *here.after), "than2025 Corollary 14", AT_INPUT, norm)
     direction = here.own(here.rows, here.rows**-0.5)

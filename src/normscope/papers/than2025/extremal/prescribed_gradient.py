@@ -102,7 +102,7 @@ def theorem_15(
     _check(shape, layer, weight, inputs, targets)
     held, c = checked_scales(scales, len(shape) - 1, dtype), float(torch.tensor(output, dtype=dtype))
     if min(held) <= 0 or not (math.isfinite(c) and c > 0):
-        raise InputError("scales and the output weight are positive here: a zero leaves no gradient")
+        raise InputError("Expected positive scales and a positive output weight: with a zero the gradient vanishes.")
     g = nn.Identity() if activation is None else activation
     weights = [scaled_identity(n, m, a, dtype) for m, n, a in zip(shape[:-1], shape[1:], held, strict=True)]
     weights[layer - 1] = weight.detach().clone()
@@ -129,7 +129,9 @@ def _check(shape: tuple[int, ...], layer: int, weight: Tensor, inputs: Tensor, t
     if tuple(weight.shape) != wanted:
         raise InputError(f"Expected a weight of shape {wanted} for layer {layer}, got {tuple(weight.shape)}.")
     if inputs.dim() != 2 or inputs.shape[1] != shape[0] or len(inputs) != len(targets) or len(inputs) == 0:
-        raise InputError(f"data is rows of {shape[0]} numbers with a target each, got {tuple(inputs.shape)}")
+        raise InputError(
+            f"Expected data as rows of {shape[0]} numbers with one target each, got {tuple(inputs.shape)}."
+        )
 
 
 def _reaching(shape: tuple[int, ...], scales: Sequence[float], layer: int, inputs: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ def _reaching(shape: tuple[int, ...], scales: Sequence[float], layer: int, input
     seen = inputs[:, :kept] if layer == 1 else torch.relu(inputs[:, :kept])
     h[:, :kept] = _times_exp(seen, math.fsum(math.log(a) for a in scales[: layer - 1]))
     if not bool(torch.isfinite(h).all()):
-        raise NonFiniteError(f"what reaches layer {layer} is past the range of floats: take smaller scales before it")
+        raise NonFiniteError(f"The input of layer {layer} exceeds the range of floats. Use smaller scales before it.")
     return h
 
 
@@ -165,7 +167,7 @@ def _slope(g: nn.Module, loss: Loss, u: Tensor, targets: Tensor) -> Tensor:
         (slope,) = torch.autograd.grad(loss(g(at), targets).sum(), at)
     if not bool(torch.isfinite(slope).all()):
         raise NonFiniteError(
-            f"the loss has no finite derivative at the output {float(u.abs().max()):g}: take smaller scales, or a loss "
-            "whose derivative is bounded"
+            f"The loss has no finite derivative at the output {float(u.abs().max()):g}. Use smaller "
+            "scales, or a loss with bounded derivative."
         )
     return slope

@@ -90,10 +90,10 @@ def parts(
     # The first layer sees the input itself, a later one what ReLU left of it.
     kept = (point if layer == 1 else torch.relu(point))[: min(shape[:layer])]
     if not bool(kept.any()) or 0.0 in held[: layer - 1]:
-        wanted = "number that is not zero" if layer == 1 else "positive number"
+        wanted = "nonzero number" if layer == 1 else "positive number"
         raise InputError(
-            f"nothing reaches layer {layer}: give an input with a {wanted} among its first {kept.numel()}, and "
-            "positive scales before the layer"
+            f"No signal reaches layer {layer}. Pass an input with a {wanted} among its first "
+            f"{kept.numel()}, and positive scales before the layer."
         )
     return Parts(shape, layer, held[: layer - 1], held[layer - 1], held[layer:], point, kept, min(shape[layer:]))
 

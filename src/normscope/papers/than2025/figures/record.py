@@ -125,13 +125,13 @@ def _refuse_another(setting: Setting, folder: Path) -> None:
     if not file.exists():
         others = [name for name in (CONFIG, METRICS, STATE) if (folder / name).exists()]
         if others:
-            raise InputError(f"{folder} holds {', '.join(others)}, which is not part of a run. Use another folder.")
+            raise InputError(f"{folder} contains {', '.join(others)}, which is not part of a run. Use another folder.")
         return
     known = json.loads(file.read_text())
     differing = sorted(key for key in plain if known.get(key) != plain[key])
     if differing:
         raise InputError(
-            f"{folder} holds a run with other settings ({', '.join(differing)}). Use another folder, or remove it."
+            f"{folder} contains a run with other settings ({', '.join(differing)}). Use another folder, or remove it."
         )
 
 
