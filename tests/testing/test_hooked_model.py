@@ -62,6 +62,31 @@ def test_embeddings_of_the_tokens_are_the_point_and_nothing_is_computed_in_float
     assert NARROW_NOISE > WIDE_NOISE
 
 
+class _Experts(nn.Module):
+    """Rows times the matrix of their expert: the first two by one matrix, the third by another, the fourth by none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.matrices = nn.Parameter(torch.randn(2, 8, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Multiply, as mixtures of experts do."""
+        ends = torch.tensor([2, 3], dtype=torch.int32)
+        return torch.nn.functional.grouped_mm(x[0], self.matrices, offs=ends)[None]
+
+
+@pytest.mark.skipif(not hasattr(torch.nn.functional, "grouped_mm"), reason="this torch has no grouped products")
+def test_grouped_products_are_computed_in_float64() -> None:
+    """Torch has them in narrower dtypes alone."""
+    model = _Experts()
+    hooked = _hooked(model, torch.randn(1, 4, 8))
+    x = torch.randn(1, 32, dtype=torch.float64)
+    rows, (first, second) = x.reshape(4, 8), model.matrices.detach().double()
+    expected = torch.cat([rows[:2] @ first, rows[2:3] @ second, torch.zeros(1, 8, dtype=torch.float64)])
+    assert torch.allclose(hooked(x).output.reshape(4, 8), expected, rtol=1e-14)
+    assert hooked.noise == WIDE_NOISE
+
+
 def test_weights_and_shifts_can_be_put_in_place() -> None:
     """Both can be differentiated."""
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))

@@ -29,6 +29,8 @@ from normscope.graph.inputs import ModelInputs
 Call = tuple[str, int]
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
+#: Rows times the matrix of their expert, in those versions of torch that have it.
+_GROUPED = tuple(f for f in (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None)) if f is not None)
 #: Relative error of a value that is evaluated in float64, and in float32.
 WIDE_NOISE, NARROW_NOISE = 1e-13, 1e-6
 
@@ -52,12 +54,22 @@ class _Wide(TorchFunctionMode):
         args = tuple(torch.float64 if _is_narrow(a) else a for a in args)
         kwargs = {k: torch.float64 if _is_narrow(v) else v for k, v in (kwargs or {}).items()}
         ids = _looked_up(func, args, self.tokens)
-        out = func(*args, **kwargs)
+        out = _computed(func, args, kwargs)
         if ids is not None and self.blocks and out.shape == self.blocks[0].shape:
             return self.blocks.pop(0)
         if isinstance(out, Tensor) and out.dtype in _NARROW:
             self.narrow = True
         return out
+
+
+def _computed(func: Any, args: Any, kwargs: Any) -> Any:
+    """Return what a function of torch gives; grouped products have no float64 of their own and are written out."""
+    if func not in _GROUPED or args[0].dtype is not torch.float64:
+        return func(*args, **kwargs)
+    rows, matrices = args
+    ends = kwargs["offs"].tolist()
+    pieces = zip([0, *ends[:-1]], ends, matrices, strict=True)
+    return torch.cat([*(rows[start:end] @ matrix for start, end, matrix in pieces), rows[ends[-1] :] @ matrices[0] * 0])
 
 
 def _looked_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> Tensor | None:
@@ -167,7 +179,7 @@ class HookedModel:
 
         class Watch(TorchFunctionMode):
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                out = func(*args, **(kwargs or {}))
+                out = _computed(func, args, kwargs or {})
                 if _looked_up(func, args, tokens) is not None:
                     found.append(out.detach().clone())
                 return out
