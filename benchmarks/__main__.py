@@ -23,6 +23,7 @@ CHOICES = (
     "monitor",
     "curvature",
     "generalization",
+    "symmetries",
 )
 
 

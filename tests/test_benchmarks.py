@@ -66,6 +66,7 @@ def test_quick_run_needs_no_peer(quick: tuple[subprocess.CompletedProcess[str], 
         "monitor",
         "curvature",
         "generalization",
+        "symmetries",
     }
     assert set(results) == {"convolutions", "certificates", *others}
     versions = {p["name"]: p["version"] for p in results["convolutions"]["peers"]}

@@ -131,6 +131,13 @@ def test_attention(options: dict[str, Any]) -> None:
     _comes_back(symmetry(randomized(Attention(**options)), x))
 
 
+def test_weight_normalization() -> None:
+    torch.manual_seed(0)
+    normed = nn.utils.parametrizations.weight_norm
+    model = nn.Sequential(normed(nn.Linear(3, 4)), nn.LayerNorm(4), nn.ReLU(), normed(nn.Linear(4, 3)))
+    _comes_back(symmetry(randomized(model), torch.randn(32, 3).double(), batch=32))
+
+
 def test_another_network_stays_apart_but_comes_nearer() -> None:
     torch.manual_seed(0)
     make = lambda: nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 2)).double()  # noqa: E731

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import normscope
@@ -71,6 +72,50 @@ class Recurrent(nn.Module):
         return self.head(self.norm(self.layer(x)[0]))
 
 
+class Read(nn.Module):
+    """A recurrent layer that reads what another layer gives."""
+
+    def __init__(self, first: nn.Module, kind: type[nn.RNNBase], **options: bool) -> None:
+        super().__init__()
+        self.first, self.layer = first, kind(3, 4, batch_first=True, **options)
+        self.head = nn.Linear(8 if options.get("bidirectional") else 4, 3)
+        with torch.no_grad():
+            for parameter in self.layer.parameters():
+                parameter.mul_(2.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores for every step."""
+        return self.head(self.layer(self.first(x))[0])
+
+
+class NormedWeights(nn.Module):
+    """A residual block of layers with weight normalization, units that never die."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        shapes = ((3, 4), (4, 5), (5, 4), (4, 3))
+        self.layers = nn.ModuleList(nn.utils.parametrizations.weight_norm(nn.Linear(*shape)) for shape in shapes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        one, two, three, four = self.layers
+        x = F.leaky_relu(one(4 * x), 0.3)
+        return four(F.leaky_relu(x + three(F.leaky_relu(two(x), 0.3)), 0.3))
+
+
+class NormedKernels(nn.Module):
+    """Two convolutions and a layer with weight normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        made = (nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 3, 3), nn.Linear(3, 3))
+        self.one, self.two, self.last = map(nn.utils.parametrizations.weight_norm, made)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores."""
+        return self.last(F.leaky_relu(self.two(F.leaky_relu(self.one(4 * x), 0.3)), 0.3).mean((2, 3)))
+
+
 FLAT, MAPS, SEQUENCES = (400, 3), (150, 2, 5, 5), (60, 4, 8)
 Build = Callable[[], nn.Module]
 #: name -> (network, input shape, loss, mode, dimension if it is printed somewhere).
@@ -97,6 +142,18 @@ NETWORKS: dict[str, tuple[Build, tuple[int, ...], str, str, int | None]] = {
         lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.ReLU(), nn.Linear(4, 3)),
         FLAT,
         "cross_entropy",
+        "batch",
+        None,
+    ),
+    "wn residual": (lambda: NormedWeights(), FLAT, "none", "batch", 25),
+    "wn residual, cross-entropy": (lambda: NormedWeights(), FLAT, "cross_entropy", "batch", 30),
+    "wn cnn": (lambda: NormedKernels(), MAPS, "none", "batch", 15),
+    "wn before ln": (
+        lambda: nn.Sequential(
+            nn.utils.parametrizations.weight_norm(nn.Linear(3, 4)), nn.LayerNorm(4), nn.ReLU(), nn.Linear(4, 3)
+        ),
+        FLAT,
+        "none",
         "batch",
         None,
     ),
@@ -167,6 +224,26 @@ def test_dimension_is_the_number_of_zeros(name: str) -> None:
             assert group.certificate is not None
             assert group.certificate.hessian is not None
             assert group.certificate.hessian <= 1e-9
+
+
+READ: dict[str, tuple[Build, Tensor]] = {
+    "lstm behind a table": (lambda: Read(nn.Embedding(9, 3), nn.LSTM), torch.randint(9, (60, 5))),
+    "both ways behind a table": (
+        lambda: Read(nn.Embedding(9, 3), nn.LSTM, bidirectional=True),
+        torch.randint(9, (60, 5)),
+    ),
+    "lstm behind a layer": (lambda: Read(nn.Linear(8, 3), nn.LSTM), drawn(SEQUENCES)),
+    "lstm behind ln": (lambda: Read(nn.Sequential(nn.Linear(8, 3), nn.LayerNorm(3)), nn.LSTM), drawn(SEQUENCES)),
+}
+
+
+@pytest.mark.parametrize("name", READ)
+def test_constants_that_recurrent_layers_take_up(name: str) -> None:
+    build, x = READ[name]
+    torch.manual_seed(2)
+    found = symmetry(randomized(build()), x, batch=60)
+    # Their smallest true eigenvalues are near 1e-11 of the largest, and the zeros below 1e-28.
+    assert found.dimension == nullity(found.function.exact(), 1e-20)
 
 
 @pytest.mark.parametrize("bias", [False, True])

@@ -25,7 +25,16 @@ from normscope.geometry.candidates.matrices import Mixing, matrix_groups
 from normscope.geometry.candidates.permutations import permutation_groups
 from normscope.geometry.candidates.rows import Rows, group_sizes, row_groups
 from normscope.geometry.candidates.scales import scale_groups
-from normscope.geometry.candidates.shifts import Line, Opposite, Shift, all_but_one, certified, free_entries, ones
+from normscope.geometry.candidates.shifts import (
+    Line,
+    Opposite,
+    Shift,
+    alike,
+    all_but_one,
+    certified,
+    free_entries,
+    ones,
+)
 from normscope.geometry.certificate import coefficients_of, seems_flat, verify, verify_all
 from normscope.geometry.function import Function, function_of
 from normscope.geometry.groups import Group, random_like
@@ -200,7 +209,7 @@ def _own_shifts(
             freedom[name] = count
             each = "a constant" if count == 1 else f"a constant for each of {count} groups"
             return [replace(found, words=f"{name} plus {each}, removed after it")]
-    kept = free_entries(single, [] if channels is None else labels.alike(channels), seed)
+    kept = free_entries(single, [] if channels is None else alike(labels, channels), seed)
     found = Shift(exact, biases, name, kept).tried(seed) if len(kept) else None
     return [] if found is None else [replace(found, words=f"{len(kept)} entries of {name} plus any number")]
 

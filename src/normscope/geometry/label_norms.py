@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.label_rules import channels, weighted
-from normscope.geometry.labelling import Frozen, Gain, Label, Labelling, Raw, Step, rule
+from normscope.geometry.labelling import Frozen, Gain, Label, Labelling, Normed, Raw, Step, rule
 
 
 def _affine(walk: Labelling, plain: Tensor, gamma: Any, beta: Any, axis: int, shape: torch.Size) -> Label:
@@ -123,12 +123,14 @@ def group_norm(walk: Labelling, step: Step) -> Any:
 @rule("_weight_norm", "_weight_norm_interface")
 def weight_norm(walk: Labelling, step: Step) -> Any:
     """``g v/||v||``: each vector's scale is undone, its gain stays."""
-    direction, gain = walk.of(step["v"]), walk.of(step["g"])
+    v, g = step["v"], step["g"]
+    direction, gain = walk.of(v), walk.of(g)
     dim = int(step["dim"] or 0)
     others = tuple(d for d in range(direction.ndim) if d != dim)
     walk.labels.merge(direction, others)
     walk.labels.bend(direction)
-    out = Label(gain.expand(step.shape))
+    lifts = isinstance(v, Raw) and isinstance(g, Raw) and dim == 0 and not v.offset + g.offset
+    out = Normed(gain.expand(step.shape), v, g) if lifts else Label(gain.expand(step.shape))
     return [out, out] if isinstance(step.value, tuple | list) else out
 
 
@@ -137,17 +139,21 @@ def recurrent(walk: Labelling, step: Step) -> Any:
     """No scale passes; the units of a layer may be exchanged, each with its gates."""
     labels = walk.labels
     inputs = channels(walk, walk.of(step["input"]), -1)
-    labels.stop(inputs)
     weights = list(step["params"])
-    size = 4 if step["has_biases"] else 2
-    if step["bidirectional"] or len(weights) != size * step["num_layers"]:
+    size, ways = 4 if step["has_biases"] else 2, 2 if step["bidirectional"] else 1
+    if len(weights) != size * ways * step["num_layers"]:  # the outputs are projected
+        labels.stop(inputs)
         for state in weights:
             labels.fix(walk.of(state))
         return [_plain(v) for v in step.value]
+    units: list[Tensor] = []
     for layer in range(step["num_layers"]):
-        own = weights[layer * size : (layer + 1) * size]
-        inputs = _cell(walk, step, own, inputs)
-    return [Label(inputs.expand(v.shape)) for v in step.value]
+        own = [weights[i * size : (i + 1) * size] for i in range(layer * ways, (layer + 1) * ways)]
+        units += [_cell(walk, step, way, inputs) for way in own]
+        inputs = torch.cat(units[-ways:])
+    first, *last = step.value
+    states = torch.stack(units)[:, None] if first.ndim == 3 else torch.stack(units)
+    return [Label(inputs.expand(first.shape)), *(Label(states.expand(v.shape)) for v in last)]
 
 
 def _cell(walk: Labelling, step: Step, own: list[Any], inputs: Tensor) -> Tensor:

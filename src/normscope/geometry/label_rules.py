@@ -15,6 +15,7 @@ from normscope.geometry.labelling import (
     Gain,
     Label,
     Labelling,
+    Normed,
     Raw,
     Step,
     labelled_inputs,
@@ -307,13 +308,16 @@ def weighted(
     """
     labels = walk.labels
     raw = isinstance(weight, Raw) and not weight.offset
-    entry = weight.index if raw else walk.of(weight)
+    lifts = isinstance(weight, Normed) and not swapped
+    entry = weight.direction.index if lifts else weight.index if raw else walk.of(weight)
     if swapped:  # (in, out/groups, ...) -> (out, in/groups, ...)
         entry = entry.unflatten(0, (groups, -1)).transpose(1, 2).flatten(0, 1)
     share = entry.shape[1]
     read = inputs.reshape(groups, share).repeat_interleave(entry.shape[0] // groups, 0)
     if groups == 1:
         read = read[:1]
+    if lifts:
+        return walk.lifted(weight, entry, read, step.node.name)
     if raw:
         return walk.product(weight, entry, read, step.node.name, full=groups == 1)
     outputs = labels.fresh(entry.shape[0])

@@ -175,6 +175,29 @@ class Labelling:
             labels.bend(inputs)
         return outputs
 
+    def lifted(self, weight: Normed, index: Tensor, inputs: Tensor, node: str) -> Tensor:
+        """Return the labels of what a weight ``g v/||v||`` gives, as :meth:`product` does for v itself; g follows.
+
+        Args:
+            weight: the weight.
+            index: the flat positions of v, outputs first.
+            inputs: labels of the inputs.
+            node: the graph node.
+        """
+        labels = self.labels
+        outputs = labels.fresh(index.shape[0])
+        made = Product(weight.direction.parameter, index, outputs, inputs, node, full=False)
+        for other, _ in labels.lifted:
+            if other.parameter == made.parameter:
+                self._share(other, made)
+        labels.lifted.append((made, weight.gain.parameter))
+        gain = self.entries(weight.gain.parameter)
+        labels.stop(gain)
+        labels.relate(gain.reshape(-1), outputs)
+        labels.bend(outputs)
+        labels.bend(inputs)
+        return outputs
+
     def _share(self, one: Product, other: Product) -> None:
         """Say that two uses of one weight ask the same of each entry: outputs and inputs differ by one constant."""
         labels = self.labels
@@ -220,6 +243,19 @@ class Label:
     """The labels of a tensor, one per entry."""
 
     labels: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Normed(Label):
+    """A weight ``g v/||v||``, one vector per output.
+
+    Attributes:
+        direction: v.
+        gain: g.
+    """
+
+    direction: Raw
+    gain: Raw
 
 
 def _has_labels(state: Any) -> bool:
@@ -277,6 +313,7 @@ __all__ = [
     "Gain",
     "Label",
     "Labelling",
+    "Normed",
     "Raw",
     "Rule",
     "Step",

@@ -162,6 +162,7 @@ class Labels:
         entries: parameters used entry by entry.
         products: parameters that multiply channels.
         frozen: BatchNorms with fixed statistics.
+        lifted: weights ``g v/||v||`` as if v were the weight, and the name of g, which follows so that they are.
         gains: parameters that scale channel by channel.
         attention: queries and keys.
         averaged: labels that are averaged over positions together, one row per head.
@@ -185,6 +186,7 @@ class Labels:
     entries: list[Entry] = field(default_factory=list)
     products: list[Product] = field(default_factory=list)
     frozen: list[Frozen] = field(default_factory=list)
+    lifted: list[tuple[Product, str]] = field(default_factory=list)
     gains: list[Gain] = field(default_factory=list)
     attention: list[Attention] = field(default_factory=list)
     averaged: list[Tensor] = field(default_factory=list)
@@ -208,21 +210,6 @@ class Labels:
                 for root in {self.same.find(label) for label in line.tolist() if label > 0}:
                     self.holders.setdefault(root, []).append(site)
         return self.holders.get(channel, [])
-
-    def alike(self, labels: Tensor) -> list[Tensor]:
-        """Return the positions in a list of channels that are used alike, set by set. Ask when all labels are made."""
-        find, several = self.same.find, (self.bent, self.squared, self.summed, self.zero)
-        marked = [{find(label) for label in marks if label >= 0} for marks in several]
-        marked += [
-            {find(label) for label in unique(t) if label >= 0} for s in self.attention for t in (s.queries, s.keys)
-        ]
-        marked += [{find(label) for label in unique(t) if label >= 0} for t in self.averaged]
-        found: dict[tuple[Any, ...], list[int]] = {}
-        for i, label in enumerate(labels.tolist()):
-            root = find(max(label, 0))
-            held = frozenset(site.parameter for site in self.holding(root))
-            found.setdefault((held, *(root in marks for marks in marked)), []).append(i)
-        return [torch.tensor(positions) for positions in found.values()]
 
     def fresh(self, *shape: int) -> Tensor:
         """Return new labels."""

@@ -90,7 +90,7 @@ def origin(family: Family, point: Point) -> Tensor:
         point: all parameters.
     """
     if isinstance(family, Rows):
-        rows = point[family.parameter].movedim(family.axis, 0).unflatten(0, (family.groups, -1))
+        rows = family.weight(point).movedim(family.axis, 0).unflatten(0, (family.groups, -1))
         factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
         return -(rows * factors).mean(1).reshape(-1)
     if isinstance(family, Vectors):
@@ -209,6 +209,11 @@ def _selected(scales: Scales, offsets: Mapping[str, int]) -> list[tuple[np.ndarr
         if entry.parameter in offsets:
             done.add(entry.parameter)
             note(entry.parameter, torch.arange(entry.labels.numel()).reshape(entry.labels.shape), entry.labels, 1.0)
+    for lifted, _ in scales.labels.lifted:
+        if lifted.parameter in offsets:
+            tail = (1,) * (lifted.index.ndim - 2)
+            note(lifted.parameter, lifted.index, lifted.outputs.reshape(-1, 1, *tail), 1.0)
+            note(lifted.parameter, lifted.index, lifted.inputs.reshape(*lifted.inputs.shape, *tail), -1.0)
     seen: set[tuple[str, int]] = set()
     for product in scales.labels.products:
         name, first = product.parameter, int(product.index.reshape(-1)[0])

@@ -94,12 +94,14 @@ class Biases:
         own: what can be added to the result of each node.
         beside: what can be added to a sum through its other summand.
         pairs: parameters that are added to each other inside one operation.
+        inside: weights that recurrent layers read their inputs with, and the biases added to that.
         sources: every bias, shift and table, also those that are used several times.
     """
 
     own: dict[str, Absorber] = field(default_factory=dict)
     beside: dict[str, list[Absorber]] = field(default_factory=dict)
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    inside: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
     sources: dict[str, Absorber] = field(default_factory=dict)
 
 
@@ -133,9 +135,11 @@ def find_biases(function: Function) -> Biases:
                     found.sources[single[ref.name]] = Absorber(single[ref.name], None)
         elif name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and arguments.get("has_biases"):
             params = [single.get(ref.name, "") for ref in arguments["params"]]
-            found.pairs += [
-                (params[i + 2], params[i + 3]) for i in range(0, len(params), 4) if all(params[i + 2 : i + 4])
-            ]
+            ways = 2 if arguments["bidirectional"] else 1
+            cells = [params[i : i + 4] for i in range(0, len(params), 4)]
+            if len(params) == 4 * ways * arguments["num_layers"]:  # else the outputs are projected
+                found.pairs += [(cell[2], cell[3]) for cell in cells if all(cell[2:])]
+                found.inside[node.name] = [(cell[0], cell[2]) for cell in cells[:ways] if all(cell)]
         elif _passes(node, found, users, graph):
             found.own[node.name] = found.own[node.args[0].name]
     return found

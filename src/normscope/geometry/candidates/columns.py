@@ -15,7 +15,7 @@ from torch import Tensor
 
 from normscope.geometry.candidates.biases import Biases
 from normscope.geometry.candidates.gains import Gains, Path
-from normscope.geometry.candidates.shifts import Line, Shift, all_but_one, certified, free_entries
+from normscope.geometry.candidates.shifts import Line, Shift, alike, all_but_one, certified, free_entries
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Family, Group, Point
 from normscope.geometry.labels import Labels, Product
@@ -82,7 +82,7 @@ def column_groups(
         outputs = all_but_one(len(index), shared) if shared else torch.arange(len(index))
         whole = (outputs[:, None] * index.shape[2] + torch.arange(index.shape[2])).reshape(-1)
         family = Columns(function, biases, product.parameter, whole, path=path, index=index, beta=beta)
-        found += _lines(family, _bases(function, product, outputs), labels.alike(product.outputs[outputs]), seed)
+        found += _lines(family, _bases(function, product, outputs), alike(labels, product.outputs[outputs]), seed)
     return certified(function, found)
 
 

@@ -96,6 +96,10 @@ def places_of(function: Function, labels: Labels) -> Places:
         if product.inputs.shape[0] == 1:
             found.append((two, kin[product.inputs[0].clamp_min(0)]))
         axes[product.parameter] = found
+    for lifted, gain in labels.lifted:
+        reads = [(1, kin[lifted.inputs[0].clamp_min(0)])] if lifted.inputs.shape[0] == 1 else []
+        axes[lifted.parameter] = [(0, kin[lifted.outputs]), *reads]
+        axes[gain] = [(0, kin[lifted.outputs])]
     for entry in labels.entries:
         if entry.parameter not in axes and entry.labels.ndim:
             first = entry.labels.ndim > 2 and entry.labels.shape[0] > 1

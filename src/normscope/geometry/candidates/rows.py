@@ -54,6 +54,10 @@ class Rows:
         rows = coefficients.reshape(self.groups, *rest).repeat_interleave(self.shape[axis] // self.groups, 0)
         return {self.parameter: (rows * self.pattern(point).reshape(-1, *(1,) * len(rest))).movedim(0, axis)}
 
+    def weight(self, point: Point) -> Tensor:
+        """Return the weight whose rows are added to."""
+        return point[self.parameter]
+
     def pattern(self, point: Point) -> Tensor:
         """Return ``u``: ones, or the inverse of the gains behind."""
         if self.path is None:
@@ -63,6 +67,41 @@ class Rows:
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
         """Return the moved parameter: the orbit is a straight line."""
         return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
+
+
+@dataclass(frozen=True, eq=False)
+class NormedRows(Rows):
+    """The same for a weight ``w = g v/||v||``: v changes by ``||v||/g`` times what is added, g with the length of v.
+
+    Attributes:
+        gain: the name of g.
+    """
+
+    gain: str = ""
+
+    def weight(self, point: Point) -> Tensor:
+        """Return ``g v/||v||``."""
+        return point[self.parameter] * self._ratio(point)
+
+    def _ratio(self, point: Point) -> Tensor:
+        """Return ``g/||v||``."""
+        v = point[self.parameter]
+        lengths = v.flatten(1).norm(dim=1).reshape(-1, *(1,) * (v.ndim - 1))
+        return point[self.gain].reshape(lengths.shape) / lengths
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the directions of v and g."""
+        v = point[self.parameter]
+        change = super().field(point, coefficients)[self.parameter] / self._ratio(point)
+        rate = (v * change).flatten(1).sum(1) / v.square().flatten(1).sum(1)
+        return {self.parameter: change, self.gain: point[self.gain] * rate.reshape(point[self.gain].shape)}
+
+    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+        """Return v and g after the weight moved along a straight line."""
+        v = point[self.parameter]
+        moved = v + time * super().field(point, coefficients)[self.parameter] / self._ratio(point)
+        growth = moved.flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
+        return {self.parameter: moved, self.gain: point[self.gain] * growth.reshape(point[self.gain].shape)}
 
 
 def row_groups(function: Function, labels: Labels) -> list[Group]:
@@ -77,7 +116,8 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
     sizes, gains = group_sizes(function), Gains(labels)
     found: list[Group] = []
     done: set[str] = set()
-    for product in labels.products:
+    gain_of = {lifted.parameter: gain for lifted, gain in labels.lifted}
+    for product in [*labels.products, *(lifted for lifted, _ in labels.lifted)]:
         outputs = product.outputs.tolist()
         means = any(labels.kin.find(label) in seen for label in outputs)
         if product.parameter in done or not (means or any(label in last for label in outputs)):
@@ -85,10 +125,8 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
         done.add(product.parameter)
         shape = function.tensors[product.parameter].shape
         axis = _axis(product.index, shape)
-        if axis is not None:
-            found += _candidates(product.parameter, shape, axis, sizes)
-            for path in gains.paths(product.outputs)[1:]:
-                found += _candidates(product.parameter, shape, axis, sizes, path)
+        for path in (None, *gains.paths(product.outputs)[1:]) if axis is not None else ():
+            found += _candidates(product.parameter, shape, axis or 0, sizes, path, gain_of.get(product.parameter, ""))
     for entry in labels.entries:
         shape = function.tensors[entry.parameter].shape
         if len(shape) < 2:
@@ -107,17 +145,20 @@ def _axis(index: Tensor, shape: torch.Size) -> int | None:
     return 1 if len(shape) > 1 and index.shape[0] == shape[1] else None
 
 
-def _candidates(name: str, shape: torch.Size, axis: int, sizes: set[int], path: Path | None = None) -> list[Group]:
+def _candidates(
+    name: str, shape: torch.Size, axis: int, sizes: set[int], path: Path | None = None, gain: str = ""
+) -> list[Group]:
     """Return the candidates of one parameter: one vector for all, or one for each group."""
     width = shape[axis]
     counts = sorted({1} | {width // size for size in sizes if width % size == 0 and size > 1}, reverse=True)
     found = []
     for count in counts:
-        family = Rows(name, shape, axis, count, path)
+        family = NormedRows(name, shape, axis, count, path, gain) if gain else Rows(name, shape, axis, count, path)
         each = "all rows" if count == 1 else f"all rows of each of {count} groups"
         by = "" if path is None else f", divided by {', '.join(gain for gain, _ in path.gains)},"
         words = f"the same{by} added to {each} of {name}, removed by the normalizer or softmax after it"
-        found.append(Group("row", (name,), family.size, words, family, details={"groups": count}))
+        names = (name, gain) if gain else (name,)
+        found.append(Group("row", names, family.size, words, family, details={"groups": count}))
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.groups import Group, Point
-from normscope.geometry.labels import Labels, Solution
+from normscope.geometry.labels import Labels, Product, Solution
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,11 +79,19 @@ class Scales:
                 wide = more.reshape(*more.shape, *(1,) * (place.ndim - 2)).expand(place.shape)
                 made[place.reshape(-1)] = wide.reshape(-1)
             found[product.parameter] = made.reshape(self.shapes[product.parameter])
+        for lifted, _ in self.labels.lifted:
+            if lifted.parameter in wanted:
+                found[lifted.parameter] = found[lifted.parameter] + self.of_lifted(lifted, scale)
         for frozen in self.labels.frozen:
             if frozen.gamma in wanted or frozen.beta in wanted:
                 found[frozen.gamma] = scale[frozen.outputs] - scale[frozen.inputs.clamp_min(0)]
                 found[frozen.beta] = scale[frozen.outputs]
         return found
+
+    def of_lifted(self, lifted: Product, scale: Tensor) -> Tensor:
+        """Return the exponents of a weight ``g v/||v||``, by the scales of what it gives and reads."""
+        both = scale[lifted.outputs][:, None] - scale[lifted.inputs.clamp_min(0)]
+        return both.reshape(*both.shape, *(1,) * (lifted.index.ndim - 2)).expand(lifted.index.shape)
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return ``E theta``, and what a BatchNorm with fixed statistics needs besides."""
@@ -93,6 +101,11 @@ class Scales:
             if frozen.beta in found:
                 extra = -scale[frozen.inputs.clamp_min(0)] * point[frozen.gamma] * frozen.offset
                 found[frozen.beta] = found[frozen.beta] + extra
+        for lifted, gain in self.labels.lifted:
+            if gain in self.parameters:  # g' = g ||v'||/||v||
+                squares = point[lifted.parameter].square()
+                rate = (self.of_lifted(lifted, scale) * squares).flatten(1).sum(1) / squares.flatten(1).sum(1)
+                found[gain] = point[gain] * rate.reshape(point[gain].shape)
         return found
 
     def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
@@ -108,6 +121,11 @@ class Scales:
                 found[frozen.beta] = (
                     found[frozen.beta] + y.exp() * point[frozen.gamma] * torch.expm1(-x) * frozen.offset
                 )
+        for lifted, gain in self.labels.lifted:
+            if gain in self.parameters:
+                v, factors = point[lifted.parameter], self.of_lifted(lifted, scale).exp()
+                ratio = (v * factors).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
+                found[gain] = point[gain] * ratio.reshape(point[gain].shape)
         return found
 
 
@@ -157,12 +175,19 @@ def _parameters_by_class(labels: Labels, roots: np.ndarray) -> dict[int, set[str
         for name in (frozen.gamma, frozen.beta):
             note(name, frozen.outputs)
             note(name, frozen.inputs)
+    for lifted, gain in labels.lifted:
+        for name in (lifted.parameter, gain):
+            note(name, lifted.outputs)
+            note(name, lifted.inputs)
     return where
 
 
 def _group(family: Scales) -> Group | None:
     """Return a group of scales with its statement, or ``None`` if nothing moves."""
-    exponents = family.exponents(torch.ones(family.size, dtype=torch.float64))
+    each = torch.ones(family.size, dtype=torch.float64)
+    exponents = family.exponents(each)
+    for lifted, gain in family.labels.lifted:
+        exponents |= {gain: family.of_lifted(lifted, family.of_labels(each))} if gain in family.parameters else {}
     moved = {name: e for name, e in exponents.items() if bool((e != 0).any())}
     if not moved:
         return None

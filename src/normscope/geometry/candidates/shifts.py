@@ -21,6 +21,7 @@ from normscope.geometry.candidates.gains import Path
 from normscope.geometry.certificate import FLAT, TOLERANCE, coefficients_of
 from normscope.geometry.function import Function
 from normscope.geometry.groups import Certificate, Group, Point
+from normscope.geometry.labels import Labels, unique
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 
@@ -181,6 +182,10 @@ class Shift:
         def visit(node: Node, value: Any, values: Any) -> Any:
             open_ends.difference_update(last[node.name])
             if isinstance(value, tuple | list) and any(_changes(item) for item in value):
+                if changed is not None:
+                    changed.add(node.name)
+                if self._taken_inside(node, values, direction, noise):
+                    return type(value)(forward.unpack_dual(item).primal for item in value)
                 open_ends.add(node.name)
             if not isinstance(value, Tensor) or not value.is_floating_point() or not value.numel():
                 return None
@@ -213,6 +218,24 @@ class Shift:
             return kept
 
         return visit
+
+    def _taken_inside(self, node: Node, values: Mapping[str, Any], direction: dict[str, Tensor], noise: float) -> bool:
+        """Let the biases of a recurrent layer take up what changes its inputs; tell whether they do."""
+        several = self.biases.inside.get(node.name, [])
+        if not several or any(bias in direction or bias in self.closed for _, bias in several):
+            return False
+        point = {self.function.canonical(n.target): n.name for n in self.function.graph if n.op == "parameter"}
+        found: dict[str, Tensor] = {}
+        for weight, bias in several:
+            tangent = forward.unpack_dual(values[node.args[0].name] @ values[point[weight]].mT).tangent
+            if tangent is None:
+                continue
+            line = tangent.reshape(-1, tangent.shape[-1])[0]
+            if not equal(line.expand_as(tangent), tangent, noise):
+                return False
+            found[bias] = -line
+        direction |= found
+        return bool(found)
 
     def _moves(self, node: Node, tangent: Tensor, until: float) -> bool:
         """Tell whether a change that goes through one node alone moves the outputs by more than a number.
@@ -314,6 +337,26 @@ def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor
     """
     kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).passes(seed)]
     return torch.cat([shift.basis[:0], *kept])
+
+
+def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
+    """Return the positions in a list of channels that are used alike, set by set.
+
+    Args:
+        labels: the labelled network.
+        channels: a label for each.
+    """
+    find = labels.same.find
+    marked = [list(marks) for marks in (labels.bent, labels.squared, labels.summed, labels.zero)]
+    marked += [unique(t) for site in labels.attention for t in (site.queries, site.keys)]
+    marked += [unique(t) for t in labels.averaged]
+    roots = [{find(label) for label in marks if label >= 0} for marks in marked]
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for i, label in enumerate(channels.tolist()):
+        root = find(max(label, 0))
+        held = frozenset(site.parameter for site in labels.holding(root))
+        found.setdefault((held, *(root in marks for marks in roots)), []).append(i)
+    return [torch.tensor(positions) for positions in found.values()]
 
 
 def all_but_one(width: int, groups: int = 1) -> Tensor:
