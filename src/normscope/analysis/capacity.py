@@ -72,21 +72,21 @@ def analyze(
     """Measure the capacity of a network: Lipschitz constants layer by layer and end to end, each with its guarantee.
 
     Args:
-        model: any PyTorch module; nothing of it is changed.
-        data: a tensor, tuple, dict, DataLoader or generator of inputs; without it nothing about data is claimed.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
-        name: how the model is called in the result.
-        options: an :class:`Options`; single fields may be given as keyword arguments, which count more.
+        model: any PyTorch module; it is not changed.
+        data: a tensor, tuple, dict, DataLoader or generator of inputs; without it, no result is about data.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
+        name: name of the model in the result.
+        options: an :class:`Options`; single fields may be passed as keyword arguments, which take precedence.
         progress: called with a line of text at each step.
         limit: use at most this many samples of the data.
-        device: where the graph is run; by default where the model is.
-        fast: return the first look, which takes seconds: certified bounds, only looser, and attained values.
-        first: called with the first look at a large network, before it is looked at closely.
-        prepared: the model as it was prepared for a first look before.
+        device: where the graph is run; by default the model's device.
+        fast: return the first look, which takes seconds: looser certified bounds, and attained values.
+        first: called with the first look at a large network, before the full analysis.
+        prepared: the model as prepared for an earlier first look.
         **settings: single fields of :class:`Options`.
 
     Returns:
-        The result, with ``summary``, ``to_frame``, ``plot``, ``to_dict``, ``to_json``, ``save``. Stopped with Ctrl-C,
+        The result, with ``summary``, ``to_frame``, ``plot``, ``to_dict``, ``to_json``, ``save``. After Ctrl-C,
         what is known so far.
 
     Raises:

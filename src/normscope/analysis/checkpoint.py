@@ -77,7 +77,7 @@ class CheckpointResult(Shown):
         tensors: every tensor, in order.
         products: ``printed_weights``, the product of the upper bounds of all layers, and ``printed_kernels``, the same
             with the norms of reshaped kernels for convolutions, which is not a bound.
-        messages: what a reader must know.
+        messages: notes on the numbers.
     """
 
     _layout = ("normscope.report.checkpoint", "checkpoint_sections")

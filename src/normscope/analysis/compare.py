@@ -99,16 +99,16 @@ class Row:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """Several models side by side; the first is the one the others are compared with.
+    """Several models side by side; the others are compared with the first.
 
     Attributes:
         models: their names.
         end_to_end: constants of the whole networks.
         layers: linear layers, or tensors where checkpoints are compared.
         normalizers: normalizers.
-        findings: what the doctor says of each model, where it was asked; by code and place.
-        checked: which models the doctor saw.
-        messages: what a reader must know.
+        findings: findings of each model that was checked, by code and place.
+        checked: models that were checked.
+        messages: notes on the numbers.
     """
 
     _layout = ("normscope.report.comparison", "comparison_sections")
@@ -171,7 +171,7 @@ class Comparison(Shown):
 
 
 def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[Finding]] | None = None) -> Comparison:
-    """Put results side by side, aligned by layer.
+    """Compare results side by side, aligned by layer.
 
     Args:
         results: two or more results of ``analyze`` by name, all of models or all of checkpoints; the first is what the

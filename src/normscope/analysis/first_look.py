@@ -62,7 +62,7 @@ def first_look(
         model: the model itself.
         data: as given.
         limit: of samples.
-        name: how the model is called in the result.
+        name: name of the model in the result.
         options: how to work.
         say: called with a line of text at each step.
     """

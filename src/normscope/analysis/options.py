@@ -17,24 +17,24 @@ MODES = ("running", "batch", "frozen-batch")
 
 @dataclass(frozen=True)
 class Options:
-    """How ``analyze`` works.
+    """Settings of ``analyze``.
 
     Attributes:
         mode: what BatchNorm does: ``running``, ``batch`` (the stacked batch is one input) or ``frozen-batch`` (the
-            statistics of the first batch, held fixed).
-        points: data points at which the Jacobian is measured; ``None`` chooses by the size of the network.
-        ascent: steps of the search for bad inputs; ``None`` chooses by the size of the network.
-        tolerance: relative width aimed at for each norm; ``None`` chooses by the size of the network.
+            statistics of the first batch, kept fixed).
+        points: number of data points at which the Jacobian is computed; ``None`` chooses by the size of the network.
+        ascent: steps of the search for worst-case inputs; ``None`` chooses by the size of the network.
+        tolerance: relative accuracy of each norm; ``None`` chooses by the size of the network.
         delta: failure probability of each probabilistic bound.
         without_normalizers: also bound the network with its normalizers removed.
         stacked: also bound the first batch as one stacked input with batch statistics; ``None``: if it is cheap.
         time: seconds of search for certificates of whole parts of the network, about; 0 makes none. If it is given,
             as many points of the data are looked at as that time allows, too; with 0 none, unless a radius is given.
-        seed: of everything random.
-        radius: of the balls around data points on which the constant is certified, one or several, in the l2 norm;
+        seed: random seed.
+        radius: radius of the balls around data points on which the constant is certified, one or several (l2 norm);
             ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
-        share: of inputs like the data that a statement around it speaks about.
-        confidence: with which it does.
+        share: share of inputs like the data that a statement around the data covers.
+        confidence: confidence of that statement.
 
     Raises:
         InputError: if a number is out of range.

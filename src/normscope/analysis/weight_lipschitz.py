@@ -47,21 +47,21 @@ def weight_lipschitz(
     device: str | torch.device | None = None,
     **settings: Any,
 ) -> WeightResult:
-    """Bound what a change of each weight does to the output: Lipschitz constants in the weights (Theorem 12).
+    """Bound how much a change of each weight changes the output: Lipschitz constants in the weights (Theorem 12).
 
     For each weight W with ``y = W h``: the exact ``||dh/dW||`` and ``||dh/dy||`` at data points, certified bounds of
     ``||h, y||`` on all inputs and where normalizer spreads stay above those seen, and with them certified bounds of
     ``||h, W||`` over the data. Without data only ``||h, y||`` is bounded.
 
     Args:
-        model: any PyTorch module; nothing of it is changed.
+        model: any PyTorch module; it is not changed.
         data: a tensor, tuple, dict, DataLoader or generator of inputs.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
-        name: how the model is called in the result.
-        options: an :class:`Options`; single fields may be given as keyword arguments, which count more.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
+        name: name of the model in the result.
+        options: an :class:`Options`; single fields may be passed as keyword arguments, which take precedence.
         progress: called with a line of text at each step.
         limit: use at most this many samples of the data (by default 64).
-        device: where the graph is run; by default where the model is.
+        device: where the graph is run; by default the model's device.
         **settings: single fields of :class:`Options`; ``points`` is how many samples are differentiated.
 
     Returns:

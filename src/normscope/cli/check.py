@@ -48,11 +48,11 @@ class Request(Named):
     Attributes:
         optimizer: ``FILE.py:factory`` of a function from the model to its optimizer.
         batch_size: of training.
-        dtype: the precision the model will be run in.
+        dtype: the precision the model will run in.
         purpose: what the model is used for.
-        before: weights of the same model at an earlier time.
+        before: earlier weights of the same model.
         device: where to compute.
-        seed: of everything random.
+        seed: random seed.
     """
 
     optimizer: str | None
@@ -253,7 +253,7 @@ def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
     Args:
         spec: ``FILE.py:function`` or ``package.module:function``.
         model: the model it is given.
-        seed: of everything random while it runs.
+        seed: random seed while it runs.
 
     Raises:
         NormscopeError: if there is no such function, it raises, or returns something else.

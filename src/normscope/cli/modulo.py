@@ -24,7 +24,7 @@ def compare_modulo(
         model: the model that checkpoints are weights of.
         modulo: what to remove: ``symmetries``.
         named: data and shape; its model is of no account.
-        seed: of everything random.
+        seed: random seed.
         json: print JSON.
     """
     if modulo != "symmetries":

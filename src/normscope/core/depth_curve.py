@@ -20,7 +20,7 @@ class Curve:
     Attributes:
         kind: what each of its numbers guarantees.
         log10: decimal logarithms, rounded to the safe side of the kind; ``None`` where nothing was measured.
-        domain: the inputs it speaks about.
+        domain: the inputs it is about.
         mode: what BatchNorm does there.
         statement: where it comes from.
         assumptions: what was taken for granted.

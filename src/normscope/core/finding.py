@@ -41,7 +41,7 @@ class Certainty(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found at one place.
+    """One finding at one place.
 
     Attributes:
         code: the rule, e.g. ``NS101``.
@@ -52,10 +52,10 @@ class Finding:
         certainty: proved, measured or likely.
         statement: the statement behind it, in words or as ``paper number``.
         fix: what to do.
-        cause: what is behind it, in a few words; findings of one cause are told as one.
-        effect: what it does to training or accuracy.
-        places: every place, where several were told as one; ``place`` is the first.
-        explains: codes of what else was found because of it, and is not told by itself.
+        cause: the cause in a few words; findings of one cause are grouped into one.
+        effect: its effect on training or accuracy.
+        places: every place of a group of findings; ``place`` is the first.
+        explains: codes of findings that follow from it and are not listed separately.
 
     >>> Finding("NS101", Severity.WARNING, "conv", "a bias has no effect").key
     ('NS101', 'conv')
@@ -159,7 +159,7 @@ def _as_one(group: list[Finding]) -> Finding:
 
 
 def order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return findings, the gravest first, then by code and place.
+    """Return findings, the most severe first, then by code and place.
 
     >>> low, high = Finding("NS2", Severity.INFO, "", "x"), Finding("NS3", Severity.ERROR, "", "y")
     >>> [f.code for f in order([low, high])]

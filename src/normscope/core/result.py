@@ -159,19 +159,19 @@ class Result(Shown):
 
     Attributes:
         model: name, front end, batch, notes.
-        input: blocks of the network input and what is held fixed.
+        input: blocks of the network input and what is kept fixed.
         coverage: how much was understood.
         normalizers: every normalizer, in order; also by name, ``result.normalizers["bn1"]``.
         layers: every linear layer, in order; also by name, ``result.layers["conv1"]``.
         end_to_end: ``printed``, ``global``, ``variance_floor``, ``without_normalizers``, ``lower``, and more.
-        statistics: what the data showed, or nothing without data.
+        statistics: statistics of the data, if there is any.
         effect: what the normalizers change.
-        messages: what a reader must know.
+        messages: notes on the numbers.
         blocks: the module tree with equal blocks folded.
         depth: how the end-to-end constants build up from the input to the output.
-        around: what holds around the data, or nothing without data.
+        around: constants around the data, if there is any.
         gap: where the distance between bound and attained comes from, or nothing where it was not measured.
-        findings: what the doctor found, the gravest first; nothing if it was not asked.
+        findings: what the doctor found, the most severe first; nothing if no checks were run.
     """
 
     _layout = ("normscope.report.text", "summary_sections")

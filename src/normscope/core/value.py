@@ -128,16 +128,16 @@ def _nudge(x: float, side: float, steps: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Value:
-    """A non-negative number, its natural logarithm stored, that says what it is.
+    """A non-negative number, stored as its natural logarithm, with its guarantee.
 
     Attributes:
         log: natural logarithm of the number; ``-inf`` is zero, ``inf`` is "no bound".
         kind: what the number guarantees.
-        domain: the inputs it speaks about.
+        domain: the inputs it is about.
         mode: what BatchNorm does there: ``running``, ``batch``, ``frozen-batch``, or ``None`` if it does not matter.
         statement: the paper and number it comes from.
-        assumptions: what was taken for granted.
-        delta: the probability with which a probabilistic bound may fail.
+        assumptions: assumptions of the number.
+        delta: the failure probability of a probabilistic bound.
 
     >>> a = Value.of(3.0, Kind.CERTIFIED) * Value.of(2.0, Kind.PROBABILISTIC, delta=1e-9)
     >>> round(a.value, 12), a.kind.value, a.delta

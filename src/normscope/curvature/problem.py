@@ -59,7 +59,7 @@ class Problem:
     BatchNorm in batch mode makes it one input.
 
     Args:
-        model: the network; nothing of it is changed.
+        model: the network; it is not changed.
         data: batches with labels, as :func:`normscope.graph.inputs.iterate` takes them.
         loss: the loss ``f(outputs, labels)``; by default the model's own, cross-entropy for class numbers, or the mean
             squared error for numbers.

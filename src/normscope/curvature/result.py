@@ -77,7 +77,7 @@ class CurvatureResult(Shown):
         modes: largest eigenvalue in each mode of BatchNorm, if asked for.
         checks: symmetry of the products and a difference of gradients.
         cost: products, way, memory.
-        messages: what a reader must know.
+        messages: notes on the numbers.
         stopped: whether the user stopped the work; what is missing was not computed.
     """
 

@@ -70,7 +70,7 @@ class Settings:
         limit: samples to use.
         dtype: compute in this precision instead of the model's own; float32 by default where that is shorter.
         way: ``retained``, ``recompute`` or ``linearize``; by default by cost.
-        seed: of everything random.
+        seed: random seed.
     """
 
     mode: str = "batch"

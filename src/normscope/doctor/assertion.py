@@ -13,7 +13,7 @@ from normscope.doctor.settings import Settings
 
 
 class UnhealthyError(AssertionError):
-    """A model has findings as grave as those it was asked not to have.
+    """A model has findings of at least the given severity.
 
     Attributes:
         result: what the check found.
@@ -44,7 +44,7 @@ def assert_healthy(
     fail_on: str = "warning",
     **options: Any,
 ) -> CheckResult:
-    """Check a model and raise if anything as grave as asked is found.
+    """Check a model and raise if there is a finding of at least the given severity.
 
     Args:
         model: any PyTorch module.
@@ -54,7 +54,7 @@ def assert_healthy(
         **options: further arguments of ``check``, such as ``purpose`` and ``ignore``.
 
     Returns:
-        The result, with whatever is milder.
+        The result, with less severe findings.
 
     Raises:
         UnhealthyError: an ``AssertionError`` with one line for each finding.

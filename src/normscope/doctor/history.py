@@ -93,8 +93,8 @@ def check_history(
     Args:
         history: what was recorded.
         settings: as of ``check``.
-        select: codes, or beginnings of codes, that run; none means all.
-        ignore: codes, or beginnings of codes, that do not.
+        select: codes, or prefixes of codes, to run; all if empty.
+        ignore: codes, or prefixes of codes, to skip.
         name: how the run is called in the result.
         group: tell findings of one rule and severity as one, at the first of their places.
 

@@ -31,12 +31,12 @@ class CheckResult(Shown):
 
     Attributes:
         model: name of the model.
-        findings: the gravest first.
+        findings: the most severe first.
         ran: codes of the rules that ran.
         skipped: codes of the rules that could not run, and what they need.
-        hidden: how many findings were ignored at their place or known from the baseline.
+        hidden: number of findings that were ignored at their place or are in the baseline.
         failed: whether the check fails, by its settings.
-        purpose: what the model is used for, if that was said.
+        purpose: what the model is used for, if given.
     """
 
     _layout = ("normscope.report.findings", "check_sections")
@@ -104,25 +104,25 @@ def check(
     prepared: Prepared | None = None,
     quick: bool = False,
 ) -> CheckResult:
-    """Look for what is wrong with the normalization of a network; nothing of it is changed.
+    """Find problems with the normalization of a network; the model is not changed.
 
     Args:
         model: any PyTorch module, also compiled or wrapped for several devices.
-        data: inputs as for ``analyze``; without them rules that need data are skipped, and said to be.
-        optimizer: its optimizer, for what concerns weight decay.
-        select: codes, or beginnings of codes, that run; none means all.
-        ignore: codes, or beginnings of codes, that do not.
+        data: inputs as for ``analyze``; without them, rules that need data are skipped and listed.
+        optimizer: its optimizer, for rules about weight decay.
+        select: codes, or prefixes of codes, to run; all if empty.
+        ignore: codes, or prefixes of codes, to skip.
         settings: all settings at once, e.g. those of ``pyproject.toml``; ``select`` and ``ignore`` are added.
-        name: how the model is called in the result.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        name: name of the model in the result.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         batch_size: of training, what one forward pass sees; by default that of a DataLoader given as data.
-        dtype: the precision the model will be run in, if another than its own.
+        dtype: the precision the model will run in, if not its own.
         purpose: what the model is used for: ``train``, ``inference``, ``finetune``, ``private``, ``contrastive`` or
-            ``gan``; rules that depend on it are silent without.
-        before: the same model at an earlier time, for what changed since.
+            ``gan``; rules that depend on it do not run without.
+        before: an earlier version of the same model, to find what changed since.
         limit: use at most this many samples of the data; by default 512, fewer of a large network.
         device: where the graph is run; by default where the model is.
-        seed: of everything random.
+        seed: random seed.
         progress: called with a line of text at each step.
         tell: called with every finding as soon as a rule made it, cheap rules first; the result also orders and
             groups them, and leaves out those that another one explains.
@@ -131,7 +131,7 @@ def check(
         quick: only what the structure of the network tells: data is not read, and slow rules do not run.
 
     Returns:
-        What was found, the gravest first.
+        What was found, the most severe first.
 
     Raises:
         NormscopeError: a subclass that says what is wrong with the arguments.

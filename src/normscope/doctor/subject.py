@@ -79,9 +79,9 @@ class Subject:
         optimizer: the optimizer, if it was given.
         batch_size: of training, if it is known.
         samples: number of training samples and whether an incomplete last batch is dropped, if they are known.
-        dtype: the precision the model will be run in, if another than its own.
+        dtype: the precision the model will run in, if not its own.
         purpose: what the model is used for, one of :data:`PURPOSES`, or nothing.
-        before: the same model at an earlier time.
+        before: an earlier version of the same model.
         parallel: the wrapper that runs it on several devices, if there is one.
         failure: why there is no graph, if there is none.
         failed_at: the layer that raised, if one did.
@@ -307,12 +307,12 @@ def examine(
         optimizer: its optimizer.
         input_shape: shape of one input, where there is no data.
         batch_size: of training; by default that of a DataLoader.
-        dtype: the precision the model will be run in.
+        dtype: the precision the model will run in.
         purpose: what it is used for, one of :data:`PURPOSES`.
-        before: the same model at an earlier time.
+        before: an earlier version of the same model.
         limit: use at most this many samples; by default :data:`SAMPLES`, fewer of a large network.
         device: where the graph is run.
-        seed: of everything random.
+        seed: random seed.
         progress: called with a line of text at each step.
         first: called with what is known before the graph is captured: modules, optimizer, purpose.
         prepared: the model, if it was captured and walked before.

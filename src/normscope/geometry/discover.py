@@ -367,10 +367,10 @@ def symmetry(
     search: str = "all",
     seconds: float = math.inf,
 ) -> Symmetries:
-    """Find the symmetries of a model: changes of its parameters that leave the function it computes as it is.
+    """Find the symmetries of a model: changes of its parameters that leave its function unchanged.
 
     Candidates come from the graph; each is verified in float64 with the stabilizers of the normalizers set to zero,
-    and what fails is not reported. The model is untouched.
+    and those that fail are not reported. The model is not changed.
 
     Args:
         model: any PyTorch module.
@@ -378,10 +378,10 @@ def symmetry(
         mode: ``batch``: BatchNorm uses the statistics of the batch, as in training; ``running``: the stored ones.
         loss: ``cross_entropy`` if a shift common to all classes counts as no change; ``none`` for the outputs
             themselves; ``auto`` takes cross-entropy if the data has integer labels.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         batch: how many samples to verify on.
-        name: how the model is called in the result.
-        seed: of everything random.
+        name: name of the model in the result.
+        seed: random seed.
         progress: called with a line of text at each step.
         follow_orbits: measure how the outputs change along and across one orbit of each kind, for the report.
         search: ``all``; ``directions`` for the continuous symmetries alone; ``scales`` for those of them that

@@ -50,7 +50,7 @@ class ModelState:
     are containers, but what lies in them is not looked into.
 
     Args:
-        model: the model; nothing of it is changed.
+        model: the model; it is not changed.
 
     Attributes:
         modules: by path; those that lie in a plain list or object, and are therefore not registered, come last.

@@ -69,7 +69,7 @@ def convolution_norm(
         output_scale: one factor per output channel, e.g. of a following batch normalization.
         input_scale: one factor per input channel.
         tolerance: the relative width the certificate should reach.
-        delta: the probability with which a probabilistic bound may fail.
+        delta: the failure probability of a probabilistic bound.
         seed: the seed of all start vectors.
         probable_tolerance: the width ``log_probable`` must reach where the certificate is wider than ``tolerance``;
             by default 0.9 %, or ``tolerance`` where that is larger.

@@ -173,7 +173,7 @@ def block_norm(
     Args:
         block: the group.
         tolerance: the relative width to reach.
-        delta: the probability with which a probabilistic bound may fail.
+        delta: the failure probability of a probabilistic bound.
         seed: the seed of the start vectors.
         probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
             ``tolerance``; by default :data:`PROBABLE_WIDTH`.

@@ -20,16 +20,16 @@ GROUPS, KEPT = ("drift", "training", "tracked", "logit", "scale_moved", "not_fin
 def check_run(
     run: Run | str | Path, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = ()
 ) -> CheckResult:
-    """Look for what went wrong along a training run that a monitor recorded.
+    """Find problems in a training run recorded by a monitor.
 
     Args:
         run: a run, or its folder; it may still be growing.
         settings: as of :func:`normscope.check`.
-        select: codes, or beginnings of codes, that run; none means all.
-        ignore: codes, or beginnings of codes, that do not.
+        select: codes, or prefixes of codes, to run; all if empty.
+        ignore: codes, or prefixes of codes, to skip.
 
     Returns:
-        The findings, the gravest first; their evidence holds steps.
+        The findings, the most severe first; their evidence includes steps.
 
     Raises:
         InputError: if the folder holds no run.

@@ -45,11 +45,11 @@ SCALARS = 0.25
 class Monitor:
     """Measures what normalization does to a model while it is trained.
 
-    At chosen steps a fixed probe batch is run through the model's captured graph with the weights of that moment. No
-    hook is left in the model and nothing of it is changed, so training with and without the monitor is the same bit
+    At chosen steps a fixed probe batch is run through the model's captured graph with the current weights. No
+    hook is added and the model is not changed, so training with and without the monitor is identical, bit
     for bit, compiled, in mixed precision, with gradient accumulation or in several processes. It times itself and
-    probes as often as its share of the wall time allows. What fails while it measures or writes is told by a warning
-    and a note in the run, and never reaches the training loop.
+    probes as often as its share of the wall time allows. Failures while it measures or writes are reported by a warning
+    and a note in the run, and never reach the training loop.
 
     Args:
         model: the model as it is trained; ``torch.compile`` and ``DistributedDataParallel`` are looked through.

@@ -24,7 +24,7 @@ class Description:
         words: what it is.
         statement: the paper and number it comes from.
         log10: whether the number is a decimal logarithm.
-        domain: the inputs it speaks about.
+        domain: the inputs it is about.
         signed: whether it may be negative, so that it is no :class:`~normscope.core.value.Value`.
     """
 

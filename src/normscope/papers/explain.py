@@ -170,7 +170,7 @@ TOPICS: list[Callable[[], Iterable[Topic]]] = [word_topics, claim_topics, statem
 
 
 def explain(text: str) -> Answer:
-    """Explain a word of a report, a claim, a numbered statement or a rule; the checks of claims run now.
+    """Explain a word from a report, a claim, a numbered statement or a rule; checks of claims run now.
 
     Args:
         text: a word (``certified``), a code (``NS101``), an id (``001-T13(8)``), a place (``Theorem 13``), a place in a
@@ -304,7 +304,7 @@ class Statements(Shown, tuple[Statement, ...]):
 
 
 def every_statement() -> Statements:
-    """Return every statement of ours, by paper, number and function.
+    """Return every implemented statement, by paper, number and function.
 
     >>> any(s.label == "than2025 Lemma 1" for s in every_statement())
     True

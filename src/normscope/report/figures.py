@@ -58,7 +58,7 @@ def reproduce(
         scale: ``smoke`` (a minute), ``laptop`` (half an hour) or ``paper`` (100 epochs).
         out: folder for runs and figures; the same call goes on where an earlier one stopped.
         data_root: folder of CIFAR-10.
-        seed: of everything random.
+        seed: random seed.
         certify: bound the networks at start and end.
         progress: called with a line of text at each step.
 

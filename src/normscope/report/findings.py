@@ -1,4 +1,4 @@
-"""Findings as plain text: one paragraph each, the gravest first."""
+"""Findings as plain text: one paragraph each, the most severe first."""
 
 from __future__ import annotations
 

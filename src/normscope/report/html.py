@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.report.panels import Panel
 
-#: What the doctor said: about the one result, or about each by name; ``None`` if it was not asked.
+#: What the doctor said: about the one result, or about each by name; ``None`` if no checks were run.
 Findings = Sequence[Finding] | Mapping[str, Sequence[Finding]] | None
 #: Sources of the page that are put into it.
 STYLES = ("vendor/uPlot.min.css", "page/page.css")
@@ -88,7 +88,7 @@ def report_html(
 
     Args:
         results: one result, or several by name, which are shown side by side; none where there are panels.
-        findings: what the doctor said about the one result, or about each by its name; ``None`` if it was not asked.
+        findings: findings of the one result, or of each by its name; ``None`` if no checks were run.
         facts: for several results more rows of their table, each a name and one cell per result.
         sections: more parts of the page, e.g. of a comparison.
         panels: what ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify`` returned.
@@ -145,7 +145,7 @@ def report_html(
 def save_html(
     results: Result | CheckpointResult | Mapping[str, Result], path: str | os.PathLike[str], **rest: Any
 ) -> Path:
-    """Write a report, whole or not at all.
+    """Write a report atomically: the whole file or nothing.
 
     Args:
         results: as for :func:`report_html`.
@@ -293,7 +293,7 @@ def _is_printed(values: Iterable[Value | None]) -> bool:
 
 
 def grouped(findings: Sequence[Finding]) -> list[list[Finding]]:
-    """Return findings, the gravest first, those of one rule and severity together.
+    """Return findings, the most severe first, those of one rule and severity together.
 
     >>> from normscope.core.finding import Severity
     >>> found = [Finding(code, Severity.INFO, place, "m") for code, place in (("B", "x"), ("A", "y"), ("B", "z"))]

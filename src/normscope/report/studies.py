@@ -39,14 +39,14 @@ def reproduce(
     certify: bool = True,
     progress: Callable[[str], None] = lambda line: None,
 ) -> Reproduction:
-    """Do a figure or an experiment of a paper again, draw it, and write charts, numbers and claims to a folder.
+    """Reproduce a figure or an experiment of a paper, draw it, and write charts, numbers and claims to a folder.
 
     Args:
         name: ``fig1``, ``fig2`` or ``fig3`` of Than 2025, or a study, e.g. ``wn-depth``.
         scale: ``smoke`` (seconds to a minute), ``laptop`` (at most half an hour) or, for figures, ``paper``.
-        out: folder for the files; a figure goes on where an earlier call stopped.
+        out: folder for the files; a figure resumes where an earlier call stopped.
         data_root: folder of MNIST or CIFAR-10.
-        seed: of everything random; the first one where a study runs several.
+        seed: random seed; the first one if a study runs several.
         certify: bound the networks of a figure at start and end.
         progress: called with a line of text at each step.
 

@@ -124,7 +124,7 @@ def verdict_section(result: Result, title: str = "") -> Section:
 
 
 def findings_section(findings: Sequence[Finding]) -> Section:
-    """Return what the doctor found, one line each and what to do, the gravest first."""
+    """Return what the doctor found, one line each and what to do, the most severe first."""
     lines = []
     for finding in order(findings):
         lines.append(f"{finding.code} {finding.severity.value} {finding.place or 'model'}: {finding.message}")

@@ -28,7 +28,7 @@ class Attack:
             ``weights``.
         name: its row or place, e.g. ``conv1``.
         number: which number of it, e.g. ``upper``.
-        domain: the inputs it speaks about.
+        domain: the inputs it is about.
         claimed: natural logarithm of the number.
         attained: natural logarithm of what was attained, or of the truth for a claimed lower bound.
         lower: whether the number claims to be attained, so that the truth must be at least as large.
@@ -90,7 +90,7 @@ class Refutation:
 
     Attributes:
         model: its name.
-        seed: of everything random.
+        seed: random seed.
         attacks: every number attacked.
         skipped: numbers that were not attacked, each with the reason.
     """

@@ -48,11 +48,11 @@ def refute(
     around the data against Jacobians inside them, and certified decisions against inputs decided otherwise.
 
     Args:
-        model: any PyTorch module; nothing of it is changed.
+        model: any PyTorch module; it is not changed.
         data: a tensor, tuple, dict or loader of inputs; its first samples are used.
         result: what ``analyze`` gave for this model and the same samples; by default it is computed.
         name: how the model is called.
-        seed: of everything random.
+        seed: random seed.
         effort: how long to search: 2 takes about twice as long as 1.
         weights: also attack what :func:`normscope.weight_lipschitz` says.
         progress: called with a line of text at each step.

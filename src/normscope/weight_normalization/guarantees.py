@@ -221,7 +221,7 @@ def gap_guarantee(model: nn.Module, inputs: Tensor, targets: Tensor, *, delta: f
         model: weight-normalized; it is not changed.
         inputs: the training inputs.
         targets: of the shape of the predictions, or class numbers, which become rows with a single one.
-        delta: probability with which the bound may fail.
+        delta: failure probability of the bound.
 
     Raises:
         InputError: if the model is not one the theory covers.

@@ -33,7 +33,7 @@ class ModelOrigin:
         location: the file, module, directory or name.
         factory: the function that built it, empty for the last four kinds.
         initialization: ``"random"`` (from ``seed``), ``"checkpoint"``, or ``"factory"`` (whatever the user's code did).
-        seed: the seed of everything random while it was built.
+        seed: the random seed while it was built.
         weights: the file its weights were read from.
         notes: remarks for the user.
     """
@@ -108,14 +108,14 @@ def load_model(
 ) -> nn.Module:
     """Build a model from its specification and check that its weights are numbers.
 
-    Whatever is random depends on ``seed`` alone; global generators, ``sys.path`` and the working directory are as
+    Randomness depends only on ``seed``; global generators, ``sys.path`` and the working directory are left as
     before. Nothing is downloaded, and of the user's code only the module and its factory run.
 
     Args:
         spec: ``FILE.py:factory``, ``package.module:factory``, ``zoo:NAME``, ``hf:DIR``, ``timm:NAME`` or
             ``torchvision:NAME``.
         weights: a file with a state dict for it.
-        seed: of random weights.
+        seed: random seed of the weights.
         arguments: of the factory, by name.
         **kwargs: more of them.
 
@@ -147,7 +147,7 @@ def load_at_home(
         spec: as of :func:`load_model`.
         weights: a file with a state dict for it.
         arguments: of the factory.
-        seed: of random weights.
+        seed: random seed of the weights.
 
     Returns:
         The model, where it came from, and where its code lives.

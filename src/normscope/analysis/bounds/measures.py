@@ -55,7 +55,7 @@ def measures(
     drawn with standard deviation ``sigma``, in proportion to each tensor where a measure says so.
 
     Args:
-        model: the classifier; nothing of it is changed.
+        model: the classifier; it is not changed.
         train: its training data, as for :func:`normscope.bounds`.
         start: the model before training, for distances from it.
         early: the model after the first pass over the data, for the noise of its gradients.

@@ -78,7 +78,7 @@ def trained_posterior(
     How long it trains follows from the seconds and the size of the network, not from a clock.
 
     Args:
-        model: of which a copy is trained; nothing of it is changed.
+        model: of which a copy is trained; it is not changed.
         captured: the same, for decisions to compare with.
         data: training data, and test data whose inputs are used alone.
         seconds: to spend.

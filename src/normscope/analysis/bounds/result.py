@@ -75,14 +75,14 @@ class BoundRow:
 
 @dataclass(frozen=True, repr=False)
 class BoundsResult(Shown):
-    """Every bound on the error of a classifier beside its true error.
+    """Every bound on the error of a classifier, next to its true error.
 
     Attributes:
         model: name of the network.
         truth: training error, test error, their gap, samples, classes, delta.
         rows: the bounds; also by name, ``result.rows["held-out"]``.
         margins: quantiles of the margins on the training data, raw and normalized.
-        messages: what a reader must know.
+        messages: notes on the numbers.
     """
 
     _layout = ("normscope.report.bounds", "bounds_sections")

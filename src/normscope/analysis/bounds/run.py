@@ -71,19 +71,19 @@ def bounds(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> BoundsResult:
-    """Compute every generalization bound for a trained classifier, beside its training error, test error and their gap.
+    """Compute every generalization bound of a trained classifier, next to its training error, test error and their gap.
 
     Args:
-        model: any PyTorch classifier; nothing of it is changed. BatchNorm uses its running statistics.
+        model: any PyTorch classifier; it is not changed. BatchNorm uses its running statistics.
         train: the training data without augmentation: a pair of tensors, a loader of ``(inputs, labels)``, or what
             :func:`normscope.load_data` returns.
         test: samples that the model has not seen, in the same form.
-        delta: probability with which each certificate may fail.
+        delta: failure probability of each certificate.
         loss: for Theorem 20: ``ramp`` of the margin (bounds the error), ``probability`` or ``cross-entropy``.
-        clip: least probability in cross-entropy, which is unbounded otherwise.
+        clip: smallest probability in cross-entropy, which is unbounded otherwise.
         box: ``(low, high)`` that inputs lie in, numbers or tensors, fixed before the data; known for pixels.
         partition: for Theorem 20, chosen before the data; by default cells of random centres in the box.
-        tuned_on_test: say so if the test data was used to choose anything: what needs fresh data is then refused.
+        tuned_on_test: whether the test data was used to choose anything: bounds that need new data are then refused.
         mode: of BatchNorm; only ``running`` makes the network a function of one input.
         posterior: seconds of one core to train a randomized network of the same architecture for its PAC-Bayes bound, a
             prior from half of the data; none by default.
@@ -92,7 +92,7 @@ def bounds(
         only: names of rows, if not all are wanted.
         folder: keeps what is finished there, so that the same call goes on where it stopped.
         name: of the model.
-        seed: of everything random.
+        seed: random seed.
         progress: called with a line of text at each step.
 
     Returns:

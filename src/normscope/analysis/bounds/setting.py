@@ -29,7 +29,7 @@ class Setting:
         network: its norms and constants.
         train: scores on the training data.
         test: scores on the test data.
-        delta: probability with which each certificate may fail.
+        delta: failure probability of each certificate.
         loss: name of the loss for Theorem 20.
         clip: of cross-entropy.
         box: least and largest inputs, fixed before the data.

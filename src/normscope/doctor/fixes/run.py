@@ -132,20 +132,20 @@ def fix(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> FixResult:
-    """Mend the weights of a network where that leaves its function (in evaluation) as it is; the model is untouched.
+    """Fix the weights of a network where its function (in evaluation) stays the same; the model is not changed.
 
     Args:
         model: any PyTorch module in float32 or float64.
-        data: inputs as for ``analyze``; the function is verified on them too.
-        only: names of the fixes to do, of :data:`KINDS`; none means all but those of :data:`ASKED`.
-        name: how the model is called in the result.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        data: inputs as for ``analyze``; the function is also verified on them.
+        only: names of the fixes to apply, of :data:`KINDS`; by default all but those of :data:`ASKED`.
+        name: name of the model in the result.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         limit: use at most this many samples of the data.
-        seed: of everything random.
+        seed: random seed.
         progress: called with a line of text at each step.
 
     Returns:
-        The new state dict, what was changed, and what was refused.
+        The new state dict, the changes, and the refused changes.
 
     Raises:
         NormscopeError: a subclass that says what is wrong; also where the model cannot be captured.

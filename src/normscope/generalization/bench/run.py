@@ -99,12 +99,12 @@ def try_bound(
     name: str = "",
     progress: Callable[[str], None] | None = None,
 ) -> BenchResult:
-    """Try a bound on problems whose risk is known, and test its rate of violations against delta.
+    """Test a bound on problems whose risk is known: compare its rate of violations with delta.
 
     Args:
         bound: a name of :data:`CONTESTANTS`, or a function of a :class:`Draw` and delta that returns an upper bound on
             ``draw.risk`` (NaN where it says nothing).
-        delta: probability with which the bound may fail.
+        delta: failure probability of the bound.
         draws: of each problem.
         seed: of the draws; the same seed gives the same result.
         name: of a function.

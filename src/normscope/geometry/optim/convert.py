@@ -42,7 +42,7 @@ def riemannian(
         data: a few inputs, to find the scale-invariant weights with; guessed if there are none.
         spheres: the weights on spheres and their numbers of vectors, if they are known already.
         params: parameters or groups, as for the optimizer; all of the model's by default.
-        input_shape: shape of one input without batch axis, where it cannot be guessed and there is no data.
+        input_shape: shape of one input without batch axis, if there is no data and it cannot be guessed.
         **options: of the optimizer.
 
     Raises:

@@ -72,7 +72,7 @@ class WeightResult(Shown):
         jointly: all weights together: ``certified``, ``attained`` and the same of a stacked batch.
         samples: data points used, and at how many the Jacobian was measured.
         residual: largest relative residual of a singular pair behind the attained values.
-        messages: what a reader must know.
+        messages: notes on the numbers.
     """
 
     _layout = ("normscope.report.weight_lipschitz", "weight_sections")

@@ -43,7 +43,7 @@ class WatchServer(ThreadingHTTPServer):
     Args:
         feed: the runs; the server keeps it reading and closes it.
         host: the address to listen on.
-        port: 0 for any that is free.
+        port: 0 for any free one.
 
     Raises:
         InputError: if it cannot listen there.
@@ -122,13 +122,13 @@ class WatchServer(ThreadingHTTPServer):
 def watch(
     *runs: str | Path, host: str = "127.0.0.1", port: int = 0, wait: bool = False, open_browser: bool = False
 ) -> WatchServer:
-    """Serve the live page of some runs beside the program; ``close()`` ends it.
+    """Serve the live page of some runs in the background; ``close()`` stops it.
 
     Args:
         *runs: folders that monitors write to, or folders of such folders.
         host: the address to listen on.
-        port: 0 for any that is free.
-        wait: accept runs that have not begun.
+        port: 0 for any free one.
+        wait: accept runs that have not started.
         open_browser: open the page in a browser.
 
     Returns:

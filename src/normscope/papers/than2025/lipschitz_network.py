@@ -71,7 +71,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
     Args:
         scale: ``smoke`` (invented points) or ``laptop`` (MNIST).
-        seed: of weights and order.
+        seed: random seed of weights and data order.
         data_root: folder of MNIST.
         progress: called with a line of text at each step.
     """

@@ -100,7 +100,7 @@ def run(scale: str, seed: int, data_root: Path | None, progress: Callable[[str],
 
     Args:
         scale: ``smoke`` (digits) or ``laptop`` (MNIST).
-        seed: of weights and order.
+        seed: random seed of weights and data order.
         data_root: folder of MNIST.
         progress: called with a line of text at each step.
     """
@@ -210,7 +210,7 @@ def randomized(
         train: its training data.
         test: inputs, whose labels are not used.
         seconds: to train.
-        seed: of everything random.
+        seed: random seed.
     """
     name = "PAC-Bayes, trained"
     found = bounds(network, train=train, test=test, delta=DELTA, posterior=seconds, only=[name], seed=seed).rows

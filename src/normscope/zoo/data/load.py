@@ -45,13 +45,13 @@ def load_data(
         root: where the files of a named data set lie; by default ``$NORMSCOPE_DATA``, ``./data`` and
             ``~/.cache/normscope``.
         split: ``"train"`` or ``"test"`` of a named data set; a file is one split.
-        limit: use the first so many examples.
-        batch_size: examples of a batch.
+        limit: use at most this many examples.
+        batch_size: examples per batch.
         normalize: ``"unit"`` (pixels in [0, 1], the default for bytes), ``"raw"`` (the default for other numbers), a
             key of ``PRESETS``, or mean and standard deviation per channel.
 
     Returns:
-        An iterable of ``Batch(inputs, labels)`` whose ``len`` is the number of examples. ``inputs()`` gives the
+        An iterable of ``Batch(inputs, labels)`` whose ``len`` is the number of examples. ``inputs()`` returns the
         inputs alone.
 
     Raises:

@@ -50,7 +50,7 @@ def command_of(figure: str, scale: str, seed: int, *, certify: bool = True, loca
     Args:
         figure: which.
         scale: how large.
-        seed: of everything random.
+        seed: random seed.
         certify: whether networks are bounded.
         located: whether a folder of the data was named.
 

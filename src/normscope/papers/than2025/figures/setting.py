@@ -35,7 +35,7 @@ class Setting:
         lr: step size.
         batch: examples of a step.
         weight_decay: added to the gradient as ``weight_decay * w``.
-        seed: of weights and order.
+        seed: random seed of weights and data order.
         certified: whether its constants are bounded at the start and at the end.
     """
 
@@ -91,7 +91,7 @@ def settings_of(figure: str, scale: str, seed: int = 0) -> tuple[Setting, ...]:
     Args:
         figure: a key of :data:`FIGURES`.
         scale: ``smoke`` (seconds, embedded digits), ``laptop`` (half an hour, CIFAR-10) or ``paper`` (days here).
-        seed: of everything random.
+        seed: random seed.
 
     Returns:
         One setting per network.
