@@ -1,4 +1,4 @@
-"""The fixture ``assert_healthy`` for tests of users; nothing is loaded before a test asks for it."""
+"""The fixture ``assert_healthy`` for users' tests; nothing is loaded before a test uses it."""
 
 from __future__ import annotations
 

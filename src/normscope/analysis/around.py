@@ -1,4 +1,4 @@
-"""Around the data: certified constants on balls around some of its points, and what holds for most inputs like them."""
+"""Around the data: certified constants on balls around data points, and statements about most inputs like them."""
 
 from __future__ import annotations
 

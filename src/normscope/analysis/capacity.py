@@ -1,4 +1,4 @@
-"""``analyze``: from a model and some data to a capacity report. Every step below it is a function of its own."""
+"""``analyze``: from a model and some data to a capacity report, one function per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No result says less than it attains: an upper bound below its own lower bound is not given."""
+"""Consistency of results: an upper bound below its own attained value is removed and reported."""
 
 from __future__ import annotations
 

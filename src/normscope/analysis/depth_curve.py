@@ -1,4 +1,4 @@
-"""How the end-to-end bound builds up along depth: at every layer and normalizer, from above and from below.
+"""How the end-to-end bound builds up along depth: certified and attained at every layer and normalizer.
 
 Composition already knows the constant of every tensor with respect to the network input; here it is read off at each
 place. The lower curve is attained: for a direction v of the input, one product ``J v`` with the stacked Jacobian of

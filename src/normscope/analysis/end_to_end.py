@@ -1,4 +1,4 @@
-"""End to end: the constant of the whole network on every domain, printed and proved, and what is attained."""
+"""End to end: the constant of the whole network on every domain, printed, certified and attained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds the numbers: coverage, input, statistics, what the normalizers change, messages."""
+"""Everything around the numbers: coverage, input, statistics, what the normalizers change, messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first look at a network, within seconds: what it is made of, certified bounds, only looser, attained values."""
+"""The first look at a network, within seconds: its parts, looser certified bounds, attained values."""
 
 from __future__ import annotations
 

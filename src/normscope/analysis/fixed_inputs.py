@@ -1,4 +1,4 @@
-"""What of the input is no number: masks and places, held as they are in one input while the numbers move."""
+"""Inputs that are not numbers: masks and positions, kept fixed while the numbers vary."""
 
 from __future__ import annotations
 

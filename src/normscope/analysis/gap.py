@@ -1,4 +1,4 @@
-r"""Where the gap between the bound and what is attained comes from.
+r"""Where the gap between bound and attained value comes from.
 
 At every place k the bound :math:`U_k` and the attained :math:`\ell_k` speak of the same map, from the input to the
 tensor there. Along a path the differences of :math:`\log (U_k / \ell_k)` from one place to the next add up to the whole

@@ -1,4 +1,4 @@
-"""How an analysis works."""
+"""Settings of an analysis."""
 
 from __future__ import annotations
 

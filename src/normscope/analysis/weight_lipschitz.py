@@ -1,4 +1,4 @@
-"""``weight_lipschitz``: what a change of each weight can do to the output, exact at data points and certified."""
+"""``weight_lipschitz``: how much a change of each weight changes the output, exact at data points and certified."""
 
 from __future__ import annotations
 

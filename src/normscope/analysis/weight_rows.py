@@ -1,4 +1,4 @@
-"""One row for each weight: what was found, put into values that say what they are."""
+"""One row for each weight: the results as values with their guarantees."""
 
 from __future__ import annotations
 

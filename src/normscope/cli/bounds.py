@@ -1,4 +1,4 @@
-"""``normscope bounds``: every generalization bound of a classifier beside its true gap."""
+"""``normscope bounds``: every generalization bound of a classifier next to its true gap."""
 
 from __future__ import annotations
 

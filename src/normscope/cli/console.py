@@ -1,4 +1,4 @@
-"""What the command line shows: progress on stderr, reports on stdout, and one line for what went wrong."""
+"""Output of the command line: progress on stderr, reports on stdout, and one line for an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every verb about a model starts from: the model that was named, and its data."""
+"""The first steps of every verb about a model: load the named model and its data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normscope compare --modulo symmetries``: are two sets of weights one network?"""
+"""``normscope compare --modulo symmetries``: are two sets of weights the same network?"""
 
 from __future__ import annotations
 

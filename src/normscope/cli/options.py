@@ -1,4 +1,4 @@
-"""Options that several verbs take, each declared once."""
+"""Options shared by several verbs, each declared once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normscope report``: the HTML report from results that were kept, and results from a report."""
+"""``normscope report``: the HTML report from saved results, and results from a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normscope reproduce``: a figure or an experiment of a paper, done again, its claims beside the measurements."""
+"""``normscope reproduce``: reproduce a figure or an experiment of a paper, and compare its claims with measurements."""
 
 from __future__ import annotations
 

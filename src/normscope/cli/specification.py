@@ -1,4 +1,4 @@
-"""Small texts of the command line: a model with arguments, a shape, a place to write to."""
+"""Parsing of command line texts: a model with arguments, a shape, a path to write to."""
 
 from __future__ import annotations
 

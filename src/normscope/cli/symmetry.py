@@ -1,4 +1,4 @@
-"""``normscope symmetry``: which changes of the parameters leave the function of a model as it is."""
+"""``normscope symmetry``: which changes of the parameters leave the function of a model unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normscope watch``: runs as a page that follows them while they are written, and a still copy of it."""
+"""``normscope watch``: a live page of training runs, and a static copy of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``normscope weights``: what a change of each weight can do to the output."""
+"""``normscope weights``: how much a change of each weight can change the output."""
 
 from __future__ import annotations
 

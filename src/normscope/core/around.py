@@ -1,4 +1,4 @@
-"""What holds around the data: constants on balls around its points, and what follows for most inputs like them."""
+"""Constants around the data: on balls around data points, and what follows for most inputs like them."""
 
 from __future__ import annotations
 

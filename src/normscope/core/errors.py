@@ -1,4 +1,4 @@
-"""What can go wrong, one small class per mistake: what holds, what came, what to do."""
+"""Errors a user can cause, one small class per mistake: what was expected, what was found, what to do."""
 
 from __future__ import annotations
 

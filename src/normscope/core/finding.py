@@ -1,4 +1,4 @@
-"""Findings: what the doctor has to say about one place of a model, as plain data with a versioned JSON form."""
+"""Findings: what the doctor reports about one place of a model, as plain data with a versioned JSON form."""
 
 from __future__ import annotations
 

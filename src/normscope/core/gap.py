@@ -1,4 +1,4 @@
-"""Where the distance between a bound and what is attained comes from: one share per step of the network."""
+"""Where the distance between a bound and the attained value comes from: one share per step of the network."""
 
 from __future__ import annotations
 

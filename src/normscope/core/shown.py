@@ -1,4 +1,4 @@
-"""What every result of a verb can do in Python: print itself, show itself in a notebook, become a table."""
+"""What every result can do in Python: print itself, show itself in a notebook, become a table."""
 
 from __future__ import annotations
 

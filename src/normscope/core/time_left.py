@@ -1,4 +1,4 @@
-"""How long a series of steps will take, told from those that are done."""
+"""How long a series of steps will take, estimated from the finished ones."""
 
 from __future__ import annotations
 

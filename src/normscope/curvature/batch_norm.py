@@ -1,4 +1,4 @@
-"""What BatchNorm does while curvature is measured: batch, running or frozen-batch statistics, for every call of it."""
+"""BatchNorm while curvature is measured: batch, running or frozen-batch statistics, for every call of it."""
 
 from __future__ import annotations
 

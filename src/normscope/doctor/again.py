@@ -1,4 +1,4 @@
-"""A second run of a few samples: alone instead of in company, beside a wider precision, or in a narrower one."""
+"""A second run of a few samples: alone instead of in a batch, in a wider or in a narrower precision."""
 
 from __future__ import annotations
 

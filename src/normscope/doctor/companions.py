@@ -1,4 +1,4 @@
-"""Whether what a network says of a sample depends on the others of its batch: some in company and alone."""
+"""Whether the output for a sample depends on the others of its batch: samples run together and alone."""
 
 from __future__ import annotations
 

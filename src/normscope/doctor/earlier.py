@@ -1,4 +1,4 @@
-"""The same model at an earlier time: its normalizers, the weights its layers apply, and how far its outputs were."""
+"""An earlier version of the model: its normalizers, its effective weights, and the distance of its outputs."""
 
 from __future__ import annotations
 

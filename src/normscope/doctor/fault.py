@@ -1,4 +1,4 @@
-"""Why a value is no number: the operation that made it, what it was given, and the tensor of the model behind that."""
+"""Why a value is not finite: the operation that made it, its inputs, and the tensor of the model behind them."""
 
 from __future__ import annotations
 

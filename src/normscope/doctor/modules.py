@@ -1,4 +1,4 @@
-"""What modules tell without being run: which ones normalize, by class, and how channels are listed."""
+"""What modules show without being run: which ones normalize, by class, and how channels are listed."""
 
 from __future__ import annotations
 

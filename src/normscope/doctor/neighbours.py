@@ -1,4 +1,4 @@
-"""Who stands before whom in a captured graph: what a normalizer reads, through operations that only pass things on."""
+"""Which operation comes before which in a captured graph: what a normalizer reads, through pass-through operations."""
 
 from __future__ import annotations
 

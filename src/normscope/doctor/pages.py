@@ -1,4 +1,4 @@
-"""One page of documentation for each rule, written from the rule itself."""
+"""One page of documentation for each rule, generated from the rule."""
 
 from __future__ import annotations
 

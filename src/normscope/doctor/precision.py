@@ -1,4 +1,4 @@
-"""A graph in its own precision beside a wider one, node by node: where numbers are lost."""
+"""A graph in its own precision and in a wider one, node by node: where numbers are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a small batch shows inside a network: batch statistics, attention logits, the first value that is no number."""
+"""What a small batch shows inside a network: batch statistics, attention logits, the first value that is not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rule of the doctor: what it is called, why it matters, how to mend it, and the function that looks."""
+"""A rule of the doctor: its name, why it matters, how to fix it, and the function that checks it."""
 
 from __future__ import annotations
 

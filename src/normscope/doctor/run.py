@@ -1,4 +1,4 @@
-"""``check``: every rule over one model, and what came of it."""
+"""``check``: run every rule over one model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rules run, what is left out, and when a check fails: from arguments, ``[tool.normscope]`` and a baseline."""
+"""Which rules run, what is suppressed, and when a check fails: from arguments, ``[tool.normscope]`` and a baseline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a derivative is not a number although values are: a root at zero, an arc cosine at one."""
+"""Where a derivative is not finite although the values are: a root at zero, an arc cosine at one."""
 
 from __future__ import annotations
 

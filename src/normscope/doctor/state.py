@@ -1,4 +1,4 @@
-"""What a forward pass in evaluation mode leaves behind in a model, and which part of it draws random numbers."""
+"""What a forward pass in evaluation mode changes in a model, and which part of it draws random numbers."""
 
 from __future__ import annotations
 

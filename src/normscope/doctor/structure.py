@@ -1,4 +1,4 @@
-"""Who feeds whom in a program: linear paths into normalizers, and what a normalizer makes of what comes along them."""
+"""Which layer feeds which in a program: linear paths into normalizers, and what a normalizer does with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the rules look at: a model captured once, its program, what the data showed, its optimizer."""
+"""What the rules check: a model captured once, its program, statistics of the data, its optimizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The divergence of two coins, and the largest bias that a divergence allows."""
+"""The divergence of two Bernoulli distributions, and the largest parameter that a divergence allows."""
 
 from __future__ import annotations
 

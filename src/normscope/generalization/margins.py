@@ -1,4 +1,4 @@
-"""Margins of a classifier: raw, and over what makes them a distance."""
+"""Margins of a classifier: raw, and divided by a norm that makes them a distance."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A price list for scales that are read off the trained network: a union bound over powers of a base."""
+"""Scales taken from the trained network: a union bound over powers of a base."""
 
 from __future__ import annotations
 

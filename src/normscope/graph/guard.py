@@ -1,4 +1,4 @@
-"""Nothing a user passes in is changed: a guard that puts back what running a model moves."""
+"""A guard that restores everything that running a model changes: nothing a user passes in is changed."""
 
 from __future__ import annotations
 

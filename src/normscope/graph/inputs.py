@@ -1,4 +1,4 @@
-"""Data as a model takes it: from tensors, arrays, batches and loaders, or guessed from the model."""
+"""Data in the form a model accepts: from tensors, arrays, batches and loaders, or guessed from the model."""
 
 from __future__ import annotations
 

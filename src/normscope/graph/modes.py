@@ -1,4 +1,4 @@
-"""What BatchNorm does: the same graph with batch statistics instead of running ones."""
+"""BatchNorm modes: the same graph with batch statistics instead of running ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One moment of a training run, as quantities see it: everything is read from the live model when first asked for."""
+"""One moment of a training run, as quantities see it: read from the live model when first used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What training holds: the user's module inside its wrappers, and the learning rates of its optimizers."""
+"""What training uses: the user's module inside its wrappers, and the learning rates of its optimizers."""
 
 from __future__ import annotations
 

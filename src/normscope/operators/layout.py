@@ -1,4 +1,4 @@
-"""Operations that keep entries as they are: reshapes, permutations, repetition; and sums and factors of expressions."""
+"""Operations that do not change entries: reshapes, permutations, repetition; and sums and factors of expressions."""
 
 from __future__ import annotations
 

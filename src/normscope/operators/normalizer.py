@@ -1,4 +1,4 @@
-"""What a normalizer is to the rest of Normscope, and the registry that finds them: one file each in ``normalizers/``.
+"""The description of a normalizer, and the registry that finds them: one file each in ``normalizers/``.
 
 A module of ``operators/normalizers`` that defines ``NORMALIZER`` is a normalizer, under the module's name. Its rules
 for operations register themselves with ``@rule``; everything else is asked of the :class:`Normalizer`.

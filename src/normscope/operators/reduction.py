@@ -1,4 +1,4 @@
-"""Sums, means, norms, deviations and extremes along axes, and what is not Lipschitz at all."""
+"""Sums, means, norms, deviations and extremes along axes, and reductions that are not Lipschitz."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a normalizer stands, what it normalizes and with which parameters."""
+"""The place of a normalizer: what it normalizes and with which parameters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a claim, a numbered statement or a rule says: looked up by name, measured now, with the code behind it."""
+"""Explain a claim, a numbered statement or a rule: looked up by name, measured now, with the code behind it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks measure with: dense float64 Jacobians by autograd, small networks, and how a number decides."""
+"""Tools of the checks: dense float64 Jacobians by autograd, small networks, and how a number decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An experiment of a paper done again: what was measured as charts, and each claim beside it."""
+"""A reproduced experiment of a paper: measurements as charts, next to each claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The audit as people read it: a table for each paper, claims in detail, and a page of documentation."""
+"""The audit as text: a table for each paper, claims in detail, and a page of documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as text: the whole networks, then what changed most, then what the doctor finds anew."""
+"""A comparison as text: the whole networks, then what changed most, then new findings."""
 
 from __future__ import annotations
 

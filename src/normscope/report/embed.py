@@ -1,4 +1,4 @@
-"""Results inside a page: put in so that nothing in them can leave its place, and read back bit for bit."""
+"""Results inside a page: escaped so that they cannot break out of it, and read back bit for bit."""
 
 from __future__ import annotations
 

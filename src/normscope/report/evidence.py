@@ -1,4 +1,4 @@
-"""The claims around a figure beside what was measured, as a table."""
+"""Claims about a figure next to the measurements, as a table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the gap between a bound and what is attained comes from, as a table."""
+"""Where the gap between bound and attained value comes from, as a table."""
 
 from __future__ import annotations
 

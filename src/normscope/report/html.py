@@ -1,4 +1,4 @@
-"""The report as one HTML file that needs nothing else: no network, no server, and to be read no script."""
+"""The report as one self-contained HTML file: no network, no server, readable without scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small line charts: one line of blocks for a terminal, and an SVG picture that stands alone."""
+"""Small line charts: one line of blocks for a terminal, and a standalone SVG picture."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of runs over their steps: fed while training goes on, or still, with the numbers inside."""
+"""The page of training runs: live during training, or static with the numbers inside."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A chart as a still picture: what is read without scripts, and what is printed."""
+"""A chart as a static picture, for reading without scripts and for printing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verdict: three sentences that every view of a result opens with.
+"""The verdict: three sentences that every view of a result starts with.
 
 What moving the input does; what normalization does in this network; what to do next.
 """

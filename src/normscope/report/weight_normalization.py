@@ -1,4 +1,4 @@
-"""What is proved about a weight-normalized network, beside what is measured, as a section with its chart."""
+"""What is proved about a weight-normalized network, next to measurements, as a section with its chart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks shipped for people who add an operator or a bound, and for those who do not believe one."""
+"""Checks for people who add an operator or a bound, and for people who doubt one."""
 
 from normscope.testing.refutation import Attack, Refutation
 from normscope.testing.refute import refute

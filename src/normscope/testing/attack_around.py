@@ -1,4 +1,4 @@
-"""Attack what is said around the data: constants on balls, and radii within which decisions stay the same."""
+"""Attack the statements around the data: constants on balls, and radii within which decisions stay the same."""
 
 from __future__ import annotations
 

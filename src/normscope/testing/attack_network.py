@@ -1,4 +1,4 @@
-"""Attack the end-to-end constants and the curves along depth, on every domain they speak about."""
+"""Attack the end-to-end constants and the curves along depth, on each of their domains."""
 
 from __future__ import annotations
 

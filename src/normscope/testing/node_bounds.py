@@ -1,4 +1,4 @@
-"""Hold every tensor inside a network against the range and the constant the analysis gives it."""
+"""Compare every tensor inside a network with the range and the constant that the analysis claims."""
 
 from __future__ import annotations
 

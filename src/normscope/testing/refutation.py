@@ -1,4 +1,4 @@
-"""What came of an attempt to refute certified numbers: each one attacked, how near the attack came, what fell."""
+"""The outcome of an attempt to refute certified numbers: each attack, how close it came, what was refuted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every attack on one model shares: the copy it runs, the points of the data, and what was found so far."""
+"""What all attacks on one model share: the copy it runs, the data points, and the findings so far."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Every guarantee of the theory for one network and its data, each beside the quantity it bounds."""
+r"""Every guarantee of the theory for one network and its data, next to the quantity it bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether every InstanceNorm of a model has something to normalize: more than one value a channel."""
+"""Whether every InstanceNorm of a model has more than one value per channel to normalize."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a training run in a file: written whole or not at all, and enough to go on as if never stopped."""
+"""The state of a training run in a file: written atomically, and enough to resume as if never stopped."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Generalization bounds for a trained classifier: from a model and its data to one table beside the truth."""
+"""Generalization bounds of a trained classifier: from a model and its data to one table next to the truth."""

@@ -1,4 +1,4 @@
-"""The network written down in few bits: every folded tensor rounded to a grid of its own."""
+"""The network compressed to few bits: every folded tensor rounded to its own grid."""
 
 from __future__ import annotations
 

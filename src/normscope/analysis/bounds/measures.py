@@ -1,4 +1,4 @@
-"""Measures that are hoped to rank networks by their gap: norms, margins, flatness; none of them is a bound."""
+"""Measures that may rank networks by their gap: norms, margins, flatness; none of them is a bound."""
 
 from __future__ import annotations
 

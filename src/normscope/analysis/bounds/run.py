@@ -1,4 +1,4 @@
-"""``bounds``: from a classifier and its data to every generalization bound beside the truth."""
+"""``bounds``: from a classifier and its data to every generalization bound next to the truth."""
 
 from __future__ import annotations
 

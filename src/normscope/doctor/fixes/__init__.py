@@ -1,4 +1,4 @@
-"""What can be mended in the weights without changing the function, and is verified not to."""
+"""Fixes of the weights that leave the function unchanged, each verified."""
 
 from normscope.doctor.fixes.run import FixResult, fix
 

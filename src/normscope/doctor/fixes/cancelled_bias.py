@@ -1,4 +1,4 @@
-"""Set cancelled biases to zero; BatchNorm's running mean takes them up."""
+"""Set cancelled biases to zero; BatchNorm's running mean absorbs them."""
 
 from __future__ import annotations
 

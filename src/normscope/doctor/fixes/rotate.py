@@ -1,4 +1,4 @@
-"""Rotate residual streams so that no channel stands out before quantization."""
+"""Rotate residual streams so that no channel is an outlier before quantization."""
 
 from __future__ import annotations
 

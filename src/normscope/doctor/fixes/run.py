@@ -1,4 +1,4 @@
-"""``fix``: new weights for the same function, and what a person may change in the code."""
+"""``fix``: new weights for the same function, and optional changes of the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verify that two sets of weights are one function."""
+"""Verify that two sets of weights compute the same function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS308: a gradient that is not a number although the values are."""
+"""NS308: a gradient that is not finite although the values are."""
 
 from __future__ import annotations
 

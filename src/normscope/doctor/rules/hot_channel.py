@@ -1,4 +1,4 @@
-"""NS501: a channel that alone sets the constant of its layer."""
+"""NS501: a channel that alone determines the constant of its layer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS219: statistics over time in a network that is causal but for them."""
+"""NS219: statistics over time in an otherwise causal network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS217: a model that is to be trained and stands in evaluation mode."""
+"""NS217: a model in evaluation mode although it is trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS307: numbers that the precision does not hold."""
+"""NS307: numbers that the precision cannot represent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS212: a momentum of BatchNorm that forgets at once, or never learns."""
+"""NS212: a momentum of BatchNorm that keeps only the last batch, or never learns."""
 
 from __future__ import annotations
 

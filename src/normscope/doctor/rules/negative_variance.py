@@ -1,4 +1,4 @@
-"""NS210: a running variance below zero."""
+"""NS210: a negative running variance."""
 
 from __future__ import annotations
 

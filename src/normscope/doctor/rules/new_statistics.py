@@ -1,4 +1,4 @@
-"""NS205: running statistics of a new layer under trained weights."""
+"""NS205: initial running statistics with trained weights."""
 
 from __future__ import annotations
 

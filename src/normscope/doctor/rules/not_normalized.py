@@ -1,4 +1,4 @@
-"""NS608: a module that is called a normalizer and whose output is not normalized."""
+"""NS608: a module that is called a normalizer but whose output is not normalized."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS003: operations that no rule of the analysis understands."""
+"""NS003: operations without a rule."""
 
 from __future__ import annotations
 

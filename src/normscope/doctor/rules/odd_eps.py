@@ -1,4 +1,4 @@
-"""NS304: one eps unlike those of its siblings."""
+"""NS304: one eps that differs from the others."""
 
 from __future__ import annotations
 

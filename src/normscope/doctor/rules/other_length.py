@@ -1,4 +1,4 @@
-"""NS607: a weight of the same direction and another length than at an earlier checkpoint."""
+"""NS607: a weight with the same direction but another length than at an earlier checkpoint."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS606: a normalizer that was set back since an earlier checkpoint."""
+"""NS606: a normalizer that was reset since an earlier checkpoint."""
 
 from __future__ import annotations
 

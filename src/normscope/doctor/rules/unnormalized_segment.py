@@ -1,4 +1,4 @@
-"""NS502: a stretch without normalizer whose certified product explodes or vanishes."""
+"""NS502: a segment without normalizer whose certified product explodes or vanishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS209: BatchNorm that each device computes by itself."""
+"""NS209: BatchNorm computed separately on each device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS605: a branch scale at its tiny first value in a network that was trained."""
+"""NS605: a branch scale at its tiny initial value in a trained network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NS105: a normalizer that is built and never called."""
+"""NS105: a normalizer that is built but never called."""
 
 from __future__ import annotations
 

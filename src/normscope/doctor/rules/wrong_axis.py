@@ -1,4 +1,4 @@
-"""NS211: a normalizer over an axis that does not hold the features."""
+"""NS211: a normalizer over an axis that is not the feature axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Try a bound on every problem many times, and test whether it fails more often than it says it may."""
+"""Test a bound on every problem many times, and whether it fails more often than it claims."""
 
 from __future__ import annotations
 

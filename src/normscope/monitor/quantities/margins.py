@@ -1,4 +1,4 @@
-"""Margins on the probe: how far the right class is ahead."""
+"""Margins on the probe: how far the correct class is ahead."""
 
 from __future__ import annotations
 

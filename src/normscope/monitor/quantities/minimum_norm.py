@@ -1,4 +1,4 @@
-"""The least norm of a weight vector: the paper on weight normalization divides by it."""
+"""The smallest norm of a weight vector: the paper on weight normalization divides by it."""
 
 from __future__ import annotations
 

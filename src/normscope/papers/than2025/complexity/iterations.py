@@ -1,4 +1,4 @@
-"""How many iterations a network is said to need, with and without its normalizers."""
+"""How many iterations a network needs by the papers' corollaries, with and without its normalizers."""
 
 from __future__ import annotations
 

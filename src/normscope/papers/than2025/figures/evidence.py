@@ -1,4 +1,4 @@
-"""What the paper's figures are said to show, beside what a run shows."""
+"""Claims about the paper's figures, next to what a run shows."""
 
 from __future__ import annotations
 

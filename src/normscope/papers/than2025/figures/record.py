@@ -1,4 +1,4 @@
-"""Train a network of a figure and record what the figure shows; a run that was stopped goes on."""
+"""Train a network of a figure and record what the figure shows; a stopped run can be resumed."""
 
 from __future__ import annotations
 
