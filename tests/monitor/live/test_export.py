@@ -59,7 +59,7 @@ def test_it_holds_the_lines_and_the_last_numbers(tmp_path: Path) -> None:
     for part in ("Spectral norm of each layer", "29.5", "attained", "spectral norm of a layer", "1000", "step 29"):
         assert part in text
     assert "Pause" not in text
-    assert "more points than this page holds" not in text
+    assert "more points than this page shows" not in text
 
 
 def test_nothing_in_a_run_becomes_markup(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_long_run_is_thinned_and_says_so(tmp_path: Path, monkeypatch: pytest.M
     assert not block["exact"]
     assert len(block["x"]) <= 120
     assert max(block["lines"]["norm/a"]) == 2999.5
-    assert "more points than this page holds" in page
+    assert "more points than this page shows" in page
 
 
 def test_it_holds_more_than_a_screen_shows(tmp_path: Path) -> None:
