@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from benchmarks.curvature_monitor import followed, overhead
 from benchmarks.machine import environment, version
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
@@ -30,7 +31,6 @@ from normscope.curvature.trace import Part, moments
 from normscope.geometry.discover import symmetry
 from normscope.graph.guard import same_bits
 from normscope.linalg.thick_restart import eigenpairs, orthogonality, rayleigh
-from normscope.monitor.monitor import Monitor
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.networks.mlp import relu10
 from normscope.zoo.randomness import seeded
@@ -57,6 +57,7 @@ class Settings:
         timed: samples of the batch on which its products are timed.
         images: of the batch of ResNet-20; 0 leaves it out.
         steps: of the training that the monitor follows.
+        readings: of the largest eigenvalue along a run.
         weights: a checkpoint of ResNet-20, if there is one: the environment variable NORMSCOPE_RESNET20.
         data_root: folder of CIFAR-10, if it is there (NORMSCOPE_DATA); otherwise the images are random.
         seeds: runs of the trace.
@@ -69,13 +70,14 @@ class Settings:
     timed: int = 512
     images: int = 64
     steps: int = 12
+    readings: int = 30
     weights: Path | None = field(default_factory=lambda: _named("NORMSCOPE_RESNET20"))
     data_root: Path | None = field(default_factory=lambda: _named("NORMSCOPE_DATA"))
     seeds: int = 200
     small: int = 32
 
 
-QUICK = Settings(width=8, features=16, samples=16, timed=16, images=0, steps=2, seeds=5, small=6)
+QUICK = Settings(width=8, features=16, samples=16, timed=16, images=0, steps=2, readings=3, seeds=5, small=6)
 
 
 def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
@@ -98,7 +100,11 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     section["dual"] = [_dual(settings, norm, say) for norm in (False, True)]
     yield section
     if settings.images:
-        section["monitor"] = [_monitor(settings, batch, say) for batch in (64, 128)]
+        section["monitor"] = [overhead(settings.steps, batch, say) for batch in (64, 128)]
+        yield section
+    section["followed"] = []
+    for row in followed(settings.data_root if settings.images else None, settings.readings, say):
+        section["followed"].append(row)
         yield section
 
 
@@ -479,41 +485,3 @@ DENSITIES: dict[str, Callable[..., list[float]]] = {
     "hessian-eigenthings, 4 runs": partial(_eigenthings_density, runs=4),
     "curvlinops": _curvlinops_density,
 }
-
-
-def _monitor(settings: Settings, batch: int, say: Say) -> dict[str, Any]:
-    """Compare a reading of the largest eigenvalue with a training step, and trainings with and without it."""
-    say("monitor")
-    losses, states, steps, readings = [], [], [], []
-    for watched in (False, True):
-        with seeded(3):
-            model = zoo.build("resnet20").train()
-            x, y = torch.randn(4, batch, 3, 32, 32), torch.randint(0, 10, (4, batch))
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
-        monitor = None
-        if watched:
-            probe = x[0, :32], y[0, :32]
-            every = max(1, settings.steps // 3)
-            monitor = Monitor(
-                model, probe, optimizer=optimizer, quantities=("curvature",), every=every, budget=math.inf
-            ).begin()
-        seen = []
-        for step in range(settings.steps):
-            begin = time.process_time()
-            loss = nn.functional.cross_entropy(model(x[step % 4]), y[step % 4])
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            steps.append(time.process_time() - begin)
-            seen.append(float(loss.detach()))
-            if monitor is not None:
-                begin, before = time.process_time(), monitor.probes
-                monitor.step(loss=loss)
-                readings += [time.process_time() - begin] if monitor.probes > before else []
-        losses.append(seen)
-        states.append(model.state_dict())
-    same = losses[0] == losses[1] and all(same_bits(a, b) for a, b in zip(*map(dict.values, states), strict=True))
-    return {
-        "batch": batch, "probe": 32, "step": float(np.median(steps)), "reading": float(np.median(readings)),
-        "overhead": float(np.median(readings)) / (100 * float(np.median(steps))), "identical": same,
-    }  # fmt: skip

@@ -428,7 +428,31 @@ def curvature(section: Section) -> str:
             "bitwise the same",
         ]
         parts.append(table(head, rows))
+    if section.get("followed"):
+        parts.append(_followed(section["followed"]))
     return "\n\n".join(parts)
+
+
+def _followed(rows: list[Section]) -> str:
+    """Return how near readings along a run came to the largest eigenvalue."""
+    head = [
+        "readings along a run (batch 64), after the first",
+        "every ... updates",
+        "readings",
+        "products, mean (most)",
+        "median error",
+        "worst",
+        "above 1 %",
+        "not converged, marked",
+        "above 1 % unmarked",
+    ]
+    cells = [
+        [r["case"], str(r["every"]), str(r["readings"]), f"{r['products']:.1f} ({r['most']})",
+         f"{100 * r['median']:.2f} %", f"{100 * r['worst']:.1f} %", str(r["above"]), str(r["unconverged"]),
+         str(r["above_converged"])]
+        for r in rows
+    ]  # fmt: skip
+    return table(head, cells)
 
 
 def _products_and_eigenvalues(section: Section) -> Iterator[str]:

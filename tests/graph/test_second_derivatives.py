@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ from curved import dense_hessian
 from fingerprints import fingerprint
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
+from normscope.graph.second_derivatives import TWICE
 
 
 class _Tagger(nn.Module):
@@ -107,3 +110,28 @@ def test_hard_sigmoid_has_a_second_derivative() -> None:
     with Problem(model, (torch.ones(2, 3).double(), torch.tensor([0, 1]))) as problem:
         found = Products(problem)(torch.ones(problem.dimension, dtype=torch.float64))
     assert bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_operations_of_a_graph_have_the_second_derivatives_of_torch(training: bool) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        x, mean = torch.randn(5, 2, 4, 4).double(), torch.randn(3).double()
+        values = [torch.randn(3, 2, 2, 2).double(), torch.randn(3).double(), torch.randn(3).double()]
+    spread = mean.square() + 1.0
+    found = []
+    for functions in ({}, TWICE):
+        convolve = functions.get("aten.conv2d.default", torch.ops.aten.conv2d.default)
+        normalize = functions.get("aten.batch_norm.default", torch.ops.aten.batch_norm.default)
+
+        def loss(
+            w: Tensor, gamma: Tensor, beta: Tensor, convolve: Any = convolve, normalize: Any = normalize
+        ) -> Tensor:
+            statistics = mean.clone(), spread.clone()
+            y = normalize(convolve(x, w, None, [1, 1], [1, 1]), gamma, beta, *statistics, training, 0.1, 1e-5, False)
+            return (torch.tanh(y) ** 2).sum()
+
+        leaves = [value.clone().requires_grad_() for value in values]
+        slopes = torch.autograd.grad(loss(*leaves, convolve, normalize), leaves, create_graph=True)
+        found.append(torch.autograd.grad(slopes, leaves, [torch.ones_like(leaf) for leaf in leaves]))
+    torch.testing.assert_close(found[1], found[0])

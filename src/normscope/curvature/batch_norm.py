@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normscope.core.errors import InputError
-from normscope.graph.normalized import batch_normalized
+from normscope.graph.normalized import applies, batch_normalized
 
 #: The three modes: they are three different functions of the weights, with three different Hessians.
 MODES = ("batch", "running", "frozen-batch")
@@ -76,16 +76,9 @@ class BatchNormMode(TorchFunctionMode):
                 "A batch has one value per channel, so BatchNorm cannot use the statistics of the batch. "
                 "Drop the last batch (drop_last=True), use another batch size, or mode 'running'."
             )
-        if _written_out(input, weight, bias, *constants):
+        if applies(input, weight, bias, *constants):
             return batch_normalized(input, weight, bias, *constants, eps)
         return F.batch_norm(input, *constants, weight, bias, constants[0] is None, momentum, eps)
-
-
-def _written_out(x: Tensor, *others: Tensor | None) -> bool:
-    """Tell whether the quick second derivative applies: one precision, on the processor, outside torch.func."""
-    one = all(other is None or other.dtype == x.dtype for other in others)
-    plain = x.device.type == "cpu" and x.numel() > x.shape[1] and not torch._C._are_functorch_transforms_active()
-    return one and plain and x.dtype in (torch.float32, torch.float64) and torch.is_grad_enabled()
 
 
 def batch_statistics(x: Tensor) -> tuple[Tensor, Tensor]:

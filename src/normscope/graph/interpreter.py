@@ -151,11 +151,25 @@ _ANY_STRIDES: dict[str, Callable[..., Any]] = {
 }
 
 
-def call(node: Node, values: Mapping[str, Any], dtype: torch.dtype | None = None) -> Any:
-    """Execute one node on the values of its inputs, if ``dtype`` is given in that precision."""
+def call(
+    node: Node,
+    values: Mapping[str, Any],
+    dtype: torch.dtype | None = None,
+    functions: Mapping[str, Callable[..., Any]] | None = None,
+) -> Any:
+    """Execute one node on the values of its inputs, if ``dtype`` is given in that precision.
+
+    Args:
+        node: the operation.
+        values: of its inputs.
+        dtype: takes the place of every floating dtype it names.
+        functions: what takes the place of operations, by name.
+    """
     args = _filled(node.args, values, dtype)
     kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs}
-    function = _DIFFERENTIABLE.get(node.op) or _ANY_STRIDES.get(node.op) or resolve(node.op)
+    function = (
+        (functions or {}).get(node.op) or _DIFFERENTIABLE.get(node.op) or _ANY_STRIDES.get(node.op) or resolve(node.op)
+    )
     if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.
         moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}
@@ -191,6 +205,7 @@ def run(
     dtype: torch.dtype | None = None,
     known: Mapping[str, Any] | None = None,
     moved: Collection[str] = (),
+    functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> list[Any]:
     """Run the graph and return its outputs.
 
@@ -204,6 +219,7 @@ def run(
         known: values of an earlier run on the same inputs, by node: what does not depend on a moved tensor is not
             computed again, nor what depends only on nodes to which ``visit`` gave back their known value.
         moved: names of the tensors that differ from those of that run.
+        functions: what takes the place of operations, by name.
 
     Returns:
         The output tensors in the order of ``graph.output_names``.
@@ -227,7 +243,7 @@ def run(
         elif node.op == "output":
             outputs = [values[ref.name] for ref in node.args]
         else:
-            value = call(node, values, dtype)
+            value = call(node, values, dtype, functions)
             values[name] = value if dtype is None or name in moving else rounded(node, value)
         if visit is not None and node.op != "output" and not (name in kept and name not in changed):
             replaced = visit(node, values[name], values)

@@ -34,6 +34,21 @@ def batch_normalized(
     return found
 
 
+def applies(x: Tensor, *others: Tensor | None) -> bool:
+    """Tell whether :func:`batch_normalized` can be used: one precision, on the processor, outside torch.func.
+
+    Args:
+        x: the input.
+        others: weight, bias and statistics.
+
+    >>> applies(torch.ones(2, 1)), applies(torch.ones(2, 1), torch.ones(1).double())
+    (True, False)
+    """
+    one = all(other is None or other.dtype == x.dtype for other in others)
+    plain = x.device.type == "cpu" and x.numel() > x.shape[1] and not torch._C._are_functorch_transforms_active()
+    return one and plain and x.dtype in (torch.float32, torch.float64) and torch.is_grad_enabled()
+
+
 class _Normalized(torch.autograd.Function):
     """The function; its derivative is :class:`_Slope`, a function of its own."""
 

@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import checkpoint
 
 from normscope.graph.convolved import quick
+from normscope.graph.normalized import applies, batch_normalized
 
 
 @contextlib.contextmanager
@@ -77,6 +78,31 @@ _WRITTEN_OUT: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = (
     (torch._C._nn, "hardsigmoid", hard_sigmoid),
     *((home, f"conv{n}d", quick(getattr(torch, f"conv{n}d"), n)) for n in (1, 2, 3) for home in (torch, F)),
 )
+
+
+def _batch_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn: bool = False,
+) -> Tensor:
+    """Return what BatchNorm returns; no running statistics are moved."""
+    constants = (None, None) if training else (mean, variance)
+    if applies(x, weight, bias, *constants):
+        return batch_normalized(x, weight, bias, *constants, eps)
+    return torch.batch_norm(x, weight, bias, *constants, training, momentum, eps, cudnn)
+
+
+#: Operations of a captured graph with a quicker second derivative, by name.
+TWICE: dict[str, Callable[..., Tensor]] = {
+    "aten.batch_norm.default": _batch_norm,
+    **{f"aten.conv{n}d.default": quick(getattr(torch, f"conv{n}d"), n) for n in (1, 2, 3)},
+}
 
 
 class _Unchecked:

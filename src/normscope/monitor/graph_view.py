@@ -23,6 +23,7 @@ from normscope.graph.ir import Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.objective import LossFunction, probe_loss
 from normscope.graph.sample_coupling import where_samples_meet
+from normscope.graph.second_derivatives import TWICE
 from normscope.monitor.view import (
     Layer,
     Look,
@@ -232,7 +233,8 @@ class GraphView:
 
         with torch.set_grad_enabled(gradient or curved), sdpa_kernel(SDPBackend.MATH):
             inputs = [t.clone() for t in self.inputs]  # an operation may overwrite its input
-            found = run(self.graph, self._live() | tied, inputs, visit if statistics else None)
+            functions = TWICE if curved else None
+            found = run(self.graph, self._live() | tied, inputs, visit if statistics else None, functions=functions)
             names = self.graph.output_names or tuple(str(i) for i in range(len(found)))
             look.outputs = dict(zip(names, found, strict=True))
             look.loss = probe_loss(look.outputs, self.labels, self.loss)

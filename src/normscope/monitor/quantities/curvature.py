@@ -10,23 +10,28 @@ from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
 
-#: The most products with the Hessian the first time, and from a remembered vector.
-COLD, WARM = 20, 4
-#: Relative residual at which the search ends.
-TOLERANCE = 1e-2
-#: Length of the random part added to a remembered unit vector, so that another leading direction is found.
-JITTER = 0.02
+#: The most products with the Hessian the first time.
+COLD = 20
+#: Products of a reading from a remembered vector: the fewest, on average, and the most.
+FEWEST, USUAL, MOST = 3, 4, 10
+#: Products that readings which needed fewer than usual leave for later ones: at the start, and at most.
+GIVEN, SAVED = 16, 32
+#: Relative residual at which the search ends; the eigenvalue errs by about its square.
+TOLERANCE = 3e-2
+#: Length of a random part, and of the gradient, added to a remembered unit vector: another direction may lead by now.
+ADDED = 0.3
 
 
 def largest_curvature(
-    gradients: dict[str, Tensor], leaves: dict[str, Tensor], start: Tensor | None = None
+    gradients: dict[str, Tensor], leaves: dict[str, Tensor], start: Tensor | None = None, most: int = USUAL
 ) -> Eigenpairs | None:
     """Return the largest eigenpair of the Hessian from a gradient that can be differentiated again.
 
     Args:
         gradients: of the loss, with their graph.
         leaves: the parameters.
-        start: the eigenvector of an earlier moment; from it at most :data:`WARM` products are made.
+        start: the eigenvector of an earlier moment; without one up to :data:`COLD` products are made.
+        most: the most products from it.
 
     Returns:
         Nothing where the loss has no second derivative.
@@ -43,15 +48,22 @@ def largest_curvature(
         flat = [torch.zeros(n).to(vector) if f is None else f.reshape(-1) for f, n in zip(found, sizes, strict=True)]
         return torch.cat(flat)
 
-    example = next(iter(curved.values()))
-    random = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(0)).to(example.device, example.dtype)
-    warm = start is not None and start.shape == random.shape
-    mixed = start + JITTER * random / len(random) ** 0.5 if warm and start is not None else random
-    return eigenpairs(apply, mixed, largest=1, tolerance=TOLERANCE, max_products=WARM if warm else COLD, size=COLD + 3)
+    slope = torch.cat([part.detach().reshape(-1) for part in curved.values()])
+    random = torch.randn(len(slope), generator=torch.Generator().manual_seed(0)).to(slope)
+    if start is None or start.shape != random.shape:
+        return eigenpairs(apply, random, largest=1, tolerance=TOLERANCE, max_products=COLD, size=COLD + 3)
+    added = torch.nn.functional.normalize(torch.stack([random, slope])).sum(0)
+    return eigenpairs(
+        apply, start + ADDED * added, largest=1, tolerance=TOLERANCE, min_products=FEWEST, max_products=most,
+        size=MOST + 3,
+    )  # fmt: skip
 
 
 class LargestCurvature(Quantity):
-    """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use."""
+    """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use.
+
+    A reading takes four products on average: what easy ones leave over is kept for those that need more.
+    """
 
     name = "curvature"
     cost = 15
@@ -59,10 +71,13 @@ class LargestCurvature(Quantity):
         Description(
             "curvature/largest",
             Kind.LOWER,
-            "largest eigenvalue of the Hessian, attained by the vector found with at most 4 products",
+            "largest eigenvalue of the Hessian, attained by a vector found with 4 products on average",
             signed=True,
         ),
         Description("curvature/residual", Kind.ESTIMATE, "distance within which an eigenvalue is guaranteed"),
+        Description(
+            "curvature/converged", Kind.ESTIMATE, "1 if the residual is at most 3 % of the eigenvalue, otherwise 0"
+        ),
         Description(
             "curvature/over_threshold",
             Kind.ESTIMATE,
@@ -74,14 +89,23 @@ class LargestCurvature(Quantity):
 
     def __init__(self) -> None:
         self._vector: Tensor | None = None
+        self._saved = GIVEN
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the eigenvalue, its residual, and its ratio to the threshold if the learning rate is known."""
         look = moment.view.look(curved=True, statistics=False)
-        pairs = largest_curvature(look.gradients, look.leaves, None if moment.changed else self._vector)
+        start = None if moment.changed else self._vector
+        pairs = largest_curvature(look.gradients, look.leaves, start, min(MOST, USUAL + self._saved))
         if pairs is None or not len(pairs.values):
             return {}
+        if start is not None:
+            self._saved = max(0, min(SAVED, self._saved + USUAL - pairs.products))
         self._vector = pairs.vectors[0]
-        found = {"curvature/largest": float(pairs.values[0]), "curvature/residual": float(pairs.residuals[0])}
+        value = float(pairs.values[0])
+        found = {
+            "curvature/largest": value,
+            "curvature/residual": float(pairs.residuals[0]),
+            "curvature/converged": float(pairs.converged[0]),
+        }
         rate = max(moment.rates.values(), default=0.0)
-        return found | ({"curvature/over_threshold": float(pairs.values[0]) * rate / 2} if rate > 0.0 else {})
+        return found | ({"curvature/over_threshold": value * rate / 2} if rate > 0.0 else {})
