@@ -40,7 +40,7 @@ WORK, SAMPLES = 1e10, 256
 NORMS, HEAVY = 6e9, 1e9
 #: What the bounds of a first look take for granted.
 ASSUMPTION = "graph and model were compared at one sample only"
-NOTE = "first look: bounds hold and are loose; " + ASSUMPTION
+NOTE = "first look: bounds are valid but loose; " + ASSUMPTION
 
 
 def first_look(

@@ -29,7 +29,7 @@ def findings_text(result: CheckResult, width: int = WIDTH) -> str:
         A paragraph for each finding, what could not be checked and why, and a summary.
 
     >>> print(findings_text(CheckResult("net", (), ran=("NS101",), skipped={"NS601": "needs data (--data)"})))
-    1 more rule with data (--data)
+    1 more rule can run with data (--data)
     net: no findings (1 rule ran, 1 could not)
     """
     blocks = [finding_text(f, width) for f in result.findings]
@@ -70,7 +70,7 @@ def not_checked(skipped: Mapping[str, str]) -> list[str]:
     """Return what further rules need, in one line, and those that failed, in one line each.
 
     >>> not_checked({"NS601": "needs data (--data)", "NS401": "needs x", "NS402": "needs x", "NS1": "failed: why"})
-    ['NS1 failed: why', '1 more rule with data (--data), 2 with x']
+    ['NS1 failed: why', '1 more rule can run with data (--data), 2 with x']
     """
     needs: dict[str, int] = {}
     lines = []
@@ -82,12 +82,12 @@ def not_checked(skipped: Mapping[str, str]) -> list[str]:
     parts = [f"{n} with {what}" for what, n in needs.items()]
     if parts:
         count, _, rest = parts[0].partition(" ")
-        lines.append(", ".join([f"{count} more rule{'' if count == '1' else 's'} {rest}", *parts[1:]]))
+        lines.append(", ".join([f"{count} more rule{'' if count == '1' else 's'} can run {rest}", *parts[1:]]))
     return lines
 
 
 def finding_line(finding: Finding) -> str:
-    """Return one finding as one line, as it is told while others are still looked for.
+    """Return one finding as one line, as it is printed while the check still runs.
 
     >>> finding_line(Finding("NS101", Severity.WARNING, "conv", "a bias has no effect; bias=False saves it"))
     'NS101 warning conv: a bias has no effect'

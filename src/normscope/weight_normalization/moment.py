@@ -39,7 +39,7 @@ class Moment:
         predictor_hessian: ``c_H`` there.
         certificate: what is proved about the next plain step of this size.
         strong_convexity: ``alpha`` between this point and the next plain step.
-        largest_certified_step: the largest step size for which the loss is proved to fall.
+        largest_certified_step: the largest step size for which the loss is proved to decrease.
     """
 
     loss: float
