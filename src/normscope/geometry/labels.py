@@ -456,32 +456,37 @@ def _without_zeros(rows: list[dict[int, float]], zero: set[int]) -> list[dict[in
 
 
 def _null_space(members: list[int], rows: list[dict[int, float]]) -> list[dict[int, float]]:
-    """Return a basis of the solutions of a small system, by elimination."""
-    place = {label: i for i, label in enumerate(members)}
-    matrix = np.zeros((len(rows), len(members)))
-    for r, row in enumerate(rows):
-        for label, coefficient in row.items():
-            matrix[r, place[label]] = coefficient
-    pivots: list[int] = []
-    top = 0
-    # Pivots from the right, so that the first labels, which are the weights', stay free.
-    for column in range(len(members) - 1, -1, -1):
-        if top == len(matrix):
-            break
-        best = top + int(np.abs(matrix[top:, column]).argmax())
-        if abs(matrix[best, column]) < 1e-9:
-            continue
-        matrix[[top, best]] = matrix[[best, top]]
-        matrix[top] /= matrix[top, column]
-        others = np.arange(len(matrix)) != top
-        matrix[others] -= np.outer(matrix[others, column], matrix[top])
-        pivots.append(column)
-        top += 1
-    basis = []
-    for column in sorted(set(range(len(members))) - set(pivots)):
-        solution = {members[column]: 1.0}
-        for r, pivot in enumerate(pivots):
-            if abs(matrix[r, column]) > 1e-9:
-                solution[members[pivot]] = -float(matrix[r, column])
-        basis.append(solution)
-    return basis
+    """Return a basis of the solutions of a system, by elimination of the last label of each equation.
+
+    So the first labels, which are the weights', stay free.
+    """
+    pivots: dict[int, dict[int, float]] = {}  # a label, and what it is in terms of earlier ones
+    for row in rows:
+        left = dict(row)
+        while left:
+            last = max(left)
+            factor = left.pop(last)
+            if last not in pivots:
+                pivots[last] = {label: -c / factor for label, c in left.items()}
+                break
+            _add(left, factor, pivots[last])
+    for last in sorted(pivots):  # those before it are free labels alone already
+        found: dict[int, float] = {}
+        for label, c in pivots[last].items():
+            _add(found, c, pivots.get(label, {label: 1.0}))
+        pivots[last] = found
+    basis = {label: {label: 1.0} for label in members if label not in pivots}
+    for last in sorted(pivots):
+        for label, c in pivots[last].items():
+            basis[label][last] = c
+    return list(basis.values())
+
+
+def _add(row: dict[int, float], factor: float, other: dict[int, float]) -> None:
+    """Add a multiple of another row, without what becomes zero but for rounding."""
+    for label, c in other.items():
+        total = row.get(label, 0.0) + factor * c
+        if abs(total) > 1e-9:
+            row[label] = total
+        else:
+            row.pop(label, None)
