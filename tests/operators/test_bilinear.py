@@ -93,4 +93,4 @@ def test_rows_sorted_by_expert() -> None:
         assert torch.allclose(evaluate(x, out)(probe), fixed(probe[None])[0], rtol=1e-12)
         moving = rule(Call(node, {"input": x, "weight": EXPERTS, "offs": x}, value))
         assert moving.atom.known
-        assert "jumps" in moving.atom.reason
+        assert "discontinuously" in moving.atom.reason
