@@ -75,6 +75,10 @@ def test_mistakes_are_told() -> None:
         problem.value()
     with Problem(model, (x, y)) as problem, pytest.raises(NonFiniteError, match="The loss is nan"):
         problem.gradient(problem.point() * float("nan"))
+    with torch.no_grad():
+        model[0].weight[0, 0] = float("nan")
+    with Problem(model, (x, y)) as problem, pytest.raises(NonFiniteError, match=r"not finite: 0\.weight"):
+        problem.gradient()
 
 
 def test_a_limit_cuts_the_last_batch() -> None:

@@ -89,6 +89,17 @@ def test_two_required_inputs_take_two_tensors() -> None:
         as_inputs((X,), Two())
 
 
+@pytest.mark.parametrize("wrap", [lambda data: data, lambda data: [data], lambda data: iter([data])])
+def test_inputs_in_a_pair_of_their_own(wrap: Callable[[Any], Any]) -> None:
+    x, z, labels = torch.ones(6, 3), torch.zeros(6, 3), torch.arange(6)
+    found = list(iterate(wrap(((x, z), labels)), Two(), batch=6))
+    assert [len(inputs.args) for inputs in found] == [2]
+    assert found[0].labels is not None
+    torch.testing.assert_close(found[0].labels, labels)
+    cut = list(iterate(((x, z), labels), Two(), batch=4))
+    assert [(inputs.batch, len(inputs.args[1])) for inputs in cut] == [(4, 4), (2, 2)]
+
+
 def test_a_forward_of_defaults_or_of_any_arguments() -> None:
     """A forward of defaults or of any arguments."""
     ids = torch.tensor([[1, 2]])

@@ -206,7 +206,9 @@ class Problem:
             value += term.share * float(loss.detach().double())
             total = self.flatten(parts) if term.share == 1.0 else total + term.share * self.flatten(parts).double()
         if not torch.isfinite(torch.tensor(value)):
-            raise NonFiniteError(f"The loss is {value}, but curvature needs a finite loss.")
+            broken = [name for name, tensor in self._values.items() if not bool(torch.isfinite(tensor).all())]
+            where = f" Weights that are not finite: {listed(broken)}." if broken and vector is None else ""
+            raise NonFiniteError(f"The loss is {value}, but curvature needs a finite loss.{where}")
         return value, total.to(self.dtype)
 
     def parts(self, vector: Tensor) -> list[Tensor]:

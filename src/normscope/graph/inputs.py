@@ -73,7 +73,8 @@ def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
 
     Args:
         data: a tensor or array; a tuple or list of them, of which the leading ones go to the required arguments of
-            ``model.forward`` and the next one is the labels; or a mapping from argument names.
+            ``model.forward`` and the next one is the labels, also as ``((x, z), labels)``; or a mapping from argument
+            names.
         model: the model that will take it.
 
     Returns:
@@ -189,6 +190,7 @@ def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
 def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
     """Yield the batches of any kind of data."""
     refuse_unusable(data)
+    data = _unnested(data, model)
     if isinstance(data, ModelInputs):
         yield data
     elif isinstance(data, Tensor | np.ndarray):
@@ -205,6 +207,16 @@ def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
         raise InputError(
             f"Expected data to be a tensor, an array, a batch, a dataset or a loader, got {type(data).__name__}."
         )
+
+
+def _unnested(data: Any, model: nn.Module) -> Any:
+    """Return ``((x, z), labels)`` as ``(x, z, labels)`` where the model takes several inputs."""
+    nested = isinstance(data, tuple | list) and len(data) in (1, 2) and isinstance(data[0], tuple | list)
+    if not nested or not all(isinstance(item, Tensor | np.ndarray) for item in (*data[0], *data[1:])):
+        return data
+    signature = signature_of(model)
+    several = len(data[0]) > 1 and len(data[0]) == len(signature.required) + len(signature.named)
+    return (*data[0], *data[1:]) if several else data
 
 
 def _collated(samples: list[Any]) -> Any:
@@ -248,6 +260,7 @@ def _cut_together(data: Mapping[Any, Any], keys: Iterable[Any], batch: int) -> I
 
 def _from_sequence(data: Sequence[Any], model: nn.Module) -> ModelInputs:
     """Share a sequence out between the required arguments and the labels."""
+    data = _unnested(data, model)
     if not data:
         raise InputError("Expected a batch with at least one tensor, got an empty one.")
     if isinstance(data[0], Mapping):
