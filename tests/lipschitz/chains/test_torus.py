@@ -56,6 +56,30 @@ def test_it_bounds_the_network_that_it_embeds(seed: int) -> None:
     assert -0.05 < found[0][0] - dense[0][0] < 1.0
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_it_does_not_move_when_channels_are_scaled(seed: int) -> None:
+    """By factors over six orders of magnitude that are no powers of two, between layers and in BatchNorm."""
+    model = _model(seed)
+    generator = torch.Generator().manual_seed(seed)
+    found = []
+    for _ in range(2):
+        given = certify_torus(_regions(model)[1], (1.0,), seconds=1.0, progress=lambda text: None)
+        assert given is not None
+        found.append(given[0][0])
+        with torch.no_grad():
+            for before, after in (("b", "c"), ("d", "e")):
+                first, second = getattr(model, before), getattr(model, after)
+                factor = 10.0 ** (6 * torch.rand(len(first.weight), generator=generator) - 3)
+                first.weight.mul_(factor[:, None, None, None])
+                first.bias.mul_(factor)
+                second.weight.div_(factor[:, None, None])
+            factor = 10.0 ** (6 * torch.rand(2, generator=generator) - 3)
+            for tensor in (model.a.weight, model.a.bias, model.n.running_mean):
+                tensor.mul_(factor.reshape(-1, *(1,) * (tensor.ndim - 1)))
+            model.n.running_var.add_(model.n.eps).mul_(factor.square()).sub_(model.n.eps)
+    assert found[1] == pytest.approx(found[0], abs=1e-3)
+
+
 def test_the_symbols_are_those_of_the_circular_network() -> None:
     """All activations open, on the torus itself: the largest singular value over all frequencies."""
     model = _model(0)

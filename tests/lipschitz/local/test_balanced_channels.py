@@ -13,6 +13,10 @@ import normscope
 from networks import Lambda, captured_of, points, seeded
 from normscope.graph.capture import Captured
 from normscope.lipschitz.local.balanced_channels import with_balanced_channels
+from normscope.lipschitz.local.ball import on_balls
+from normscope.lipschitz.local.steps import Steps
+from normscope.lipschitz.segments import Effort, SegmentNorms
+from normscope.operators.program import build_program
 
 
 class Block(nn.Module):
@@ -154,3 +158,28 @@ def test_constants_around_the_data_do_not_move() -> None:
     first, second = (normscope.analyze(m, x, radius=(0.0, 0.01)).around for m in (model, other))
     for row, same in zip(first.neighbourhoods, second.neighbourhoods, strict=True):
         assert row.constants == same.constants
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_factors_that_are_no_powers_of_two_hardly_move_them(seed: int) -> None:
+    """Scaled over six orders of magnitude and permuted: within 1e-3; some slopes change on the balls."""
+    model = seeded(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4)), seed)
+    model, x, other = model.double().eval(), points(3, 8).double(), copy.deepcopy(model).double().eval()
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for first, second in ((other[0], other[2]), (other[2], other[4])):
+            factor = 10.0 ** (6 * torch.rand(16, generator=generator, dtype=torch.float64) - 3)
+            order = torch.randperm(16, generator=generator)
+            first.weight.copy_((factor[:, None] * first.weight)[order])
+            first.bias.copy_((factor * first.bias)[order])
+            second.weight.copy_((second.weight / factor)[:, order])
+    assert torch.allclose(other(x), model(x), rtol=1e-12)
+    found = []
+    for network in (model, other):
+        balanced = with_balanced_channels(captured_of(network, x))
+        program = build_program(balanced.graph, balanced.tensors, balanced.at_batch(1))
+        steps = Steps(SegmentNorms(Effort(1e-2, 1e-9, 0)))
+        found.append([ball for point in x.split(1) for ball in on_balls(program, steps, [point], [0.05, 0.3])])
+    assert max(ball.units for ball in found[0]) > 2
+    for ball, same in zip(*found, strict=True):
+        assert same.constant == pytest.approx(ball.constant, rel=1e-3)

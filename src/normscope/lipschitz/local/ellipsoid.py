@@ -59,7 +59,11 @@ class Ellipsoid:
         raw = padded(raw, self.inputs + len(self))
         if not len(self):
             return raw
-        return raw + (raw[:, self.inputs :] * self.centre) @ self.rows
+        weighted = raw[:, self.inputs :] * self.centre
+        found = raw.clone()
+        for i, j in self.blocks:  # the rows of a block are zero from its own entries on
+            found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
+        return found
 
     def after_centring(self, raw: Tensor, error: float) -> float:
         r"""Return a bound on the error of centred rows, those there are and new ones, from that of the new raw ones.
@@ -169,7 +173,7 @@ class Ellipsoid:
         counts = torch.zeros_like(sums).index_add_(0, unit - first, torch.ones_like(share))
         share = (sums.index_add_(0, unit - first, share) / counts)[unit - first]
         side = share.sqrt()
-        t = share * (_largest(P / side[:, None] / side) / FILL + 1e-30)
+        t = share * (largest(P / side[:, None] / side) / FILL + 1e-30)
         block = -P
         block.diagonal().add_((1 - ROOM) * t)
         lower = torch.linalg.cholesky(block)
@@ -242,7 +246,7 @@ class Ellipsoid:
         return best
 
 
-def _largest(matrix: Tensor) -> float:
+def largest(matrix: Tensor) -> float:
     """Return about the largest eigenvalue of a matrix that is not negative; nothing is proved by it."""
     if len(matrix) <= SMALL:
         return float(torch.linalg.eigvalsh(matrix)[-1])

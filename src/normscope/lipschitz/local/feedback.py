@@ -12,13 +12,20 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.matrix_rounding import gamma
+from normscope.lipschitz.local.ellipsoid import largest
 
+#: Relative distance below the largest eigenvalue within which others count in a search, until its last third.
+SMOOTH = 0.02
 #: First relative distance between the bound that the search found and the one that is proved.
 SLACK = 1e-9
 #: Most that the logarithms of multipliers lie apart: beyond it only rounding grows.
 SPREAD = 18.0
 #: Entries from which on multipliers are searched for in single precision; what is found is proved in double.
 SINGLE_FROM = 1_000
+#: Entries up to which a search may take more steps, which cost next to nothing, and how many times as many.
+FEW, MORE_STEPS = 48, 2
+#: Relative distance above what single precision found at which a proof is tried first.
+SINGLE_SLACK = 1e-4
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +106,11 @@ class _Side:
     B: Tensor
     N: Tensor
 
+    @cached_property
+    def squares(self) -> Tensor:
+        """Return the squares of the entries of ``[B N]``."""
+        return torch.cat([self.B, self.N], 1).square_()
+
     def form(self, f: Feedback, T: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         r"""Return the blocks (ww, wy, yy) of :math:`\sum_j T_j ((w_j - c_j q_j)^2 - \rho_j^2 q_j^2) - |p|^2`."""
         c = self.size
@@ -145,7 +157,7 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
 
     Args:
         feedback: the system.
-        steps: most multipliers to try.
+        steps: most multipliers to try; more where there are few units.
 
     >>> one = torch.ones(1, 1, dtype=torch.float64)
     >>> f = Feedback(one, one, one, 0 * one, 0.5 * one[0], 0.5 * one[0], torch.zeros(1, dtype=torch.long), ((0, 1),))
@@ -156,10 +168,15 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
         feedback = feedback.transposed()
     if not len(feedback.unit):
         return Bound(proved(feedback, feedback.A.new_zeros(0), _norm(feedback.A)))
-    found, tried = search(feedback.single() if len(feedback.unit) >= SINGLE_FROM else feedback, steps)
-    if found is not None and len(feedback.unit) >= SINGLE_FROM:
-        found = _confirmed(feedback, found[0].double())
-    if found is None and len(feedback.unit) >= SINGLE_FROM:
+    single = len(feedback.unit) >= SINGLE_FROM
+    steps = steps * MORE_STEPS if len(feedback.unit) <= FEW else steps
+    found, tried = search(feedback.single() if single else feedback, steps)
+    if found is not None and single:
+        T, level = found[0].double(), found[1] * (1 + SINGLE_SLACK)
+        if _holds(feedback, T[feedback.unit], level):
+            return Bound(level * (1 + 2.0**-50), tried, T)
+        found = _confirmed(feedback, T)
+    if found is None and single:
         found, tried = search(feedback, steps)
     if found is None:
         return Bound(math.inf, tried)
@@ -191,7 +208,8 @@ def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None,
             log = best.log()
         tried = step + 1
         log = torch.maximum(log, log.max() - SPREAD)
-        tangent = _step(feedback, log.exp()[unit])
+        late = min(1.0, 3 * (1 - step / steps))  # falls to zero over the last third
+        tangent = _step(feedback, log.exp()[unit], SMOOTH * max(late, 0.02))
         if tangent is None:  # not a bound: go back towards the best
             if best is None:
                 if step == 8:
@@ -214,12 +232,12 @@ def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None,
             slope = (bound - free) * log.exp() / value**2
             momentum = 0.8 * momentum + 0.2 * slope
             squares = 0.95 * squares + 0.05 * slope.square()
-            rate = 0.25 * damping * min(1.0, 0.1 + 3 * (1 - step / steps))
+            rate = 0.25 * damping * late**2
             log = log - rate * (momentum / (1 - 0.8**adam)) / ((squares / (1 - 0.95**adam)).sqrt() + 1e-8)
     return (None if best is None else (best, level)), tried
 
 
-def _step(feedback: Feedback, T: Tensor) -> tuple[float, Tensor, Tensor] | None:
+def _step(feedback: Feedback, T: Tensor, smooth: float = SMOOTH) -> tuple[float, Tensor, Tensor] | None:
     r"""Return the bound at T and per entry the mean of :math:`(w - c q)^2` and of :math:`\rho^2 q^2` where it binds."""
     side = feedback.side
     ww, wy, yy = side.form(feedback, T)
@@ -235,7 +253,7 @@ def _step(feedback: Feedback, T: Tensor) -> tuple[float, Tensor, Tensor] | None:
     if top <= 1e-290:  # nothing reaches the output
         return 1e-145, torch.zeros_like(T), torch.zeros_like(T)
     # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
-    y = vectors * torch.softmax((values - top) / (0.02 * top), 0).sqrt()
+    y = vectors * torch.softmax((values - top) / (smooth * top), 0).sqrt()
     w = -W @ y
     q = side.B @ y + side.N @ w
     free = (w - feedback.centre[:, None] * q).square().sum(1)
@@ -245,9 +263,11 @@ def _step(feedback: Feedback, T: Tensor) -> tuple[float, Tensor, Tensor] | None:
 def first_multipliers(feedback: Feedback) -> Tensor:
     """Return multipliers, one per unit, for which the form is definite: block by block, the first ones first."""
     f = feedback
-    inner = torch.eye(len(f.unit), dtype=f.N.dtype) - f.N * f.centre
-    M = f.radius[:, None] * torch.linalg.solve_triangular(inner, torch.cat([f.B, f.N], 1), upper=False)
+    M = torch.cat([f.B, f.N], 1)
     n = f.B.shape[1]
+    for i, j in f.blocks[1:]:  # (1 - N c)^-1 of it, block by block: each reads those before it alone
+        M[i:j, : n + i] += (f.N[i:j, :i] * f.centre[:i]) @ M[:i, : n + i]
+    M = f.radius[:, None] * M
     out = torch.cat([f.A, f.G], 1) + (f.G * f.centre / f.radius) @ M
     Q, Mw = M[:, :n] @ M[:, :n].T, M[:, n:]
     col = (Mw.square().sum(0) + out[:, n:].square().sum(0)).sqrt()
@@ -260,12 +280,12 @@ def first_multipliers(feedback: Feedback) -> Tensor:
             continue
         P, d = (Q[i:j, i:j] + Q[i:j, i:j].T) / 2, shape[i:j]
         root = d.sqrt()
-        rho = torch.linalg.eigvalsh(P / root[:, None] / root)[-1]
+        rho = largest(P / root[:, None] / root)
         after = Mw[j:, i:j]
         pull = (Q[i:j, j:] / root[:, None]).square().sum()
         push = (after * root).square().sum() + (out[:, n + i : n + j] * root).square().sum()
         push = push + torch.finfo(push.dtype).tiny
-        T[i:j] = torch.maximum(1.6 * rho + 1e-30, (pull / push).sqrt().clamp_max(1e4 * rho)) * d
+        T[i:j] = max(1.6 * rho + 1e-30, min(float((pull / push).sqrt()), 1e4 * rho)) * d
         factor = torch.linalg.cholesky_ex(torch.diag(T[i:j]) - P)[0]
         if j < len(T):
             Y = torch.linalg.solve_triangular(factor, Q[i:j, j:], upper=False)
@@ -308,7 +328,7 @@ def _holds(feedback: Feedback, T: Tensor, L: float) -> bool:
     form[:c, :c], form[c:, :c], form[:c, c:], form[c:, c:] = yy, wy, wy.T, ww
     form[:c, :c].diagonal().add_(L * L)
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
-    form = form / scale[:, None] / scale
+    form.div_(scale[:, None]).div_(scale)
     if not bool(form.isfinite().all()):
         return False
     diagonal = form.diagonal()
@@ -327,9 +347,8 @@ def _perturbation(f: Feedback, T: Tensor, L: float) -> float:
     scale = torch.cat([T.new_full((c,), L), T.sqrt()])
     least = float(scale.min())
     joint = (side.gram.diagonal().clamp_min(0) / scale.square()).sum().sqrt()  # |[A G] D^-1|_F
-    q = torch.cat([side.B, side.N], 1) / scale
     weights = (f.centre.abs() + f.radius) * T.sqrt() if m else T
-    slopes = (weights[:, None] * q).norm() if m else q.new_zeros(())
+    slopes = (weights.square() @ (side.squares @ scale.square().reciprocal())).sqrt()  # |diag(weights) [B N] D^-1|_F
     largest = float(weights.max()) if m else 0.0
     size = float(joint.square() + 2 * slopes + slopes.square())
     rounding = gamma(max(f.A.shape[0], f.A.shape[1]) + m + 16) * size + 8 * gamma(8) * math.sqrt(c + m)

@@ -28,13 +28,15 @@ NEGLIGIBLE = 1e-13
 #: The same at the point itself, where rounding alone moves smooth functions.
 NEGLIGIBLE_AT_POINT = 1e-10
 #: Most entries whose slope may change, by default.
-LIMIT = 4_000
+LIMIT = 5_000
 #: Most numbers that say how all atoms move one of them, for errors to be carried on exactly.
 LARGEST_CARRIED = 2**20
 #: Rows that are looked at at once.
 CHUNK, FEW = 256, 16
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
 ROUNDS = 3
+#: Multiplications beyond which a round of tuning is left out: so many units are open that ranges hardly matter.
+LONGEST_ROUND = 3e10
 
 
 @dataclass
@@ -226,9 +228,11 @@ class Walk:
         raw, error = self._raw(x, open_)
         if len(open_) and self.radius > 0:
             wide, units = self.inputs + len(self.units), len(self.units)
-            self.spend((self.rounds + 1) * units * (units * units + 2 * wide * len(open_)))
+            once = units * (units * units + 2 * wide * len(open_))
+            rounds = self.rounds if once <= LONGEST_ROUND else 0
+            self.spend((rounds + 1) * once)
             bound = self.radius * self.ellipsoid.tuned(
-                self.ellipsoid.centred(raw), self.ellipsoid.after_centring(raw, error), self.rounds
+                self.ellipsoid.centred(raw), self.ellipsoid.after_centring(raw, error), rounds
             )
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
