@@ -28,7 +28,7 @@ def test_table_and_files(run: Run) -> None:
 def test_wrong_use(run: Run) -> None:
     """One line and exit code 2."""
     for more, words in (
-        (("--mode", "batch"), "refused"),
+        (("--mode", "batch"), "not supported"),
         (("--box", "1"), "--box LOW,HIGH"),
         (("--delta", "2"), "delta"),
         (("--posterior", "-1"), "posterior"),
