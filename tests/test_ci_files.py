@@ -56,6 +56,7 @@ def test_the_hook_fails_a_commit_with_a_finding(place: Path) -> None:
         assert ("NS101 warning" in done.stdout) == (name == "bad")
 
 
+@pytest.mark.turns(2)
 def test_the_action_annotates_the_file_and_fails(place: Path) -> None:
     """The last step of the action, with its inputs as GitHub sets them."""
     action = _read("action.yml")

@@ -50,6 +50,7 @@ def test_the_whole_analysis_has_an_answer(start: int) -> None:
             assert below is None or below.log <= above.log, f"seed {seed}: {lower} above {upper}\n{network}"
 
 
+@pytest.mark.turns(3)
 def test_most_random_networks_have_finite_bounds() -> None:
     """The networks would prove nothing if their bounds were infinite: most are finite on the data's range."""
     finite = 0

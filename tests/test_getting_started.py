@@ -21,7 +21,7 @@ def _masked(text: str) -> str:
     return re.sub(r"\d[\d.]*", "#", " ".join(text.split()))
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_the_commands_of_the_page_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each ends well, the check with its finding; analyze opens with the sentences that the page shows."""
     monkeypatch.chdir(tmp_path)

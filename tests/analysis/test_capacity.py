@@ -461,6 +461,7 @@ def test_very_large_and_very_small_weights() -> None:
             assert _ordered(result)
 
 
+@pytest.mark.turns(2)
 def test_more_layers_than_python_may_recurse() -> None:
     """Linear, LayerNorm, ReLU 400 times: no recursion, and the bound is the product of the layers."""
     torch.manual_seed(0)

@@ -51,6 +51,7 @@ def _rows(page: Any) -> list[list[str]]:
     )
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", [*NETWORKS, "odd"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_it_fits_its_width(visit: Visit, name: str, width: int) -> None:

@@ -109,6 +109,7 @@ def test_unexpected_exceptions_show_themselves(run: Run, monkeypatch: pytest.Mon
     assert not Path("result.json").exists()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("arguments", [["--help"], ["statements"], ["version"]])
 def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str]) -> None:

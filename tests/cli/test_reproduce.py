@@ -37,7 +37,7 @@ def _stopped_by_ctrl_c(arguments: list[str], metrics: Path) -> subprocess.Comple
     return subprocess.CompletedProcess(program, process.returncode, out, err)
 
 
-@pytest.mark.turns(2)
+@pytest.mark.turns(3)
 def test_smoke_figures_go_on_when_stopped_and_share_their_runs(tmp_path: Path) -> None:
     """Ctrl-C, the same command again, then figures 1 and 2 from one training; pictures, numbers, and a table."""
     arguments = ["reproduce", "fig1", "--scale", "smoke", "--no-certify", "--out", str(tmp_path)]

@@ -173,6 +173,7 @@ def smooth(shape: tuple[int, ...], seed: int) -> Tensor:
     return rank_one[..., None, None] * bump + 0.3 * torch.randn(shape, generator=generator)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kernel", [he_normal, smooth])
 @pytest.mark.parametrize(
     ("channels", "size", "stride", "width"),

@@ -77,6 +77,7 @@ def test_large_blocks_agree_with_the_dense_certificate(
     assert narrow.probable_width <= 1e-3
 
 
+@pytest.mark.turns(2)
 def test_wide_blocks_are_bounded_by_cylinders_and_closer_than_by_tori(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 34 channels on 12 places: the cylinder contains the dense value and leaves less room than the torus."""
     part = block(34, 12)

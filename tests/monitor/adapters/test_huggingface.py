@@ -93,6 +93,7 @@ class Stop(transformers.TrainerCallback):  # type: ignore[misc]
             raise RuntimeError("stop here")
 
 
+@pytest.mark.turns(2)
 def test_a_training_that_failed_is_resumed_from_its_checkpoint(tmp_path: Path) -> None:
     """The run goes on in the same process, though the trainer told the callback of no end, and has each point once."""
     saving = {"save_strategy": "steps", "save_steps": 3}

@@ -30,6 +30,7 @@ def _worst(n: int, ratio: float, eps: float, s: float = 0.0) -> float:
     return max(jacobian_norm(model, (unit * size)[None]) for size in sizes)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("n", [2, 5, 17, 64])
 @pytest.mark.parametrize(("ratio", "eps", "s"), [(1.0, 0.5, 0.0), (3.0, 1e-2, 0.0), (1.0, 0.5, 0.8), (0.0, 0.5, 0.3)])
 def test_the_constant_is_attained(n: int, ratio: float, eps: float, s: float) -> None:

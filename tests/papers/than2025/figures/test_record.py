@@ -52,6 +52,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return Run.open(folder)
 
 
+@pytest.mark.turns(2)
 def test_it_measures_what_the_figure_shows(unbroken: Run) -> None:
     """At the start and as often as the setting says, and the loss at every step."""
     assert len(unbroken.series("train/loss")) == 20
@@ -89,6 +90,7 @@ def normalized(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return record(NORMALIZED, tmp_path_factory.mktemp("normalized"), certify=False)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("losses", [0, 1, 3, 7])
 def test_stopped_at_any_step_it_records_what_an_unbroken_run_does(
     normalized: Run, tmp_path: Path, losses: int, monkeypatch: pytest.MonkeyPatch
