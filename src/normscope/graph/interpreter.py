@@ -149,6 +149,9 @@ _ANY_STRIDES: dict[str, Callable[..., Any]] = {
     "aten.view.default": torch.reshape,
     "aten._unsafe_view.default": torch.reshape,
 }
+_INSTEAD = _ANY_STRIDES | _DIFFERENTIABLE
+#: Types of literals that are what they are.
+_PLAIN = frozenset((int, float, bool, str, type(None)))
 
 
 def call(
@@ -165,12 +168,13 @@ def call(
         dtype: takes the place of every floating dtype it names.
         functions: what takes the place of operations, by name.
     """
-    args = _filled(node.args, values, dtype)
-    kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs}
-    function = (
-        (functions or {}).get(node.op) or _DIFFERENTIABLE.get(node.op) or _ANY_STRIDES.get(node.op) or resolve(node.op)
-    )
-    if "_norm" in node.op and isinstance(function, torch._ops.OpOverload):
+    # References to tensors and plain numbers, which nearly all arguments are, without a call each.
+    args = [
+        values[a.name] if type(a) is Ref else a if type(a) in _PLAIN else _filled(a, values, dtype) for a in node.args
+    ]
+    kwargs = {key: _filled(value, values, dtype) for key, value in node.kwargs} if node.kwargs else {}
+    function = (functions and functions.get(node.op)) or _INSTEAD.get(node.op) or resolve(node.op)
+    if ("batch_norm" in node.op or "instance_norm" in node.op) and isinstance(function, torch._ops.OpOverload):
         # In training mode the running statistics are written but not read: a graph must not move them.
         moved = {id(tensor) for tensor in normalizer_in_training(function, tuple(args), kwargs)}
         args = [None if id(value) in moved else value for value in args]
@@ -226,14 +230,14 @@ def run(
     """
     values: dict[str, Any] = {}
     kept, changed = known or {}, set[str]()
-    moving: set[str] = set()  # what depends on the inputs; a weight that is cast to few bits is the rounded one
+    moving = graph.moving  # a weight that is cast to few bits is the rounded one
     supply = iter(inputs)
     dying = last_uses(graph)
     outputs: list[Any] = []
     for node in graph:
-        name, read = node.name, node.inputs()
-        moving.update([name] if node.op == "input" or not moving.isdisjoint(read) else [])
-        changed.update([name] if node.target in moved or not changed.isdisjoint(read) else [])
+        name = node.name
+        if kept and (node.target in moved or not changed.isdisjoint(node.inputs())):
+            changed.add(name)
         if name in kept and name not in changed:
             values[name] = kept[name]
         elif node.op == "input":

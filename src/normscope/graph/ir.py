@@ -122,6 +122,15 @@ class Graph:
             dying[user].append(name)
         return dying
 
+    @functools.cached_property
+    def moving(self) -> frozenset[str]:
+        """Return the names of the nodes that depend on an input."""
+        found: set[str] = set()
+        for node in self.nodes:
+            if node.op == "input" or not found.isdisjoint(node.inputs()):
+                found.add(node.name)
+        return frozenset(found)
+
     def calls(self) -> tuple[Node, ...]:
         """Return the nodes that compute something on tensors."""
         skip = (*SOURCES, "output", "getitem")

@@ -109,6 +109,8 @@ def roots_behind(node: Node, around: Surroundings) -> Iterator[Node]:
     """Return the nearest roots that a node is made of, itself included."""
     if is_root(node):
         return iter((node,))
+    if around.operations.isdisjoint((*_ROOTS, "pow")):
+        return iter(())
     return (n for n in _behind(node, around, is_root) if is_root(n))
 
 

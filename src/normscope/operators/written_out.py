@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,11 @@ class Surroundings:
     constant: Callable[[str], Any]
     parameter: Callable[[str], str]
     is_site: Callable[[str], bool]
+
+    @functools.cached_property
+    def operations(self) -> frozenset[str]:
+        """Return the names of all operations in the graph."""
+        return frozenset(name_of(node) for node in self.graph)
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a node at the inputs at hand."""
