@@ -117,6 +117,8 @@ def analyze(
                 first(look)
             say("capturing the graph")
             known = None if prepared is None else prepared.captured
+            if known is not None and known.kept_run is not None:
+                known.kept_run.clear()  # what follows runs on other inputs and needs the memory
             captured = captured_on(model, data, input_shape, device, limit, known=known)
             say(announced(model, "This analysis", held_before, captured.graph))
             result = _analyze(captured, model, data, name, options, say, limit)

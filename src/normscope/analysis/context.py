@@ -113,7 +113,7 @@ def captured_on(
         example = first_samples(example, 2)
     captured = capture(model, example, elsewhere=not first_look, known=known)
     size = example.batch if limit is None else min(limit, example.batch)
-    return replace(captured, example=captured.at_batch(max(size, 1))).on(device)
+    return captured.first_samples(max(size, 1)).on(device)
 
 
 def in_mode(captured: Captured, options: Options) -> Captured:
@@ -136,7 +136,8 @@ def walk_coupled(
         if coupled is None:
             coupled = _STATISTICS if options.mode == "batch" else where_samples_meet(captured)
         inputs = captured.example if coupled else captured.at_batch(1)
-        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without)
+        known = {} if without else captured.known_at(inputs)
+        program = build_program(captured.graph, captured.tensors, inputs, without_normalizers=without, known=known)
         if not coupled and uses_batch_statistics(program):
             coupled = _STATISTICS
             program = build_program(captured.graph, captured.tensors, captured.example, without_normalizers=without)

@@ -184,16 +184,18 @@ def hot_channels(site: Site, seen: Seen | None) -> list[dict[str, Any]]:
     sizes = {t.numel() for t in columns.values() if t is not None}
     if len(sizes) > 1:  # the data was seen along another axis than the scale acts on
         columns["variance"] = None
-    rows: list[tuple[float, dict[str, Any]]] = []
+    rows: list[dict[str, Any]] = []
     ratios = {key: _over_median(t) for key, t in columns.items() if t is not None and t.numel() > 1}
-    for channel in range(max((t.numel() for t in ratios.values()), default=0)):
-        heat = max(float(ratio[channel]) for ratio in ratios.values())
-        if heat > HOT:
+    if not ratios:
+        return []
+    heat = torch.stack(list(ratios.values())).amax(0)
+    for channel in heat.argsort(descending=True, stable=True)[:KEPT].tolist():
+        if float(heat[channel]) > HOT:
             row: dict[str, Any] = {"channel": channel}
             for key, ratio in ratios.items():
                 row |= {key: float(columns[key][channel]), f"{key}_over_median": float(ratio[channel])}  # type: ignore[index]
-            rows.append((heat, row))
-    return [row for _, row in sorted(rows, key=lambda item: -item[0])[:KEPT]]
+            rows.append(row)
+    return rows
 
 
 def _factors(site: Site, seen: Seen | None) -> Tensor | None:

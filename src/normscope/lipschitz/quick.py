@@ -21,6 +21,8 @@ from normscope.operators.normalizers.spectral_norm import convolution_certificat
 
 #: What adding two logarithms may lose, with room to spare.
 _ROUNDING = 2.0**-45
+#: Entries whose squares are summed at once.
+PART = 2**17
 #: Operations whose norm is at most one.
 _AT_MOST_ONE = ("isometry", "embedding", "contraction")
 
@@ -175,8 +177,13 @@ def frobenius_norm(matrix: Tensor) -> float:
     if plain.dtype == torch.float64 and plain.numel():  # of wider range than its squares
         scale = float(plain.abs().max()) or 1.0
         plain = plain / scale
-    length = float(torch.linalg.vector_norm(plain, dtype=torch.float64))
-    return length * scale * (1.0 + (plain.numel() + 8) * 2.0**-52)
+    return _length(plain) * scale * (1.0 + (plain.numel() + 8) * 2.0**-52)
+
+
+def _length(tensor: Tensor) -> float:
+    """Return the root of the sum of squares in float64, of parts that stay in the cache."""
+    squares = [torch.dot(part, part) for part in map(Tensor.double, tensor.reshape(-1).split(PART))]
+    return math.sqrt(float(torch.stack(squares).sum()))
 
 
 class RoughNorms(QuickNorms):
@@ -186,8 +193,7 @@ class RoughNorms(QuickNorms):
     """
 
     def _matrix(self, matrix: Tensor) -> float:
-        length = float(torch.linalg.vector_norm(matrix.detach(), dtype=torch.float64))
-        return log_of(length) - math.log(min(matrix.shape)) / 2
+        return log_of(_length(matrix.detach())) - math.log(min(matrix.shape)) / 2
 
     def _of_weight(self, weight: Tensor) -> NormBounds:
         stack = weight.reshape(-1, *weight.shape[-2:])

@@ -84,12 +84,19 @@ class Walk:
         tensors: its parameters, buffers and constants.
         inputs: reference inputs, one tensor per input node.
         without: leave the normalizers out, each replaced by the identity.
+        known: what nodes give on these inputs, of products as far as that is known.
     """
 
     def __init__(
-        self, graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any], *, without: bool = False
+        self,
+        graph: Graph,
+        tensors: Mapping[str, Tensor],
+        inputs: Sequence[Any],
+        *,
+        without: bool = False,
+        known: Mapping[str, Any] | None = None,
     ) -> None:
-        self.graph, self.tensors, self.without = graph, tensors, without
+        self.graph, self.tensors, self.without, self.known = graph, tensors, without, known or {}
         self.values: dict[str, Any] = {}
         self.exprs: dict[str, Any] = {}
         self.discrete: set[str] = set()
@@ -202,6 +209,8 @@ class Walk:
                 return rounded(node, execute(node, given, torch.float64))
             except (RuntimeError, NotImplementedError):  # an operation that knows its own precision only
                 pass
+        elif node.name in self.known:
+            return self.known[node.name]
         return execute(node, {name: as_floating(values[name], getattr(torch, own[name], None)) for name in own})
 
     def _constant(self, node: Node, value: Any) -> None:
@@ -449,7 +458,12 @@ def _opaque_rule(call: Call, reason: str) -> Opaque:
 
 
 def build_program(
-    graph: Graph, tensors: Mapping[str, Tensor], inputs: Sequence[Any], *, without_normalizers: bool = False
+    graph: Graph,
+    tensors: Mapping[str, Tensor],
+    inputs: Sequence[Any],
+    *,
+    without_normalizers: bool = False,
+    known: Mapping[str, Any] | None = None,
 ) -> Program:
     """Return the affine program of a graph at the shapes of the given inputs.
 
@@ -458,5 +472,6 @@ def build_program(
         tensors: its parameters, buffers and constants.
         inputs: reference inputs.
         without_normalizers: replace every normalizer of activations by the identity.
+        known: what nodes give on these inputs, as far as that is known: products among them are not computed again.
     """
-    return Walk(graph, tensors, inputs, without=without_normalizers).run()
+    return Walk(graph, tensors, inputs, without=without_normalizers, known=known).run()
