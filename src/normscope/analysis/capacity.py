@@ -102,7 +102,8 @@ def analyze(
     held_before = held()
     say(announced(model, "This analysis", held_before))
     name = name or type(model).__name__
-    with untouched(model):
+    runs = not fast or prepared is None  # a first look at what was captured runs the graph, not the model
+    with untouched(model, parameters=runs):
         few_threads(model)
         look = None
         if fast or is_big(model):

@@ -159,7 +159,7 @@ def check(
         slow = tuple(code for code, rule in RULES.items() if rule.slow)
         data, settings = None, replace(settings, ignore=(*settings.ignore, *slow))
     teller = _Teller(tell, settings, known)
-    with untouched(model):
+    with untouched(model, parameters=not quick):  # quick rules that run the model guard it themselves
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
             purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, prepared=prepared,

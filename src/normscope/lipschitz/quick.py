@@ -14,6 +14,7 @@ from normscope.core.value import log_of, log_sum
 from normscope.linalg.bounds import NormBounds
 from normscope.linalg.dense import matrix_norm
 from normscope.lipschitz.composition import Composition
+from normscope.lipschitz.ranges import PART
 from normscope.lipschitz.segments import Effort, SegmentNorms
 from normscope.operators.expression import Expr, between
 from normscope.operators.nonlinear import Range
@@ -21,8 +22,6 @@ from normscope.operators.normalizers.spectral_norm import convolution_certificat
 
 #: What adding two logarithms may lose, with room to spare.
 _ROUNDING = 2.0**-45
-#: Entries whose squares are summed at once.
-PART = 2**17
 #: Operations whose norm is at most one.
 _AT_MOST_ONE = ("isometry", "embedding", "contraction")
 
