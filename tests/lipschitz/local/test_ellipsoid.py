@@ -39,7 +39,7 @@ def _sample(made: list[tuple[Tensor, Tensor, Tensor]], seed: int) -> Tensor:
 def test_no_sample_leaves_its_range(seed: int, rounds: int) -> None:
     body, made = _grown(10 * seed)
     raw = points(7, 9, seed=seed)
-    radii = body.tuned(body.centred(raw), 0.0, rounds)
+    radii = body.tuned(body.centred(raw)[0], 0.0, rounds)
     samples = torch.stack([_sample(made, s) for s in range(400)])
     reached = (samples @ raw.T).abs().amax(0)
     assert bool((reached <= radii).all())
@@ -48,7 +48,7 @@ def test_no_sample_leaves_its_range(seed: int, rounds: int) -> None:
 
 def test_tuning_only_helps() -> None:
     body, _ = _grown(3)
-    rows = body.centred(points(7, 9, seed=5))
+    rows = body.centred(points(7, 9, seed=5))[0]
     assert bool((body.tuned(rows, 0.0, 6) <= body.radii(rows, 0.0) * (1 + 1e-9)).all())
 
 
@@ -67,7 +67,7 @@ def test_groups_of_rows_have_the_norm_of_their_matrix() -> None:
 
 def test_an_error_of_the_rows_widens_the_ranges_and_uses_up_the_room() -> None:
     body, _ = _grown(1)
-    rows = body.centred(points(2, 9))
+    rows = body.centred(points(2, 9))[0]
     assert bool((body.radii(rows, 1e-3) > body.radii(rows, 0.0) + 1e-3).all())
     assert body.room_needed() < 1e-3
     body.error = 1.0

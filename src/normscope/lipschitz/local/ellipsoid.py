@@ -9,6 +9,7 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.linalg.matrix_rounding import gamma
+from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
 
 #: Part of the definiteness of the form that is given up, so that rounding cannot matter.
 ROOM = 1e-3
@@ -40,6 +41,7 @@ class Ellipsoid:
 
     def __init__(self, inputs: int, dtype: torch.dtype = torch.float64) -> None:
         self.inputs, self.dtype = inputs, dtype
+        self.first: FirstLayer | None = None  # units that became inputs
         empty = torch.zeros(0, dtype=dtype)
         self.rows = torch.zeros(0, inputs, dtype=dtype)  # q of every unit's entries, over (x, w)
         self.centre, self.radius, self.t = empty, empty, empty
@@ -54,28 +56,37 @@ class Ellipsoid:
     def __len__(self) -> int:
         return len(self.t)
 
-    def centred(self, raw: Tensor) -> Tensor:
-        """Return rows over (x, e) as rows over (x, w)."""
-        raw = padded(raw, self.inputs + len(self))
-        if not len(self):
-            return raw
-        weighted = raw[:, self.inputs :] * self.centre
-        found = raw.clone()
-        for i, j in self.blocks:  # the rows of a block are zero from its own entries on
-            found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
-        return found
+    def centred(self, raw: Tensor, error: float = 0.0) -> tuple[Tensor, float]:
+        """Return rows over (x, e) as rows over (x, w), and a bound on the error of all of them, new ones and old.
 
-    def after_centring(self, raw: Tensor, error: float) -> float:
-        r"""Return a bound on the error of centred rows, those there are and new ones, from that of the new raw ones.
+        Args:
+            raw: the rows.
+            error: Frobenius norm of their error.
+        """
+        return self._centred(*self._taken(raw, error))
+
+    def _centred(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
+        r"""Return centred rows and their error.
 
         With N and M the raw and centred rows of all units, :math:`M = (1 - N_w c)^{-1} N`, so an error E of N makes
         one of at most :math:`(1 + \|M_w c\|)(1 + \|c M\|) \|E\|` in M.
         """
         if not len(self):
-            return error
-        weighted = (padded(raw, self.inputs + len(self))[:, self.inputs :] * self.centre).norm()
-        rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted)) * self._size
-        return 1.01 * self._raised * (math.hypot(self.raw_error, error) * self._carried + rounding)
+            return raw, error
+        weighted = raw[:, self.inputs :] * self.centre
+        found = raw.clone()
+        for i, j in self.blocks:  # the rows of a block are zero from its own entries on
+            found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
+        rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted.norm())) * self._size
+        return found, 1.01 * self._raised * (math.hypot(self.raw_error, error) * self._carried + rounding)
+
+    def _taken(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
+        """Return rows and their error with units of a first layer as inputs."""
+        raw = padded(raw, self.inputs + len(self))
+        if self.first is None:
+            return raw, error
+        found = self.first.applied(raw)
+        return found, self.first.error_of(raw, found, error)
 
     def radii(self, rows: Tensor, error: float, across: Tensor | None = None) -> Tensor:
         r"""Return bounds of :math:`a \cdot (x, w)` for rows a.
@@ -137,7 +148,9 @@ class Ellipsoid:
         solved = torch.linalg.solve_triangular(self.factor, self._through(rows, across), upper=False)
         return plain + rows[:, self.inputs :].square() @ self.t + solved.square().sum(0)
 
-    def grow(self, raw: Tensor, centre: Tensor, radius: Tensor, unit: Tensor, error: float) -> None:
+    def grow(
+        self, raw: Tensor, centre: Tensor, radius: Tensor, unit: Tensor, error: float, asked: Tensor | None = None
+    ) -> None:
         """Add entries with their rows, secant sectors and units.
 
         Args:
@@ -146,16 +159,17 @@ class Ellipsoid:
             radius: half of its width.
             unit: number of the unit of each entry, counted on from those there are.
             error: Frobenius norm of the error of the raw rows.
+            asked: rows over (x, e) whose ranges come next: for them a large first layer is taken into the input.
         """
         u, old = len(raw), len(self)
-        if not u:
+        if not u or (asked is not None and self._took_in(raw, centre, radius, error, asked)):
             return
-        rows = self.centred(raw)
-        self.error = self.after_centring(raw, error)
+        unit = unit if self.first is None else unit - self.first.units
+        raw, error = self._taken(raw, error)
+        rows, self.error = self._centred(raw, error)
         self.raw_error = math.hypot(self.raw_error, error)
         if old:
-            weighted = (padded(raw, self.inputs + old)[:, self.inputs :] * self.centre).norm()
-            self.weighted = math.hypot(self.weighted, float(weighted))
+            self.weighted = math.hypot(self.weighted, float((raw[:, self.inputs :] * self.centre).norm()))
         m, over_x = radius[:, None] * rows, self._across(rows)
         own = rows[:, : self.inputs] @ rows[:, : self.inputs].T
         P = radius[:, None] * own * radius + (m[:, self.inputs :] * self.t) @ m[:, self.inputs :].T
@@ -186,6 +200,19 @@ class Ellipsoid:
         self._size = float(self.rows.norm())
         self._raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
         self._carried = 1 + _norm_above(self.centre[:, None] * self.rows)
+
+    def _took_in(self, raw: Tensor, centre: Tensor, radius: Tensor, error: float, asked: Tensor) -> bool:
+        """Take a large first layer into the input, and tell whether that was done."""
+        if self.first is not None or len(self) or not is_large(len(raw), self.inputs):
+            return False
+        asked = padded(asked, self.inputs + len(raw))
+        guess = first_guess(raw, radius, asked, centre)
+        self.first = FirstLayer.of(raw, centre, radius, guess, error)
+        if self.first is None:
+            return False
+        self.inputs += len(raw)
+        self.rows = self.rows.new_zeros(0, self.inputs)
+        return True
 
     def room_needed(self) -> float:
         """Return what rounding may have taken of the room that was left for it: more than one is too much."""

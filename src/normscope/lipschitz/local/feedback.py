@@ -13,6 +13,7 @@ from normscope.core.statement import statement
 from normscope.linalg.cholesky import cholesky_margin
 from normscope.linalg.matrix_rounding import gamma
 from normscope.lipschitz.local.ellipsoid import largest
+from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_large
 
 #: Relative distance below the largest eigenvalue within which others count in a search, until its last third.
 SMOOTH = 0.02
@@ -26,6 +27,8 @@ SINGLE_FROM = 1_000
 FEW, MORE_STEPS = 48, 2
 #: Relative distance above what single precision found at which a proof is tried first.
 SINGLE_SLACK = 1e-4
+#: Multipliers of a large first layer that are tried, one where the rest has very many units.
+LAYERS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +69,28 @@ class Feedback:
     @property
     def work(self) -> float:
         """Return the multiplications that trying one set of multipliers takes, about."""
-        return 3.0 * len(self.unit) ** 3
+        return 3.0 * (len(self.unit) - self.first) ** 3
+
+    @property
+    def first(self) -> int:
+        """Return how many units of a large first layer can be taken into the input."""
+        count = self.blocks[0][1] if self.blocks else 0
+        single = self.units == len(self.unit) and self.A.shape[0] <= self.A.shape[1]
+        return count if single and is_large(count, self.A.shape[1]) else 0
+
+    def rest(self) -> Tensor:
+        """Return the rows of all but a first layer over the input and all units."""
+        return torch.cat([torch.cat([self.A, self.G], 1), torch.cat([self.B, self.N], 1)[self.first :]])
+
+    def behind(self, layer: FirstLayer) -> Feedback:
+        """Return the system whose inputs are those of a first layer and its units: its gain is at least as large."""
+        raw, (outputs, inputs), u = self.rest(), self.A.shape, layer.units
+        rows = layer.applied(raw)
+        (A, G), (B, N) = (half.tensor_split([inputs + u], 1) for half in rows.tensor_split([outputs]))
+        blocks = tuple((i - u, j - u) for i, j in self.blocks[1:])
+        error = layer.error_of(raw, rows, self.error)
+        matrices = (A.contiguous(), G.contiguous(), B.contiguous(), N.contiguous())
+        return Feedback(*matrices, self.centre[u:], self.radius[u:], self.unit[u:] - u, blocks, error)
 
     def transposed(self) -> Feedback:
         """Return the system of the transposed map, which has the same norm, its entries in reverse order."""
@@ -88,7 +112,10 @@ class Feedback:
     def single(self) -> Feedback:
         """Return the system in float32, for a search."""
         names = ("A", "G", "B", "N", "centre", "radius")
-        return replace(self, **{name: getattr(self, name).float() for name in names})
+        found = replace(self, **{name: getattr(self, name).float() for name in names})
+        side = self.side
+        found.__dict__["side"] = _Side(side.gram.float(), side.size, side.B.float(), side.N.float())
+        return found
 
     @cached_property
     def side(self) -> _Side:
@@ -166,8 +193,39 @@ def gain(feedback: Feedback, *, steps: int = 40) -> Bound:
     """
     if feedback.A.shape[0] > feedback.A.shape[1]:
         feedback = feedback.transposed()
+    found = _behind_first_layer(feedback, steps) if feedback.first else Bound(math.inf)
+    return found if math.isfinite(found.value) else _gain(feedback, steps)
+
+
+def _behind_first_layer(feedback: Feedback, steps: int) -> Bound:
+    """Return a bound with a large first layer taken into the input, the best of some multipliers of it."""
+    count, best = feedback.first, Bound(math.inf)
+    given = (feedback.B[:count], feedback.centre[:count], feedback.radius[:count])
+    # |y|^2 <= (1 + s) |A x|^2 + (1 + 1/s) |g w|^2 with the best s for one unit: so much its input matters.
+    does = feedback.radius * feedback.G.norm(dim=0)
+    weight = (does * (does + feedback.A.norm() / (feedback.B.norm(dim=1) + 1e-300))).sqrt()
+    matter = torch.cat([does.new_ones(len(feedback.A)), weight[count:]])
+    T = first_guess(given[0], given[2], matter[:, None] * feedback.rest(), given[1])
+    large = len(feedback.unit) - count >= SINGLE_FROM
+    for _ in range(1 if large else LAYERS):
+        layer = FirstLayer.of(*given, T, feedback.error)
+        if layer is None:
+            break
+        behind = feedback.behind(layer)
+        found = _gain(behind, max(1, steps // LAYERS))
+        best = min(best, found, key=lambda bound: bound.value)
+        peak = None if large or found.multipliers is None else _peak(behind, found.multipliers, SMOOTH)
+        if peak is None:
+            break
+        T = layer.better(torch.cat([behind.A, behind.B]).T @ torch.cat(peak[1:]))
+    return best
+
+
+def _gain(feedback: Feedback, steps: int) -> Bound:
+    """Return a bound with one multiplier for each unit."""
     if not len(feedback.unit):
-        return Bound(proved(feedback, feedback.A.new_zeros(0), _norm(feedback.A)))
+        T = feedback.A.new_zeros(0)
+        return Bound(proved(feedback, T, _norm(feedback.A)), 0, T)
     single = len(feedback.unit) >= SINGLE_FROM
     steps = steps * MORE_STEPS if len(feedback.unit) <= FEW else steps
     found, tried = search(feedback.single() if single else feedback, steps)
@@ -239,6 +297,17 @@ def search(feedback: Feedback, steps: int) -> tuple[tuple[Tensor, float] | None,
 
 def _step(feedback: Feedback, T: Tensor, smooth: float = SMOOTH) -> tuple[float, Tensor, Tensor] | None:
     r"""Return the bound at T and per entry the mean of :math:`(w - c q)^2` and of :math:`\rho^2 q^2` where it binds."""
+    peak = _peak(feedback, T, smooth)
+    if peak is None:
+        return None
+    value, y, w = peak
+    q = feedback.side.B @ y + feedback.side.N @ w
+    free = (w - feedback.centre[:, None] * q).square().sum(1)
+    return value, free, (feedback.radius[:, None] * q).square().sum(1)
+
+
+def _peak(feedback: Feedback, T: Tensor, smooth: float) -> tuple[float, Tensor, Tensor] | None:
+    """Return the bound at T and the (y, w) of the transposed system where it binds, one column for each eigenvalue."""
     side = feedback.side
     ww, wy, yy = side.form(feedback, T)
     factor, info = torch.linalg.cholesky_ex(ww)
@@ -251,13 +320,10 @@ def _step(feedback: Feedback, T: Tensor, smooth: float = SMOOTH) -> tuple[float,
     if not math.isfinite(top):
         return None
     if top <= 1e-290:  # nothing reaches the output
-        return 1e-145, torch.zeros_like(T), torch.zeros_like(T)
+        return 1e-145, torch.zeros_like(vectors), torch.zeros_like(W)
     # Weights on the largest few eigenvalues instead of the first one: the search does not zigzag between them.
     y = vectors * torch.softmax((values - top) / (smooth * top), 0).sqrt()
-    w = -W @ y
-    q = side.B @ y + side.N @ w
-    free = (w - feedback.centre[:, None] * q).square().sum(1)
-    return math.sqrt(top), free, (feedback.radius[:, None] * q).square().sum(1)
+    return math.sqrt(top), y, -W @ y
 
 
 def first_multipliers(feedback: Feedback) -> Tensor:

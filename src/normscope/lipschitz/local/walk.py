@@ -121,6 +121,7 @@ class Walk:
         self.inputs = sum(p.numel() for p in self.point)
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
+        self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor, float]] = []  # units for the ellipsoid, once asked
         self.known: dict[int, Rows] = {}
         self._label = ""
         self._last: dict[int, int] = {}
@@ -227,13 +228,7 @@ class Walk:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         raw, error = self._raw(x, open_)
         if len(open_) and self.radius > 0:
-            wide, units = self.inputs + len(self.units), len(self.units)
-            once = units * (units * units + 2 * wide * len(open_))
-            rounds = self.rounds if once <= LONGEST_ROUND else 0
-            self.spend((rounds + 1) * once)
-            bound = self.radius * self.ellipsoid.tuned(
-                self.ellipsoid.centred(raw), self.ellipsoid.after_centring(raw, error), rounds
-            )
+            bound = self.radius * self._ranges(raw, error)
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
         width = sectors.tangent[1] - sectors.tangent[0]
@@ -241,6 +236,17 @@ class Walk:
             raise UnboundedError(f"{self._label} has no finite slope on the ball")
         kept = (width * sizes)[open_] > floor
         return self._closed(x, sectors, Opened(open_[kept], raw[kept], error), sizes)
+
+    def _ranges(self, raw: Tensor, error: float) -> Tensor:
+        """Return bounds of rows on the ellipsoid of all units so far, in units of the radius."""
+        for units in self._waiting:
+            self.ellipsoid.grow(*units, asked=raw)
+        self._waiting.clear()
+        wide, count = self.inputs + len(self.units), len(self.ellipsoid)
+        once = count * (count * count + 2 * wide * len(raw))
+        rounds = self.rounds if once <= LONGEST_ROUND else 0
+        self.spend((rounds + 1) * once)
+        return self.ellipsoid.tuned(*self.ellipsoid.centred(raw, error), rounds)
 
     def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
         """Return how some entries move with the input and all units, and a bound on the error of that."""
@@ -297,7 +303,7 @@ class Walk:
                 middle = (sectors.secant[0] + sectors.secant[1])[open_] / 2
                 half = (sectors.secant[1] - sectors.secant[0])[open_] / 2
                 half = half * (1 + 1e-12) + 2.0**-50 * (1 + middle.abs())
-                self.ellipsoid.grow(opened.rows, middle, half, torch.arange(before, before + u), opened.error)
+                self._waiting.append((opened.rows, middle, half, torch.arange(before, before + u), opened.error))
                 rows[0, open_] += (sectors.remainder[0] + sectors.remainder[1])[open_] / (2 * self.radius)
             rows[old + torch.arange(u), open_] = 1.0
         steepest = float(sectors.nominal.abs().max()) if len(width) else 0.0
