@@ -6,31 +6,29 @@ import torch
 from torch import Tensor
 
 from normscope.core.value import Kind
-from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
+from normscope.linalg.recycled import Followed, begin, follow
 from normscope.monitor.quantity import Description, Quantity
 from normscope.monitor.snapshot import Snapshot
 
 #: The most products with the Hessian the first time.
 COLD = 20
-#: Products of a reading from a remembered vector: the fewest, on average, and the most.
-FEWEST, USUAL, MOST = 3, 4, 10
+#: Products of a reading from remembered vectors: the fewest, on average, and the most.
+FEWEST, USUAL, MOST = 2, 4, 10
 #: Products that readings which needed fewer than usual leave for later ones: at the start, and at most.
 GIVEN, SAVED = 16, 32
-#: Relative residual at which the search ends; the eigenvalue errs by about its square.
-TOLERANCE = 3e-2
-#: Length of a random part, and of the gradient, added to a remembered unit vector: another direction may lead by now.
-ADDED = 0.3
+#: Relative residual at which the search ends; the eigenvalue errs by about its square over the relative gap.
+TOLERANCE = 2e-2
 
 
 def largest_curvature(
-    gradients: dict[str, Tensor], leaves: dict[str, Tensor], start: Tensor | None = None, most: int = USUAL
-) -> Eigenpairs | None:
+    gradients: dict[str, Tensor], leaves: dict[str, Tensor], before: Followed | None = None, most: int = USUAL
+) -> Followed | None:
     """Return the largest eigenpair of the Hessian from a gradient that can be differentiated again.
 
     Args:
         gradients: of the loss, with their graph.
         leaves: the parameters.
-        start: the eigenvector of an earlier moment; without one up to :data:`COLD` products are made.
+        before: what was found at an earlier moment; without it up to :data:`COLD` products are made.
         most: the most products from it.
 
     Returns:
@@ -48,15 +46,11 @@ def largest_curvature(
         flat = [torch.zeros(n).to(vector) if f is None else f.reshape(-1) for f, n in zip(found, sizes, strict=True)]
         return torch.cat(flat)
 
-    slope = torch.cat([part.detach().reshape(-1) for part in curved.values()])
-    random = torch.randn(len(slope), generator=torch.Generator().manual_seed(0)).to(slope)
-    if start is None or start.shape != random.shape:
-        return eigenpairs(apply, random, largest=1, tolerance=TOLERANCE, max_products=COLD, size=COLD + 3)
-    added = torch.nn.functional.normalize(torch.stack([random, slope])).sum(0)
-    return eigenpairs(
-        apply, start + ADDED * added, largest=1, tolerance=TOLERANCE, min_products=FEWEST, max_products=most,
-        size=MOST + 3,
-    )  # fmt: skip
+    if before is not None and before.vectors.shape[1] == sum(sizes):
+        return follow(apply, before, tolerance=TOLERANCE, min_products=FEWEST, max_products=most)
+    like = next(iter(curved.values()))
+    start = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
+    return begin(apply, start, tolerance=TOLERANCE, max_products=COLD)
 
 
 class LargestCurvature(Quantity):
@@ -74,9 +68,15 @@ class LargestCurvature(Quantity):
             "largest eigenvalue of the Hessian, attained by a vector found with 4 products on average",
             signed=True,
         ),
+        Description(
+            "curvature/estimate",
+            Kind.ESTIMATE,
+            "the same with what the search had not reached yet and what is remembered of earlier readings",
+            signed=True,
+        ),
         Description("curvature/residual", Kind.ESTIMATE, "distance within which an eigenvalue is guaranteed"),
         Description(
-            "curvature/converged", Kind.ESTIMATE, "1 if the residual is at most 3 % of the eigenvalue, otherwise 0"
+            "curvature/converged", Kind.ESTIMATE, "1 if the residual is at most 2 % of the eigenvalue, otherwise 0"
         ),
         Description(
             "curvature/over_threshold",
@@ -88,24 +88,24 @@ class LargestCurvature(Quantity):
     )
 
     def __init__(self) -> None:
-        self._vector: Tensor | None = None
+        self._before: Followed | None = None
         self._saved = GIVEN
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the eigenvalue, its residual, and its ratio to the threshold if the learning rate is known."""
         look = moment.view.look(curved=True, statistics=False)
-        start = None if moment.changed else self._vector
-        pairs = largest_curvature(look.gradients, look.leaves, start, min(MOST, USUAL + self._saved))
-        if pairs is None or not len(pairs.values):
+        before = None if moment.changed else self._before
+        now = largest_curvature(look.gradients, look.leaves, before, min(MOST, USUAL + self._saved))
+        if now is None:
             return {}
-        if start is not None:
-            self._saved = max(0, min(SAVED, self._saved + USUAL - pairs.products))
-        self._vector = pairs.vectors[0]
-        value = float(pairs.values[0])
+        if before is not None:
+            self._saved = max(0, min(SAVED, self._saved + USUAL - now.products))
+        self._before, value = now, now.value
         found = {
             "curvature/largest": value,
-            "curvature/residual": float(pairs.residuals[0]),
-            "curvature/converged": float(pairs.converged[0]),
+            "curvature/estimate": now.estimate,
+            "curvature/residual": now.residual,
+            "curvature/converged": float(now.converged),
         }
         rate = max(moment.rates.values(), default=0.0)
         return found | ({"curvature/over_threshold": value * rate / 2} if rate > 0.0 else {})
