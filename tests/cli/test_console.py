@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from normscope.cli import console
-from normscope.cli.console import Stages, aside, guarded, is_terminal, show, visible
+from normscope.cli.console import LOADING, Stages, aside, guarded, is_terminal, show, visible
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
 
@@ -48,6 +49,31 @@ def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Stages() as stages:
         stages("quick")
     assert capsys.readouterr() == ("", "")
+
+
+def test_no_garbage_is_looked_for_while_libraries_load() -> None:
+    """Then it is again, however the work ends; who had turned it off finds it off."""
+    frozen = gc.get_freeze_count()
+    with Stages() as stages:
+        stages(LOADING)
+        assert not gc.isenabled()
+        stages(LOADING)
+        stages("working")
+        assert gc.isenabled()
+    with pytest.raises(InputError), Stages() as stages:
+        stages(LOADING)
+        raise InputError("no")
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == frozen  # only a process of its own keeps what it has loaded for good
+    gc.disable()
+    try:
+        with Stages() as stages:
+            stages(LOADING)
+            stages("working")
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.usefixtures("impatient")

@@ -1,6 +1,10 @@
-"""One analysis, put together: model and data in, result out."""
+"""One analysis, put together: model and data in, result out.
 
-from normscope.analysis.capacity import analyze
-from normscope.analysis.options import Options
+The names are loaded when they are first used: the doctor needs the steps of an analysis, not all of it.
+"""
 
-__all__ = ["Options", "analyze"]
+from __future__ import annotations
+
+from normscope.core.lazy import lazy_names
+
+__getattr__, __dir__, __all__ = lazy_names(__name__, __file__)

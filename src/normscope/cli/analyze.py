@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Inputs, Loaded, Named, load
 from normscope.cli.options import (
     MODEL,
@@ -152,7 +152,7 @@ def analyze(
     } | ({} if time is None else {"time": time})
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         _check_unused(request)
         theory: list[Guarantees] = []
         told: list[str] = []
@@ -240,7 +240,7 @@ def run(
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
-    stages("loading torch")
+    stages(LOADING)
     from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
 
     if is_checkpoint(request.model):

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.cli.options import Json, Quiet, Seed
 from normscope.cli.specification import checked_apart, checked_file, split_commas, writing
@@ -52,7 +52,7 @@ def audit(
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
     checked_apart(markdown, out, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.papers.run import audit as run
 
         with one_thread():

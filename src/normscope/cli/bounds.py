@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.analyze import write_page
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import MODEL, DataRoot, Json, Limit, Mode, Normalize, Quiet, Seed, WeightsFile
 from normscope.cli.specification import checked_folder, split_commas, writing
@@ -54,7 +54,7 @@ def bounds(
     folder = None if out is None else checked_folder(out)
     region = None if box is None else _ends(box)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.analysis.bounds.run import bounds as computed
         from normscope.zoo.data.load import load_data
 

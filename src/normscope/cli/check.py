@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, line_width, visible
+from normscope.cli.console import LOADING, Stages, aside, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -123,7 +123,7 @@ def check(
     )  # fmt: skip
     width = line_width()
     with aside(), Stages(quiet=quiet, lines=format == "text") as stages:
-        stages("loading torch")
+        stages(LOADING)
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
@@ -171,7 +171,6 @@ def run(
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
-    from normscope.analysis import analyze
     from normscope.cli.analyze import checked_device
     from normscope.doctor import check as doctor
     from normscope.report.findings import finding_line
@@ -199,6 +198,8 @@ def run(
         )
 
     def capacity() -> Result:
+        from normscope.analysis import analyze
+
         with loaded.home.open():
             return analyze(
                 loaded.model,

@@ -11,7 +11,7 @@ import typer
 
 from normscope.cli.analyze import Request, checked_places, write_page
 from normscope.cli.analyze import run as analyzed
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Named
 from normscope.cli.modulo import compare_modulo
 from normscope.cli.options import (
@@ -134,7 +134,7 @@ def run(given: Given, stages: Stages) -> tuple[Comparison, dict[str, Sequence[Fi
     Raises:
         NormscopeError: a subclass that says what is wrong with an item.
     """
-    stages("loading torch")
+    stages(LOADING)
     from normscope.analysis.checkpoint import is_checkpoint
     from normscope.analysis.compare import compare as compared
     from normscope.cli.report import read_whole

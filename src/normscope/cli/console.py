@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import errno
 import functools
+import gc
 import os
 import shutil
 import sys
@@ -25,6 +27,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Exit codes of wrong use, and of work stopped by the user (128 + SIGINT).
 WRONG_USE, STOPPED = 2, 130
+#: The step in which a verb imports torch and what it needs of the library.
+LOADING = "loading torch"
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
 #: Seconds that a note waits for the result, which holds it too.
@@ -157,6 +161,17 @@ def _is_memory(error: Exception) -> bool:
     return "allocate memory" in str(error) or "not enough memory" in str(error)
 
 
+#: Whether this process is the command line's own: then what it imports stays, and is never looked through again.
+_own_process = False
+
+
+def own_process() -> None:
+    """Say that this process has no purpose but one verb."""
+    global _own_process
+    _own_process = True
+    atexit.register(gc.freeze)  # at exit Python looks for garbage in all of torch, for a second; the memory goes anyway
+
+
 class Stages:
     """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
 
@@ -176,6 +191,7 @@ class Stages:
         self._thread: threading.Thread | None = None
         self._status: Any = None
         self._notes: list[tuple[float, str]] = []
+        self._paused = False
         self._above: tuple[str, ...] = ()
 
     def above(self, lines: Sequence[str]) -> None:
@@ -191,6 +207,18 @@ class Stages:
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
+        self._pause(text == LOADING)
+
+    def _pause(self, wanted: bool) -> None:
+        """Look for no garbage while libraries are imported: there is hardly any, and it takes a fifth of the time."""
+        if wanted and gc.isenabled():
+            gc.disable()
+            self._paused = True
+        elif self._paused and not wanted:
+            if _own_process:
+                gc.freeze()
+            gc.enable()
+            self._paused = False
 
     def note(self, text: str) -> None:
         """Print a line that stays, if the work goes on for long after it; of quick work nothing is shown."""
@@ -205,6 +233,7 @@ class Stages:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._pause(False)
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

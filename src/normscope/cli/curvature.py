@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normscope.cli.analyze import checked_device, checked_places, write_page
-from normscope.cli.console import STOPPED, Stages, aside, guarded, show
+from normscope.cli.console import LOADING, STOPPED, Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -141,7 +141,7 @@ def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | N
     Raises:
         NormscopeError: a subclass that says what is wrong.
     """
-    stages("loading torch")
+    stages(LOADING)
     import torch
 
     from normscope.curvature.run import curvature as measured

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from normscope.cli.analyze import FILE, REPORT, write, write_page
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Inputs
 from normscope.cli.options import Quiet, Seed
 from normscope.cli.specification import checked_file, checked_folder, writing
@@ -104,7 +104,7 @@ def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict
     Returns:
         The results by variant, the table that shows them side by side, and what it says beyond them.
     """
-    stages("loading torch")
+    stages(LOADING)
     from normscope.analysis import analyze
     from normscope.doctor import check
     from normscope.report.text import compare_section

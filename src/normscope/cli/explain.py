@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, guarded, show
+from normscope.cli.console import LOADING, Stages, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.core.errors import InputError
 from normscope.core.words import WORDS
@@ -36,7 +36,7 @@ def explain(
         print(known)
         return
     with Stages(lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.papers.explain import Answer
         from normscope.papers.explain import explain as look_up
 

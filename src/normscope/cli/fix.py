@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, line_width, visible
+from normscope.cli.console import LOADING, Stages, aside, guarded, line_width, visible
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -63,7 +63,7 @@ def fix(
     """
     write_to = _checked(dry_run, write_to, force)
     with aside(), Stages(lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
         result = _run(named, seed, [*(only or []), "rotate"] if rotate else only, stages)
         if write_to is not None:

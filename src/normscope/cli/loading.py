@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from normscope.cli.console import LOADING
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
 
@@ -89,6 +91,7 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
         NormscopeError: a subclass that says what is wrong.
     """
     from normscope.core.environment import few_threads
+    from normscope.core.lazy import same_process
     from normscope.zoo.data.load import load_data
     from normscope.zoo.load import load_at_home
 
@@ -101,6 +104,9 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
     few_threads(model)
+    say(LOADING)
+    with same_process():
+        importlib.import_module("torch._dynamo")  # what torch.export takes a second to import when it is first used
     shape, data = named.shape, None
     if named.data is not None:
         say("loading the data")

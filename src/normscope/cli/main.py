@@ -20,7 +20,7 @@ from normscope.cli.bounds import bounds
 from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
-from normscope.cli.console import divert
+from normscope.cli.console import divert, own_process
 from normscope.cli.curvature import curvature
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
@@ -112,6 +112,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    own_process()
     try:
         try:
             app(prog_name="normscope")

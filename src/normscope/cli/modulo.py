@@ -10,7 +10,7 @@ from typing import Any
 
 import typer
 
-from normscope.cli.console import Stages, aside
+from normscope.cli.console import LOADING, Stages, aside
 from normscope.cli.loading import Named, load
 
 
@@ -32,7 +32,7 @@ def compare_modulo(
     if len(items) != 2:
         raise typer.BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
     with aside(), Stages(lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.analysis.checkpoint import is_checkpoint
         from normscope.geometry.align import align
         from normscope.geometry.discover import symmetry

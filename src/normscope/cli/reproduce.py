@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.options import LARGEST_SEED, Quiet
 from normscope.cli.specification import checked_folder, writing
 
@@ -47,7 +47,7 @@ def reproduce(
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
     with aside(), _resumable(), progress as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.report.studies import reproduce as reproduced
 
         with writing(folder):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
     MODEL,
@@ -54,7 +54,7 @@ def symmetry(
     Candidates come from the graph; those that fail the verification in float64 are not reported.
     """
     with aside(), Stages(lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
         found = _run(named, mode, loss, batch, orbits, seed, stages)
     if json:

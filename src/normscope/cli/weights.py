@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.analyze import Request, checked_numbers, measured, write
-from normscope.cli.console import Stages, aside, guarded, show
+from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.options import (
     MODEL,
     DataName,
@@ -64,7 +64,7 @@ def weights(
     options = {"mode": mode, "points": points, "tolerance": tolerance, "seed": seed, "stacked": stacked}
     request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
     with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages("loading torch")
+        stages(LOADING)
         from normscope.analysis.weight_lipschitz import weight_lipschitz
         from normscope.report.weight_lipschitz import weight_sections
 

@@ -168,8 +168,7 @@ def capture(
     """
     refuse_quantized(model)
     inputs = _without_cache(model, inputs)
-    as_written = sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager")
-    with _without_garbage_collection(), untouched(model), torch.no_grad(), as_written[0], as_written[1]:
+    with _without_garbage_collection(), untouched(model), torch.no_grad(), _as_written():
         evaluating(model)
         flat = _Flat(model, inputs)
         flat.training = False
@@ -207,6 +206,13 @@ def _without_garbage_collection() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
+
+
+@contextlib.contextmanager
+def _as_written() -> Iterator[None]:
+    """Run compiled parts as they are written, and attention as a formula."""
+    with sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"):
+        yield
 
 
 def _copies(tensors: list[Tensor]) -> list[Tensor]:
