@@ -16,6 +16,7 @@ from normscope.core.rounding import as_float64, down, matrix_norm_sandwich, sum_
 from normscope.core.statement import statement
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
+from normscope.operators.filter_quotient import divides_filters
 from normscope.operators.normalizer import Normalizer, Symmetry, of_the_weight
 from normscope.operators.written_out import Surroundings
 
@@ -132,7 +133,9 @@ def _of_weight(node: Node, around: Surroundings) -> bool:
     if name_of(node) in ("_weight_norm", "_weight_norm_interface"):
         return True
     match = around.recogniser.match(node)
-    return match is not None and not match.centered and around.is_weight(match.source)
+    if match is not None:
+        return not match.centered and around.is_weight(match.source)
+    return divides_filters(node, around, centered=False)
 
 
 NORMALIZER = Normalizer(

@@ -17,14 +17,12 @@ from normscope.core.rounding import as_float64, matrix_norm_sandwich, require_no
 from normscope.core.statement import statement
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
+from normscope.operators.filter_quotient import divides_filters
 from normscope.operators.normalizer import Normalizer, Symmetry, kinds_by_op, of_the_weight
 from normscope.operators.normalizers.layer_norm import layer_norm_each
 from normscope.operators.normalizers.moments import standard_deviation
 from normscope.operators.quadratic_form import find_form
 from normscope.operators.written_out import Surroundings
-
-#: Operations that give a spread, and the most operations of a written standardization.
-_SPREADS, _MOST_OPERATIONS = ("std", "std_mean", "var", "var_mean", "sqrt", "rsqrt", "linalg_vector_norm", "norm"), 40
 
 
 @dataclass(frozen=True)
@@ -130,59 +128,12 @@ def _of_weight(node: Node, around: Surroundings) -> bool:
     if name_of(node) in kinds_by_op():
         return around.is_weight(node.inputs()[0]) and around.acts_as_weight(node)
     match = around.recogniser.match(node)
-    if match is not None:
-        return match.centered and around.is_weight(match.source)
-    form = find_form(node, around)
+    if match is not None and around.is_weight(match.source):
+        return match.centered
+    form = None if match is not None else find_form(node, around)
     if form is not None:
         return form.centered and form.is_variance and around.is_weight(form.source)
-    return _standardizes(node, around)
-
-
-#: Entries of a weight whose standardization is checked on numbers, and how large these are: no stabilizer counts.
-_LARGEST, _FAR = 2**22, 1e6
-
-
-def _standardizes(node: Node, around: Surroundings) -> bool:
-    """Tell whether a quotient is a parameter without its mean over its spread, filter by filter, however written.
-
-    Examples are ``w / (std + eps)`` with the deviation of a reshaped weight, or a mean taken axis by axis.
-    """
-    if name_of(node) not in ("div", "mul") or not node.shape or len(node.shape) < 2:
-        return False
-    source: Node | None = None
-    behind, seen = [node.name], set[str]()
-    while behind and len(seen) < _MOST_OPERATIONS:
-        item = around.graph[behind.pop()]
-        if item.name in seen:
-            continue
-        seen.add(item.name)
-        if item is not node and around.is_site(item.name):
-            return False  # a factor after one
-        if item.op == "parameter" and (item.shape or ())[:1] == node.shape[:1] and _size(item) == _size(node):
-            source = item
-        behind.extend(item.inputs())
-    if source is None or _size(node) > _LARGEST or not around.acts_as_weight(node):
-        return False
-    if not any(name_of(around.graph[n]) in _SPREADS for n in seen):
-        return False
-    function, gains = around.run(node, source.name), []
-    for seed, factor, shift in ((0, 1.0, 0.0), (1, 3.0, 5.0), (2, 0.5, -2.0)):
-        generator = torch.Generator().manual_seed(seed)
-        x = _FAR * (factor * torch.randn(source.shape or (), generator=generator, dtype=torch.float64) + shift)
-        rows, y = x.flatten(1), function(x)
-        if y is None or y.shape != node.shape or rows.shape[1] < 2:
-            return False
-        z = (rows - rows.mean(1, keepdim=True)) / rows.std(1, keepdim=True, correction=0)
-        gain = (y.flatten(1) * z).mean(1, keepdim=True)
-        if not torch.allclose(y.flatten(1), gain * z, rtol=1e-6, atol=1e-6 * float(gain.abs().max())):
-            return False
-        gains.append(gain)
-    return bool(gains[0].any()) and all(torch.allclose(gain, gains[0], rtol=1e-6) for gain in gains)
-
-
-def _size(node: Node) -> int:
-    """Return how many numbers a constant has."""
-    return math.prod(node.shape or ())
+    return divides_filters(node, around, centered=True)
 
 
 NORMALIZER = Normalizer(
