@@ -168,6 +168,31 @@ def test_wrong_data_is_named(data: Any, model: nn.Module, message: str) -> None:
         as_inputs(data, model)
 
 
+class _LastFirst(nn.Module):
+    """Registers a layer before the one that takes the input."""
+
+    def __init__(self, first: nn.Module, then: nn.Module) -> None:
+        super().__init__()
+        self.later, self.sooner = first, then
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.sooner(x if x.ndim > 1 else x.unsqueeze(1))
+
+
+RIGHT: dict[str, tuple[torch.Tensor, nn.Module]] = {
+    "positions before tokens": (torch.tensor([[20, 3]]), _LastFirst(nn.Embedding(4, 2), nn.Embedding(32, 2))),
+    "positions before patches": (X, _LastFirst(nn.Embedding(4, 2), nn.Linear(3, 2))),
+    "convolution before tokens": (torch.tensor([[1, 2]]), _LastFirst(nn.Conv1d(2, 2, 1), nn.Embedding(4, 2))),
+    "a batch of numbers": (torch.zeros(5), _LastFirst(nn.Linear(1, 2), nn.Linear(1, 2))),
+}
+
+
+@pytest.mark.parametrize(("data", "model"), RIGHT.values(), ids=RIGHT.keys())
+def test_what_the_model_runs_on_is_not_refused(data: torch.Tensor, model: nn.Module) -> None:
+    """The layer that is registered first need not be the first to run."""
+    assert as_inputs(data, model).tensors()[0].shape == data.shape
+
+
 SOURCES: dict[str, Callable[[], Any]] = {
     "tensor": lambda: X,
     "array": lambda: X.numpy(),

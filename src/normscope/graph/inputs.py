@@ -366,8 +366,21 @@ def _check(inputs: ModelInputs, model: nn.Module) -> None:
             )
         _check_finite(name, value)
     first = next((pair for pair in sized_layers(model)), None)
-    if first is not None:
-        _check_first(tensors[0], *first, others=len(tensors) > 1)
+    if first is None:
+        return
+    _refuse_missing_batch_axis(tensors[0], *first, others=len(tensors) > 1)
+    problem = "" if len(tensors) > 1 else _unlike_first(tensors[0], *first)
+    if problem and not _runs(model, inputs):  # the layer that is registered first need not be the first to run
+        raise InputError(problem)
+
+
+def _runs(model: nn.Module, inputs: ModelInputs) -> bool:
+    """Tell whether a model runs on these inputs."""
+    try:
+        check_runs(model, inputs)
+    except InputError:
+        return False
+    return True
 
 
 def _check_finite(name: str, value: Tensor) -> None:
@@ -382,29 +395,32 @@ def _check_finite(name: str, value: Tensor) -> None:
         )
 
 
-def _check_first(value: Tensor, path: str, layer: nn.Module, *, others: bool) -> None:
-    """Raise if the first input has a dtype or number of axes that the model's first layer cannot take."""
-    where = f"The model's first layer, {path or type(layer).__name__}, is {layer}"
-    if isinstance(layer, nn.Embedding) and not others:
-        if value.is_floating_point():
-            raise InputError(f"{where}, which expects integer ids, but the input is {value.dtype}. Pass token ids.")
-        if not value.is_meta and not 0 <= int(value.min()) <= int(value.max()) < layer.num_embeddings:
-            raise InputError(f"{where}, but the ids range from {int(value.min())} to {int(value.max())}.")
-    if isinstance(layer, nn.Linear) and value.is_floating_point() and value.ndim < 2:
+def _refuse_missing_batch_axis(value: Tensor, path: str, layer: nn.Module, *, others: bool) -> None:
+    """Raise if the first input is one sample for the model's first layer, which would take it for a batch."""
+    axes = _AXES.get(type(layer)) if isinstance(layer, nn.modules.conv._ConvNd) and not others else None
+    image = axes is not None and value.is_floating_point() and value.ndim == axes - 1
+    vector = isinstance(layer, nn.Linear) and value.is_floating_point() and value.ndim < 2
+    size = layer.in_channels if image else layer.in_features if vector else None
+    if size is not None and (not value.ndim or value.shape[0] == size):
         raise InputError(
-            f"{where}, but the input of shape {tuple(value.shape)} lacks the batch axis. Pass x.unsqueeze(0)."
+            f"The model's first layer, {path or type(layer).__name__}, is {layer}, but the input of shape "
+            f"{tuple(value.shape)} lacks the batch axis. Pass x.unsqueeze(0)."
         )
-    axes = _AXES.get(type(layer))
-    if axes is not None and isinstance(layer, nn.modules.conv._ConvNd) and not others:
-        if not value.is_floating_point():
-            raise InputError(
-                f"{where}, which expects floating-point numbers, but the input is {value.dtype}. Pass e.g. "
-                "x.float() / 255."
-            )
-        if value.ndim == axes - 1 and value.shape[0] == layer.in_channels:
-            raise InputError(
-                f"{where}, but the input of shape {tuple(value.shape)} lacks the batch axis. Pass x.unsqueeze(0)."
-            )
+
+
+def _unlike_first(value: Tensor, path: str, layer: nn.Module) -> str:
+    """Return why the model's first layer cannot take an input of this dtype or with these ids, or an empty text."""
+    where = f"The model's first layer, {path or type(layer).__name__}, is {layer}"
+    if isinstance(layer, nn.Embedding):
+        if value.is_floating_point():
+            return f"{where}, which expects integer ids, but the input is {value.dtype}. Pass token ids."
+        if not value.is_meta and not 0 <= int(value.min()) <= int(value.max()) < layer.num_embeddings:
+            return f"{where}, but the ids range from {int(value.min())} to {int(value.max())}."
+    if isinstance(layer, nn.modules.conv._ConvNd) and type(layer) in _AXES and not value.is_floating_point():
+        return (
+            f"{where}, which expects floating-point numbers, but the input is {value.dtype}. Pass e.g. x.float() / 255."
+        )
+    return ""
 
 
 def _assign(named: Mapping[str, Tensor], model: nn.Module) -> ModelInputs:
