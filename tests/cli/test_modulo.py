@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import save_file
 
@@ -37,9 +38,34 @@ def test_a_permuted_and_scaled_copy_is_the_same_network(run: Run, tmp_path: Path
     body = json.loads(shown.stdout)
     assert body["before"] > 0.1
     assert body["same"]
+    quiet = run(
+        "compare", *files, "--model", MODEL, "--modulo", "symmetries", "--mode", "batch", "-q", "--out", tmp_path
+    )
+    assert (quiet.exit_code, quiet.stdout, quiet.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "alignment.json").read_text())["same"]
 
 
 def test_wrong_use(run: Run) -> None:
     shown = run("compare", MODEL, MODEL, "--modulo", "nothing")
     assert shown.exit_code == 2
     assert "Expected symmetries, got nothing." in shown.stderr
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        (["--mode", "running"], "expected batch, got running"),
+        (["--mode", "frozen-batch"], "expected batch, got frozen-batch"),
+        (["--device", "cpu"], "nothing is analyzed"),
+        (["--no-check"], "nothing is analyzed"),
+        (["--printed"], "nothing is analyzed"),
+        (["--all"], "nothing is analyzed"),
+        (["--report", "page.html"], "nothing is analyzed"),
+    ],
+)
+def test_no_option_is_ignored(run: Run, option: list[str], said: str) -> None:
+    """What has no meaning here is refused before anything is loaded, also if it is the default."""
+    shown = run("compare", MODEL, MODEL, "--modulo", "symmetries", *option)
+    assert shown.exit_code == 2
+    assert said in " ".join(shown.stderr.split())
+    assert option[0] in shown.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 Run = Callable[..., Any]
@@ -15,6 +16,13 @@ def test_json_and_text(run: Run) -> None:
     body = json.loads(shown.stdout)
     assert (body["kind"], body["mode"]) == ("symmetry", "batch")
     assert {g["kind"] for g in body["groups"]} >= {"scale", "rescaling", "shift", "permutation"}
+
+
+def test_the_result_is_kept(run: Run, tmp_path: Path) -> None:
+    """In the folder that was named, without a word if none is wanted."""
+    shown = run("symmetry", "zoo:relu10[norm=bn,width=4,in_features=9]", "--out", tmp_path, "--quiet")
+    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "", "")
+    assert json.loads((tmp_path / "symmetry.json").read_text())["kind"] == "symmetry"
 
 
 def test_wrong_mode(run: Run) -> None:

@@ -13,7 +13,7 @@ from normscope.cli.analyze import Request, checked_places, write_page
 from normscope.cli.analyze import run as analyzed
 from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Named
-from normscope.cli.modulo import compare_modulo
+from normscope.cli.modulo import compare_modulo, refuse_unused
 from normscope.cli.options import (
     DataName,
     DataRoot,
@@ -64,6 +64,7 @@ class Given:
 
 @guarded
 def compare(
+    context: typer.Context,
     items: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_ITEMS, show_default=False)],
     model: Annotated[str | None, typer.Option(help="Model to load the checkpoints into.")] = None,
     data: DataName = None,
@@ -78,7 +79,7 @@ def compare(
     modulo: Annotated[
         str | None,
         typer.Option(
-            help=("symmetries: also measure how far apart the weights of two models are once symmetries are removed.")
+            help=("symmetries: measure only how far apart the weights of two models are once symmetries are removed.")
         ),
     ] = None,
     printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
@@ -100,7 +101,8 @@ def compare(
         raise typer.BadParameter(f"Expected at least two models or results, got {len(items)}.", param_hint="MODEL")
     if modulo is not None:
         named = Named("", None, data, data_root, split, limit, normalize, parse_shape(input))
-        compare_modulo(items, model, modulo, named, seed, json=json)
+        refuse_unused(context)
+        compare_modulo(items, model, modulo, named, seed, out=out, json=json, quiet=quiet)
         return
     target, page = checked_places(out, FILE, report, no_report=no_report, name="compare")
     options = {"mode": mode, "seed": seed}

@@ -207,7 +207,7 @@ class Stages:
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
-        self._pause(text == LOADING)
+        self._pause(text.endswith(LOADING))  # a verb may say before it which of several models it is about
 
     def _pause(self, wanted: bool) -> None:
         """Look for no garbage while libraries are imported: there is hardly any, and it takes a fifth of the time."""

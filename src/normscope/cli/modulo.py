@@ -10,12 +10,54 @@ from typing import Any
 
 import typer
 
+from normscope.cli.analyze import checked_places
 from normscope.cli.console import LOADING, Stages, aside
 from normscope.cli.loading import Named, load
+from normscope.cli.specification import writing
+from normscope.core.files import write_text
+
+FILE = "alignment.json"
+#: Options of ``compare`` that say how networks are analyzed or shown; here nothing is.
+_OF_ANALYSES = ("device", "printed", "no_check", "report", "everything")
+
+
+def refuse_unused(context: typer.Context) -> None:
+    """Return if every option that was given has a meaning together with ``--modulo``.
+
+    Raises:
+        typer.BadParameter: if one has not.
+    """
+    given = {p.name for p in context.command.params if p.name and _is_given(context, p.name)}
+    if "mode" in given and context.params["mode"] != "batch":
+        raise typer.BadParameter(
+            "With --modulo, networks are compared as in training, where BatchNorm uses the statistics of the batch: "
+            f"expected batch, got {context.params['mode']}.",
+            param_hint="--mode",
+        )
+    for parameter in context.command.params:
+        if parameter.name in given and parameter.name in _OF_ANALYSES:
+            raise typer.BadParameter(
+                "With --modulo, the weights are compared and nothing is analyzed. Leave this option out.",
+                param_hint=parameter.opts[0],
+            )
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    """Tell whether a user gave an option, be it with its default."""
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
 
 
 def compare_modulo(
-    items: Sequence[str], model: str | None, modulo: str, named: Named, seed: int, *, json: bool = False
+    items: Sequence[str],
+    model: str | None,
+    modulo: str,
+    named: Named,
+    seed: int,
+    *,
+    out: Path | None = None,
+    json: bool = False,
+    quiet: bool = False,
 ) -> None:
     """Print how far two sets of weights are apart before and after symmetries are removed.
 
@@ -25,13 +67,16 @@ def compare_modulo(
         modulo: what to remove: ``symmetries``.
         named: data and shape; its model is of no account.
         seed: random seed.
+        out: folder for the result; by default a new one.
         json: print JSON.
+        quiet: print nothing.
     """
     if modulo != "symmetries":
         raise typer.BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
     if len(items) != 2:
         raise typer.BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
-    with aside(), Stages(lines=not json) as stages:
+    target, _ = checked_places(out, FILE, None, no_report=True, name="compare")
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages(LOADING)
         from normscope.analysis.checkpoint import is_checkpoint
         from normscope.geometry.align import align
@@ -48,10 +93,14 @@ def compare_modulo(
             stages("aligning")
             result = align(found, second.model.state_dict())
     body: dict[str, Any] = {"before": result.before, "after": result.after, "moved": result.moved, "same": result.same}
+    text = json_module.dumps({"schema_version": 1, "kind": "alignment", "models": list(items), **body}, indent=1)
+    with writing(target):
+        write_text(target, text + "\n")
     if json:
-        body = {"schema_version": 1, "kind": "alignment", "models": list(items), **body}
-        print(json_module.dumps(body, indent=1))
+        print(text)
+    if json or quiet:
         return
     print(f"relative distance of the weights: {result.before:.3g}; modulo symmetries: {result.after:.3g}")
     print(f"permuted units: {result.moved}")
     print("the same network" if result.same else "not the same network")
+    print(f"\nwritten: {target}")

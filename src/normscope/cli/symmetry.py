@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli.analyze import checked_places
 from normscope.cli.console import LOADING, Stages, aside, guarded, show
 from normscope.cli.loading import Named, load
 from normscope.cli.options import (
@@ -17,14 +18,19 @@ from normscope.cli.options import (
     Json,
     Limit,
     Normalize,
+    Out,
+    Quiet,
     Seed,
     Split,
     WeightsFile,
 )
-from normscope.cli.specification import parse_shape
+from normscope.cli.specification import parse_shape, writing
+from normscope.core.files import write_text
 
 if TYPE_CHECKING:
     from normscope.geometry.discover import Symmetries
+
+FILE = "symmetry.json"
 
 
 @guarded
@@ -46,23 +52,30 @@ def symmetry(
         bool, typer.Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
     ] = False,
     seed: Seed = 0,
+    out: Out = None,
     json: Json = False,
+    quiet: Quiet = False,
     everything: Everything = False,
 ) -> None:
     """Find the symmetries of MODEL: scales, shifts, rescalings, rotations, permutations, each verified.
 
-    Candidates come from the graph; those that fail the verification in float64 are not reported.
+    Candidates come from the graph; those that fail the verification in float64 are not reported. What is found is
+    written to symmetry.json, which `normscope report` takes.
     """
-    with aside(), Stages(lines=not json) as stages:
+    target, _ = checked_places(out, FILE, None, no_report=True, name=model)
+    with aside(), Stages(quiet=quiet, lines=not json) as stages:
         stages(LOADING)
         named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
         found = _run(named, mode, loss, batch, orbits, seed, stages)
+    with writing(target):
+        write_text(target, found.to_json() + "\n")
     if json:
         print(found.to_json())
-        return
-    from normscope.report.symmetry import symmetry_sections
+    elif not quiet:
+        from normscope.report.symmetry import symmetry_sections
 
-    show(symmetry_sections(found, everything=everything))
+        show(symmetry_sections(found, everything=everything))
+        print(f"\nwritten: {target}")
 
 
 def _run(named: Named, mode: str, loss: str, batch: int, orbits: bool, seed: int, stages: Stages) -> Symmetries:
