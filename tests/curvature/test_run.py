@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -101,3 +102,29 @@ def test_short_weights_are_computed_with_in_float32(dtype: torch.dtype) -> None:
     assert [e.value for e in found.largest] == [e.value for e in wide.largest]
     assert "float32" in found.messages[0]
     assert all(p.dtype == dtype for p in short.parameters())
+
+
+class _Taking(nn.Module):
+    """A network with an operation that torch cannot map over samples but one by one, as a mixture of experts has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Take the entries of a hidden layer by their places."""
+        hidden = self.norm(self.first(x)).relu()
+        return self.last(torch.take(hidden, torch.arange(hidden.numel()).view(hidden.shape)))
+
+
+@pytest.mark.parametrize("matrix", ["ggn", "hessian"])
+def test_torch_does_not_tell_the_user_where_vmap_is_slow(matrix: str) -> None:
+    """It is no concern of theirs; their own filters of warnings stay as they are."""
+    torch.manual_seed(0)
+    model, data = _Taking().eval(), (torch.randn(16, 6), torch.arange(16) % 3)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        filters = list(warnings.filters)
+        curvature(model, data, matrix=matrix, mode="running", quotient=True)
+        assert warnings.filters == filters
+    assert not [w for w in told if "performance drop" in str(w.message)]

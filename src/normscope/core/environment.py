@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import random
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,3 +180,24 @@ def _accelerator() -> Any:
         return None
     device = torch.get_device_module(torch.accelerator.current_accelerator())
     return device if getattr(device, "is_initialized", lambda: True)() else None
+
+
+@contextlib.contextmanager
+def quiet_vmap() -> Iterator[None]:
+    """Keep ``vmap`` from telling where it is slow, also from the threads of autograd: no concern of the user's.
+
+    Use it around single computations: the filters of warnings are as before after the block.
+
+    >>> with warnings.catch_warnings(record=True) as told, quiet_vmap():
+    ...     _ = torch.func.vmap(lambda x: x.take(torch.tensor([0])))(torch.ones(2, 3))
+    >>> told
+    []
+    """
+    switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda enabled: None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*performance drop.*")
+        switch(False)
+        try:
+            yield
+        finally:
+            switch(True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term, picked
 from normscope.curvature.products import Products
@@ -191,7 +192,8 @@ def _mapped(problem: Problem, term: Term, root: Root, place: slice) -> tuple[Ten
         pulled = torch.func.vmap(pull)(root.mT.reshape(-1, *found.shape))[0]
         return found[0], tuple(pulled[block.name] for block in problem.blocks)
 
-    found, parts = torch.func.vmap(single, in_dims=(0, *axes))(root.values[place], *given)
+    with quiet_vmap():
+        found, parts = torch.func.vmap(single, in_dims=(0, *axes))(root.values[place], *given)
     rows = torch.cat([part.detach().reshape(count * root.values.shape[2], -1) for part in parts], 1)
     return found.detach(), rows
 
@@ -211,7 +213,10 @@ def _together(problem: Problem, term: Term, root: Root) -> Iterator[Tensor]:
 def _pulled(problem: Problem, scores: Tensor, leaves: Sequence[Tensor], seeds: Tensor) -> Tensor:
     """Return the products of rows with the Jacobian, at once or one by one where an operation does not allow it."""
     try:
-        parts = torch.autograd.grad(scores, leaves, seeds, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        with quiet_vmap():
+            parts = torch.autograd.grad(
+                scores, leaves, seeds, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
         return problem.flatten(parts, seeds.reshape(len(seeds), -1))
     except RuntimeError:
         rows = (torch.autograd.grad(scores, leaves, seed, retain_graph=True, allow_unused=True) for seed in seeds)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 from normscope.curvature.problem import Problem, Term
 from normscope.graph.objective import Outputs
@@ -223,7 +224,7 @@ class Products:
     def _many(self, rows: Tensor) -> Tensor:
         """Multiply several vectors: at once, or one by one where an operation does not allow it."""
         if self.way == "retained":
-            with contextlib.suppress(RuntimeError):
+            with contextlib.suppress(RuntimeError), quiet_vmap():
                 found = self._sum(rows)
                 self.count += len(rows)
                 return found

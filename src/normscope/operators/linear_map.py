@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 
 #: Numbers held at once while a dense matrix is built (256 MiB of float64).
@@ -212,23 +211,10 @@ def batched(single: Function, batch: Function | None, X: Tensor) -> Tensor:
     if len(X) == 1:
         return single(X[0]).unsqueeze(0)
     try:
-        with _quiet():
+        with quiet_vmap():
             return torch.func.vmap(single)(X)
     except (RuntimeError, ValueError, NotImplementedError):  # no batching rule, data-dependent code, in-place writes
         return torch.stack([single(x) for x in X])
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep ``vmap`` from telling where it is slow, also from the threads of autograd: no concern of the user's."""
-    switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", lambda enabled: None)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*performance drop.*")
-        switch(False)
-        try:
-            yield
-        finally:
-            switch(True)
 
 
 def _columns(

@@ -14,6 +14,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.errors import InputError
 from normscope.core.rounding import UNIT
 from normscope.graph.second_derivatives import twice_differentiable
@@ -118,7 +119,8 @@ def input_jacobian_norm(model: nn.Module, x: Tensor) -> float:
         model: in float64.
         x: one input.
     """
-    jacobian = torch.func.jacrev(lambda one: model(one[None])[0].reshape(-1))(x)
+    with quiet_vmap():
+        jacobian = torch.func.jacrev(lambda one: model(one[None])[0].reshape(-1))(x)
     return float(torch.linalg.matrix_norm(jacobian.detach().flatten(1), ord=2))
 
 
@@ -175,7 +177,10 @@ def hessian_norm(model: nn.Module, scalar: Scalar) -> float:
         return 0.0
 
     def products(vectors: Tensor) -> np.ndarray:
-        second = torch.autograd.grad(flat, values, vectors, retain_graph=True, allow_unused=True, is_grads_batched=True)
+        with quiet_vmap():
+            second = torch.autograd.grad(
+                flat, values, vectors, retain_graph=True, allow_unused=True, is_grads_batched=True
+            )
         zero = torch.zeros(len(vectors), 1, dtype=flat.dtype)
         parts = [zero.expand(-1, v.numel()) if g is None else g.flatten(1) for g, v in zip(second, values, strict=True)]
         return torch.cat(parts, dim=1).numpy()

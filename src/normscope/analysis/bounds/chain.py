@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.errors import NormscopeError
 from normscope.generalization.chain_layer import ChainLayer
 from normscope.lipschitz.segments import SegmentNorms
@@ -187,7 +188,7 @@ def row_squares(source: Expr, target: Expr) -> Tensor:
         raise RefusedError("a layer of several linear maps in a row is too large to be written out")
     apply = evaluate(source, target)
     x = torch.zeros(source.shape, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
+    with torch.enable_grad(), quiet_vmap():
         y = apply(x).flatten()
         eye = torch.eye(y.numel(), dtype=torch.float64)
         chunk = max(1, 2**24 // max(1, source.numel))

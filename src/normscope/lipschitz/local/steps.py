@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from normscope.core.environment import quiet_vmap
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.lipschitz.assembly_error import absolute, forming_error
 from normscope.lipschitz.segments import SegmentNorms
@@ -147,7 +148,8 @@ def apply(expr: Expr, operands: list[Tensor]) -> Tensor:
         return op.apply(*operands)
     if not operands:
         raise ValueError("a constant has no tangents")
-    return torch.func.vmap(op.apply)(*operands).reshape(count, *expr.shape)
+    with quiet_vmap():
+        return torch.func.vmap(op.apply)(*operands).reshape(count, *expr.shape)
 
 
 def size_of(tensors: Iterable[Tensor]) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from normscope.core.environment import quiet_vmap
 from normscope.core.statement import statement
 from normscope.graph.capture import Captured
 from normscope.graph.interpreter import as_floating, run
@@ -252,8 +252,7 @@ def _pulled(out: Tensor, targets: Sequence[Tensor], units: Tensor) -> Sequence[T
     """Return ``J^T u`` for several u, together where every operation allows it, otherwise one after the other."""
     rest: dict[str, Any] = {"retain_graph": True, "allow_unused": True}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # an operation that is taken one by one is only slower
+        with quiet_vmap():
             return torch.autograd.grad(out, targets, units, is_grads_batched=True, **rest)
     except RuntimeError:
         each = [torch.autograd.grad(out, targets, u, **rest) for u in units]
