@@ -116,6 +116,8 @@ def test_the_last_sentence_names_the_gravest_findings_and_a_command() -> None:
     typed = {"name": "zoo:cnn[norm=none]", "origin": {}}
     many = (bias, remark, grave)
     assert _next(findings=many, model=typed) == said + "Run: `normscope fix 'zoo:cnn[norm=none]'`."
+    shaped = typed | {"origin": {"typed": "--input 1,8,8"}}
+    assert _next(findings=many, model=shaped) == said + "Run: `normscope fix 'zoo:cnn[norm=none]' --input 1,8,8`."
     assert _next(findings=many) == said + "Run: `normscope.fix(model, data)`."
     assert _next(findings=(grave,), model=typed).endswith("Run: `normscope explain NS210`.")
     assert _next(findings=(grave,)).endswith('Run: `normscope.explain("NS210")`.')

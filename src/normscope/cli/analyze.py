@@ -269,7 +269,7 @@ def run(
 
         def shown(look: Result) -> None:
             if first is not None:
-                first(replace(look, findings=found, model=look.model | {"origin": {}}))  # its commands can be typed
+                first(replace(look, findings=found, model=look.model | {"origin": {"typed": request.typed}}))
             doctor(quick=False)
 
         doctor(quick=big)
@@ -348,7 +348,7 @@ def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
     found: Any = result
     complete: Measured = replace(
         found,
-        model=found.model | {"origin": asdict(origin)},
+        model=found.model | {"origin": asdict(origin) | {"typed": request.typed}},
         input=found.input | {"source": source},
         messages=(*notes, *found.messages),
     )

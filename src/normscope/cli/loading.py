@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,20 @@ class Named:
     limit: int | None
     normalize: str | None
     shape: tuple[int, ...] | None
+
+    @property
+    def typed(self) -> str:
+        """Return what to type after the model's name, so that another verb sees it with the same weights and shape.
+
+        >>> Named("net.py:build", Path("w.pt"), "digits", None, "test", None, None, (1, 8, 8)).typed
+        '--weights w.pt --input 1,8,8'
+        """
+        words = [] if self.weights is None else ["--weights", str(self.weights)]
+        if self.shape is not None:
+            words += ["--input", ",".join(map(str, self.shape))]
+        elif self.data is not None:
+            words += ["--data", self.data]
+        return shlex.join(words)
 
 
 @dataclass(frozen=True)

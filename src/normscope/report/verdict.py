@@ -223,7 +223,8 @@ def _strongest(normalizers: Iterable[NormalizerResult]) -> NormalizerResult | No
 def _next(result: Result) -> Sentence:
     """Return what to do next, the most useful thing first."""
     typed = "origin" in result.model  # on the command line; otherwise in Python
-    name = shlex.quote(str(result.model.get("name") or "MODEL"))
+    words = shlex.quote(str(result.model.get("name") or "MODEL")), result.model.get("origin", {}).get("typed", "")
+    name = " ".join(filter(None, words))
     urgent = _urgent(result)
     if urgent:
         return (f"Next: {_findings(urgent, name if typed else None)}.",)
