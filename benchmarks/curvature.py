@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.curvature_monitor import followed, overhead
+from benchmarks.curvature_modes import gaps
+from benchmarks.curvature_monitor import followed, overheads
 from benchmarks.machine import environment, version
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
@@ -99,9 +100,15 @@ def run(settings: Settings, say: Say) -> Iterator[dict[str, Any]]:
     yield section
     section["dual"] = [_dual(settings, norm, say) for norm in (False, True)]
     yield section
-    if settings.images:
-        section["monitor"] = [overhead(settings.steps, batch, say) for batch in (64, 128)]
+    section["gaps"] = []
+    for row in gaps(settings.weights, settings.data_root, say) if settings.images else ():
+        section["gaps"].append(row)
         yield section
+    if settings.images:
+        section["monitor"] = []
+        for row in overheads(settings.steps, settings.weights, settings.data_root, say):
+            section["monitor"].append(row)
+            yield section
     section["followed"] = []
     for row in followed(settings.data_root if settings.images else None, settings.readings, say):
         section["followed"].append(row)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,37 +18,53 @@ from torch import Tensor, nn
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.graph.guard import same_bits
-from normscope.linalg.thick_restart import Eigenpairs, eigenpairs
+from normscope.linalg.thick_restart import eigenpairs
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.quantities import curvature
 from normscope.zoo import catalogue as zoo
 from normscope.zoo.data.load import load_data
+from normscope.zoo.load import load_model
 from normscope.zoo.randomness import seeded
 
 Say = Callable[[str], None]
 
 
-def overhead(steps: int, batch: int, say: Say) -> dict[str, Any]:
-    """Compare a reading of the largest eigenvalue with a training step, and trainings with and without it."""
-    say("monitor")
-    losses, states, spent, readings = [], [], [], []
-    for watched in (False, True):
+def overheads(steps: int, weights: Path | None, cifar: Path | None, say: Say) -> Iterator[dict[str, Any]]:
+    """Yield what readings cost: with all four products at the start of training, and in a trained network."""
+    for size in (64, 128):
         with seeded(3):
-            model = zoo.build("resnet20").train()
-            x, y = torch.randn(4, batch, 3, 32, 32), torch.randint(0, 10, (4, batch))
-        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+            batches = torch.randn(4, size, 3, 32, 32), torch.randint(0, 10, (4, size))
+        yield _overhead("random weights", partial(zoo.build, "resnet20", seed=3), batches, steps, steps // 3, say)
+    if weights is None or cifar is None:
+        return
+    images = load_data("cifar10", cifar, "train", 6400, normalize="imagenet").tensors()
+    assert images.labels is not None
+    real = images.inputs.view(100, 64, *images.inputs.shape[1:]), images.labels.view(100, 64)
+    yield _overhead("trained weights", partial(load_model, "zoo:resnet20", weights=weights), real, 200, 100, say, 0.01)
+
+
+def _overhead(
+    name: str, build: Callable[[], nn.Module], batches: tuple[Tensor, Tensor], steps: int, every: int, say: Say,
+    rate: float = 0.05,
+) -> dict[str, Any]:  # fmt: skip
+    """Compare a reading of the largest eigenvalue with a training step, and trainings with and without it."""
+    say(f"monitor, {name}, batches of {batches[0].shape[1]}")
+    losses, states, spent, readings, products = [], [], [], [], []
+    x, y = batches
+    for watched in (False, True):
+        model = build().train()
+        optimizer = torch.optim.SGD(model.parameters(), rate, momentum=0.9)
         monitor = None
         if watched:
-            probe = x[0, :32], y[0, :32]
-            every = max(1, steps // 3)
             with mock.patch.object(curvature, "GIVEN", 0):  # as later in a run: four products on average
                 monitor = Monitor(
-                    model, probe, optimizer=optimizer, quantities=("curvature",), every=every, budget=math.inf
-                ).begin()
+                    model, (x[0, :32], y[0, :32]), optimizer=optimizer, quantities=("curvature",),
+                    every=max(1, every), budget=math.inf,
+                ).begin()  # fmt: skip
         seen = []
         for step in range(steps):
             begin = time.process_time()
-            loss = nn.functional.cross_entropy(model(x[step % 4]), y[step % 4])
+            loss = nn.functional.cross_entropy(model(x[step % len(x)]), y[step % len(x)])
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -55,18 +73,61 @@ def overhead(steps: int, batch: int, say: Say) -> dict[str, Any]:
             if monitor is not None:
                 begin, before = time.process_time(), monitor.probes
                 monitor.step(loss=loss)
-                readings += [time.process_time() - begin] if monitor.probes > before else []
+                if monitor.probes > before:
+                    readings.append(time.process_time() - begin)
+                    products.append(_quantity(monitor).products)
         losses.append(seen)
         states.append(model.state_dict())
     same = losses[0] == losses[1] and all(same_bits(a, b) for a, b in zip(*map(dict.values, states), strict=True))
     return {
-        "batch": batch, "probe": 32, "step": float(np.median(spent)), "reading": float(np.median(readings)),
+        "case": name, "batch": x.shape[1], "probe": 32, "step": float(np.median(spent)),
+        "reading": float(np.median(readings)), "readings": len(readings), "products": float(np.mean(products)),
         "overhead": float(np.median(readings)) / (100 * float(np.median(spent))), "identical": same,
     }  # fmt: skip
 
 
+def _quantity(monitor: Monitor) -> curvature.LargestCurvature:
+    """Return the one quantity of a monitor."""
+    (quantity,) = monitor.quantities
+    assert isinstance(quantity, curvature.LargestCurvature)
+    return quantity
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training along which the largest eigenvalue is read.
+
+    Attributes:
+        name: of the data and the network.
+        model: the network.
+        data: inputs and labels.
+        probe: samples of the probe.
+        every: updates between two readings.
+        readings: how many.
+        after: updates before the first.
+        rate: the learning rate; of SGD with momentum, or of Adam.
+        adam: whether it is Adam.
+    """
+
+    name: str
+    model: nn.Module
+    data: tuple[Tensor, Tensor]
+    probe: int
+    every: int
+    readings: int
+    after: int = 0
+    rate: float = 0.05
+    adam: bool = False
+
+
 def followed(cifar: Path | None, readings: int, say: Say) -> Iterator[dict[str, Any]]:
     """Follow the largest eigenvalue along real runs, with a reading every so many updates."""
+    for run in _runs(cifar, readings):
+        yield _followed(run, say)
+
+
+def _runs(cifar: Path | None, readings: int) -> Iterator[Run]:
+    """Yield the trainings."""
     digits = load_data("digits", None, "train", 1400).tensors()
     assert digits.labels is not None
     for every in (1, 10, 100):
@@ -75,56 +136,95 @@ def followed(cifar: Path | None, readings: int, say: Say) -> Iterator[dict[str, 
                 nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(),
                 nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 10),
             )  # fmt: skip
-        data = digits.inputs.flatten(1), digits.labels
-        yield _followed("digits, MLP with BatchNorm", model, data, 64, every, readings, say)
+        yield Run("digits, MLP with BatchNorm", model, (digits.inputs.flatten(1), digits.labels), 64, every, readings)
     if cifar is None:
         return
-    network: nn.Module
+    for every in (1, 10):
+        gpt = zoo.build("gpt", vocabulary=128, width=64, layers=2, heads=4)
+        yield Run("letters, GPT of 2 layers", gpt, _letters(), 32, every, readings, 100, 1e-3, adam=True)
     images = load_data("cifar10", cifar, "train", 3200, normalize="imagenet").tensors()
     assert images.labels is not None
-    for every in (1, 10):
-        with seeded(0):
-            network = zoo.build("resnet20")
-        yield _followed("CIFAR-10, ResNet-20", network, (images.inputs, images.labels), 32, every, readings, say)
+    few = min(readings, 20)
+    for every, after in ((1, 0), (1, 150), (10, 0)):
+        network = zoo.build("resnet20")
+        yield Run(
+            "CIFAR-10, ResNet-20", network, (images.inputs, images.labels), 32, every,
+            few if every == 1 else few // 2, after,
+        )  # fmt: skip
 
 
-def _followed(
-    name: str, model: nn.Module, data: tuple[Tensor, Tensor], probe: int, every: int, readings: int, say: Say
-) -> dict[str, Any]:
-    """Train, and compare each reading after the first with the eigenvalue that a long search finds."""
-    say(f"{name}: a reading every {every} updates")
-    x, y = data
-    optimizer = torch.optim.SGD(model.train().parameters(), 0.05, momentum=0.9)
+def _letters(length: int = 32) -> tuple[Tensor, Tensor]:
+    """Return the letters of the documents of this project in pieces, and the letter that follows each."""
+    files = sorted((Path(__file__).parents[1] / "docs").glob("*.md"))
+    text = "".join(file.read_text(encoding="utf-8") for file in files)
+    codes = torch.tensor([min(ord(letter), 127) for letter in text])
+    pieces = codes[: len(codes) // (length + 1) * (length + 1)].view(-1, length + 1)
+    pieces = pieces[torch.randperm(len(pieces), generator=torch.Generator().manual_seed(0))]
+    return pieces[:, :-1].contiguous(), pieces[:, 1:].contiguous()
+
+
+def _loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of classes or of tokens."""
+    return nn.functional.cross_entropy(outputs.flatten(0, -2), labels.flatten())
+
+
+def _followed(run: Run, say: Say) -> dict[str, Any]:
+    """Train, and compare each reading after the first with the eigenvalue that a long search finds.
+
+    Beside it stands Lanczos with four products from the exact eigenvector of the last reading: what one remembered
+    vector can give at best.
+    """
+    say(f"{run.name}: a reading every {run.every} updates after {run.after}")
+    model, (x, y) = run.model.train(), run.data
+    if run.adam:
+        optimizer: torch.optim.Optimizer = torch.optim.Adam(model.parameters(), run.rate)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), run.rate, momentum=0.9)
     generator = torch.Generator().manual_seed(0)
-    products: list[int] = []
 
-    def counted(*args: Any, **kwargs: Any) -> Eigenpairs:
-        found = eigenpairs(*args, **kwargs)
-        products.append(found.products)
-        return found
+    def train(updates: int) -> None:
+        for _ in range(updates):
+            batch = torch.randint(0, len(x), (64,), generator=generator)
+            optimizer.zero_grad()
+            _loss(model(x[batch]), y[batch]).backward()
+            optimizer.step()
 
-    rows = []
-    with mock.patch.object(curvature, "eigenpairs", counted):
-        monitor = Monitor(
-            model, (x[:probe], y[:probe]), optimizer=optimizer, quantities=("curvature",), every=10**6,
-            budget=math.inf, mode="batch",
-        ).begin()  # fmt: skip
-        for _ in range(readings):
-            for _ in range(every):
-                batch = torch.randint(0, len(x), (64,), generator=generator)
-                optimizer.zero_grad()
-                nn.functional.cross_entropy(model(x[batch]), y[batch]).backward()
-                optimizer.step()
-            monitor.probe()
-            found = dict(monitor.latest)
-            with Problem(model, (x[:probe], y[:probe]), batch=probe) as problem:
-                start = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(1))
-                truth = eigenpairs(Products(problem), start, largest=1, tolerance=1e-3)
-            rows.append((1 - found["curvature/largest"] / truth.values[0], found["curvature/converged"], products[-1]))
-    errors, sure, spent = (np.array(column) for column in zip(*rows, strict=True))
+    train(run.after)
+    probe, rows = (x[: run.probe], y[: run.probe]), []
+    monitor = Monitor(
+        model, probe, optimizer=optimizer, quantities=("curvature",), every=10**6, budget=math.inf, mode="batch",
+        loss=_loss,
+    ).begin()  # fmt: skip
+    last: Tensor | None = None
+    for _ in range(run.readings):
+        train(run.every)
+        monitor.probe()
+        found = dict(monitor.latest)
+        with Problem(model, probe, _loss, batch=run.probe) as problem:
+            products = Products(problem)
+            start = torch.randn(problem.dimension, generator=torch.Generator().manual_seed(1))
+            truth = eigenpairs(products, start, largest=1, tolerance=1e-3)
+            floor = math.nan
+            if last is not None:
+                four = eigenpairs(products, last, largest=1, tolerance=0.0, max_products=4, size=8)
+                floor = 1 - four.values[0] / truth.values[0]
+        last = truth.vectors[0]
+        rows.append((
+            1 - found["curvature/largest"] / truth.values[0], abs(1 - found["curvature/estimate"] / truth.values[0]),
+            floor, found["curvature/converged"], _quantity(monitor).products,
+        ))  # fmt: skip
+    return _summary(run, rows)
+
+
+def _summary(run: Run, rows: Sequence[tuple[float, ...]]) -> dict[str, Any]:
+    """Return errors in short."""
+    errors, estimates, floors, sure, spent = (np.array(column) for column in zip(*rows, strict=True))
     return {
-        "case": name, "every": every, "readings": readings, "median": float(np.median(errors)),
-        "worst": float(errors.max()), "worst_converged": float(errors[sure > 0].max(initial=0.0)),
+        "case": run.name, "every": run.every, "after": run.after, "readings": run.readings,
+        "median": float(np.median(errors)), "worst": float(errors.max()),
+        "estimate": float(np.median(estimates)), "worst_estimate": float(estimates.max()),
+        "floor": float(np.nanmedian(floors)), "worst_floor": float(np.nanmax(floors)),
         "above": int((errors > 0.01).sum()), "above_converged": int(((errors > 0.01) & (sure > 0)).sum()),
+        "above_floor": int((floors > 0.01).sum()),
         "unconverged": int((sure == 0).sum()), "products": float(spent.mean()), "most": int(spent.max()),
     }  # fmt: skip

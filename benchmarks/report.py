@@ -414,15 +414,20 @@ def curvature(section: Section) -> str:
             for r in section["dual"]
         ]  # fmt: skip
         parts.append(table(head, rows))
+    if section.get("gaps"):
+        parts.append(_gaps(section["gaps"]))
     if "monitor" in section:
         rows = [
-            [f"{m['batch']}, {m['probe']}", seconds(m["step"]), seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
+            [f"{m['case']}, {m['batch']}, {m['probe']}", seconds(m["step"]), str(m["readings"]), f"{m['products']:.1f}",
+             seconds(m["reading"]), f"{100 * m['overhead']:.1f} %",
              "yes" if m["identical"] else "no"]
             for m in section["monitor"]
         ]  # fmt: skip
         head = [
             "monitor, ResNet-20: batch, probe",
             "step, CPU s",
+            "readings",
+            "products, mean",
             "reading, CPU s",
             "one in 100 steps",
             "bitwise the same",
@@ -437,20 +442,40 @@ def _followed(rows: list[Section]) -> str:
     """Return how near readings along a run came to the largest eigenvalue."""
     head = [
         "readings along a run (batch 64), after the first",
-        "every ... updates",
+        "every ... updates, after",
         "readings",
         "products, mean (most)",
-        "median error",
-        "worst",
+        "median error (worst)",
+        "of the estimate",
         "above 1 %",
         "not converged, marked",
         "above 1 % unmarked",
+        "4 products of Lanczos from the last exact eigenvector: median (worst)",
+        "above 1 %",
     ]
+
+    def share(median: float, worst: float) -> str:
+        return f"{100 * median:.2f} % ({100 * worst:.1f} %)"
+
     cells = [
-        [r["case"], str(r["every"]), str(r["readings"]), f"{r['products']:.1f} ({r['most']})",
-         f"{100 * r['median']:.2f} %", f"{100 * r['worst']:.1f} %", str(r["above"]), str(r["unconverged"]),
-         str(r["above_converged"])]
+        [r["case"], f"{r['every']}, {r['after']}", str(r["readings"]), f"{r['products']:.1f} ({r['most']})",
+         share(r["median"], r["worst"]), share(r["estimate"], r["worst_estimate"]), str(r["above"]),
+         str(r["unconverged"]), str(r["above_converged"]), share(r["floor"], r["worst_floor"]), str(r["above_floor"])]
         for r in rows
+    ]  # fmt: skip
+    return table(head, cells)
+
+
+def _gaps(rows: list[Section]) -> str:
+    """Return the largest eigenvalues of one network in two modes of BatchNorm."""
+    head = ["ResNet-20", "images", "mode", "loss", "largest five", "largest, running over batch", "model untouched"]
+    cells = [
+        [r["case"], str(r["images"]), mode, f"{r[mode]['loss']:.5f}",
+         " ".join(f"{v:.3g}" for v in r[mode]["values"]),
+         "" if mode == "batch" else f"{r['running']['values'][0] / r['batch']['values'][0]:.3g}",
+         "yes" if r["untouched"] else "no"]
+        for r in rows
+        for mode in ("batch", "running")
     ]  # fmt: skip
     return table(head, cells)
 

@@ -90,6 +90,7 @@ class LargestCurvature(Quantity):
     def __init__(self) -> None:
         self._before: Followed | None = None
         self._saved = GIVEN
+        self.products = 0  # of the last reading
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the eigenvalue, its residual, and its ratio to the threshold if the learning rate is known."""
@@ -100,7 +101,7 @@ class LargestCurvature(Quantity):
             return {}
         if before is not None:
             self._saved = max(0, min(SAVED, self._saved + USUAL - now.products))
-        self._before, value = now, now.value
+        self._before, self.products, value = now, now.products, now.value
         found = {
             "curvature/largest": value,
             "curvature/estimate": now.estimate,
