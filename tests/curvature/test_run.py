@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import normscope
 from curved import classifier, labelled, plain_hessian
 from fingerprints import fingerprint
 from normscope.core import memory
-from normscope.core.errors import InputError, NotEnoughMemoryError
+from normscope.core.errors import InputError, NotEnoughMemoryError, WeightsError
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
 from normscope.curvature.run import curvature, verified
@@ -128,3 +130,36 @@ def test_torch_does_not_tell_the_user_where_vmap_is_slow(matrix: str) -> None:
         curvature(model, data, matrix=matrix, mode="running", quotient=True)
         assert warnings.filters == filters
     assert not [w for w in told if "performance drop" in str(w.message)]
+
+
+def test_an_iterator_and_a_loader_with_a_generator_of_its_own_are_read_once() -> None:
+    model, (x, y) = classifier().train(), labelled()
+    batches = [(x[:20], y[:20]), (x[20:], y[20:])]
+    wanted = normscope.curvature(model, batches, probes=0, modes=True)
+    found = normscope.curvature(model, iter(batches), probes=0, modes=True)
+    assert found.largest[0].value == wanted.largest[0].value
+    assert found.modes == wanted.modes
+    shuffled = DataLoader(
+        TensorDataset(x, y), batch_size=20, shuffle=True, generator=torch.Generator().manual_seed(0)
+    )  # which gives other batches every time
+    assert normscope.curvature(model, shuffled, probes=0).checks["difference"] < 1e-3
+
+
+def test_a_regression_with_many_products_is_measured() -> None:
+    model, (x, _) = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 1)), labelled()
+    found = normscope.curvature(model, (x, x[:, :1] ** 2), way="linearize", probes=0, symmetry=False)
+    assert found.cost["way"] == "linearize"
+    other = normscope.curvature(model, (x, x[:, :1] ** 2), way="recompute", probes=0, symmetry=False)
+    assert found.largest[0].value == pytest.approx(other.largest[0].value, rel=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, torch.compile])
+def test_wrappers_are_looked_through(wrap: Callable[[nn.Module], nn.Module]) -> None:
+    model, data = classifier().train(), labelled()
+    found = normscope.curvature(wrap(model), data, probes=0, symmetry=False)
+    assert found.largest[0].value == normscope.curvature(model, data, probes=0, symmetry=False).largest[0].value
+
+
+def test_weights_without_values_are_refused() -> None:
+    with pytest.raises(WeightsError, match="lazy"):
+        normscope.curvature(nn.LazyLinear(3), labelled())

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from curved import dense_hessian
 from fingerprints import fingerprint
 from normscope.curvature.problem import Problem
 from normscope.curvature.products import Products
-from normscope.graph.second_derivatives import TWICE
+from normscope.graph.second_derivatives import TWICE, twice_differentiable
 
 
 class _Tagger(nn.Module):
@@ -135,3 +137,21 @@ def test_operations_of_a_graph_have_the_second_derivatives_of_torch(training: bo
         slopes = torch.autograd.grad(loss(*leaves, convolve, normalize), leaves, create_graph=True)
         found.append(torch.autograd.grad(slopes, leaves, [torch.ones_like(leaf) for leaf in leaves]))
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_the_squared_error_is_what_torch_gives_and_can_be_recorded(reduction: str) -> None:
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.randn(4, 3, dtype=torch.float64)
+    expected = F.mse_loss(x, y, reduction=reduction)
+
+    def loss(z: torch.Tensor) -> torch.Tensor:
+        return F.mse_loss(z, y, reduction=reduction).sum()
+
+    with twice_differentiable(nn.Identity()):
+        torch.testing.assert_close(F.mse_loss(x, y, reduction=reduction), expected)
+        torch.testing.assert_close(nn.MSELoss(reduction=reduction)(x, y), expected)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _, derivative = torch.func.linearize(torch.func.grad(loss), x)  # torch's own kernel ends the process here
+    factor = 2 / 12 if reduction == "mean" else 2.0
+    torch.testing.assert_close(derivative(y), factor * y)

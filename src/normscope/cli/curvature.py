@@ -133,7 +133,7 @@ def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | N
 
     Args:
         named: model and data.
-        chosen: fields of :class:`normscope.curvature.run.Settings`.
+        chosen: fields of :class:`normscope.curvature.settings.Settings`.
         stages: called with a line of text at each step.
         device: where to compute.
         double: compute in float64.

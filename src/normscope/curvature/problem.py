@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -242,6 +243,23 @@ def _terms(data: Any, model: nn.Module, batch: int, limit: int | None, masks: in
     if not total:
         raise InputError("Expected at least one sample.")
     return tuple(Term(inputs, inputs.batch / total / masks, seed + mask) for inputs in batches for mask in range(masks))
+
+
+def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any:
+    """Return data that every step may read again and finds the same: what a loader or an iterator yields, as a list.
+
+    Args:
+        data: what :func:`normscope.graph.inputs.iterate` takes.
+        model: the model that will take it.
+        batch: the size of batches that a dataset is cut into.
+        limit: how many samples to use, at most.
+
+    >>> once = iter([(torch.zeros(4, 2), torch.zeros(4, 1))])
+    >>> [inputs.batch for inputs in read_once(once, nn.Linear(2, 1), 128, 3)]
+    [3]
+    """
+    fixed = isinstance(data, Tensor | np.ndarray | Mapping | ModelInputs | Sequence)
+    return data if fixed else list(_limited(iterate(data, model, batch=batch), limit))
 
 
 def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -18,16 +18,19 @@ from normscope.curvature.cost import Plan, plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.outputs import exact_trace
-from normscope.curvature.problem import Problem, picked
+from normscope.curvature.problem import Problem, picked, read_once
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
 from normscope.curvature.self_test import difference_gap, random_vector, symmetry_gap
+from normscope.curvature.settings import Settings
 from normscope.curvature.sharpness import average_rise, fisher_rao, stability_threshold, worst_rise
 from normscope.curvature.symmetries import directions_of, find_groups
 from normscope.curvature.trace import Estimate, Part, moments
 from normscope.graph.inputs import check_runs, iterate
 from normscope.graph.objective import LossFunction
+from normscope.graph.signature import bare
+from normscope.graph.weights_validation import check_model
 from normscope.linalg.accumulated import length
 from normscope.linalg.thick_restart import FEWEST, USEFUL, Eigenpairs, eigenpairs, rayleigh
 
@@ -39,70 +42,6 @@ SMALL = 1500
 ROUNDING = 8.0
 
 Progress = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to measure curvature.
-
-    Attributes:
-        mode: what BatchNorm does: ``batch``, ``running`` or ``frozen-batch``.
-        matrix: ``hessian``, ``ggn``, ``fisher``, ``empirical-fisher`` or ``residual``.
-        parameters: name patterns of the parameters to look at.
-        top: how many of the largest eigenvalues.
-        bottom: how many of the smallest.
-        tolerance: relative residual of an eigenvalue.
-        max_products: the most products for eigenvalues.
-        probes: products for trace and Frobenius norm; 0 for none.
-        density: random vectors for the density; 0 for none.
-        quotient: compute the spectrum modulo symmetries; by default for small networks.
-        symmetry: look for the symmetries of the model; or the names of weights whose rows may be rescaled.
-        symmetry_seconds: time for the search of symmetries: 0 for no search, ``math.inf`` for as long as it takes,
-            as with ``quotient=True``.
-        generators: further flat directions, one a row.
-        modes: also compare the largest eigenvalue in all three modes.
-        sharpness: also measure the sharpness family.
-        radius: of the balls in which sharpness is measured.
-        rate: the learning rate in use, for the stability threshold.
-        momentum: the momentum in use.
-        masks: fixed dropout masks to average over; 0 switches dropout off.
-        batch: samples of a batch.
-        limit: samples to use.
-        dtype: compute in this precision instead of the model's own; float32 by default where that is shorter.
-        way: ``retained``, ``recompute`` or ``linearize``; by default by cost.
-        seed: random seed.
-    """
-
-    mode: str = "batch"
-    matrix: str = "hessian"
-    parameters: str | Sequence[str] | None = None
-    top: int = 5
-    bottom: int = 1
-    tolerance: float = 1e-5
-    max_products: int = 300
-    probes: int = 20
-    density: int = 0
-    quotient: bool | None = None
-    symmetry: bool | Sequence[str] = True
-    symmetry_seconds: float = 30.0
-    generators: Tensor | None = None
-    modes: bool = False
-    sharpness: bool = False
-    radius: float = 0.05
-    rate: float | None = None
-    momentum: float = 0.0
-    masks: int = 0
-    batch: int = 128
-    limit: int | None = None
-    dtype: torch.dtype | None = None
-    way: str | None = None
-    seed: int = 0
-
-    def problem(self, model: nn.Module, data: Any, loss: LossFunction | None, **changes: Any) -> Problem:
-        """Return the loss that is looked at."""
-        names = ("mode", "parameters", "masks", "batch", "limit", "dtype", "seed")
-        arguments: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return Problem(model, data, loss, **(arguments | changes))
 
 
 def curvature(
@@ -141,6 +80,10 @@ def curvature(
         chosen = Settings(**settings)
     except TypeError as error:
         raise InputError(f"{str(error).partition(' ')[2]}. Known settings: {', '.join(vars(Settings()))}.") from None
+    if not isinstance(model, nn.Module):
+        raise InputError(f"Expected a Module, got {type(model).__name__}.")
+    model = bare(model)
+    check_model(model)
     run = _Run(model, data, loss, chosen, name or type(model).__name__, progress or (lambda text: None))
     return run.measure()
 
@@ -167,6 +110,7 @@ class _Run:
         """Go through the steps; a stop ends them early."""
         s = self.settings
         self.say("reading the data")
+        self.data = read_once(self.data, self.model, s.batch, s.limit)
         s.problem(self.model, self.data, self.loss, limit=2)  # refuses what it cannot take
         check_runs(self.model, picked(next(iterate(self.data, self.model, batch=2)), slice(2)))
         self.groups = self._find_groups()

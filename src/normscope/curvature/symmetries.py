@@ -87,17 +87,24 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     point = {name: value.double() for name, value in problem.split(problem.point()).items()}
     places = torch.full((problem.dimension,), -1, device=problem.device)
     rows: list[Tensor] = [] if generators is None else list(generators.double())
+    where = {block.name: places[block.place] for block in problem.blocks}  # views
     count, families = 0, []
+
+    def blocks(names: Iterable[str]) -> list[tuple[str, Tensor]]:
+        return [(name, where[name]) for name in names]
+
     for group in groups:
         family = group.family
         if family is None or not set(group.parameters) <= set(point):
             continue
         numbers = torch.arange(1, family.size + 1, dtype=torch.float64)
         if group.kind == "scale":
-            found = problem.flat(family.field(point, numbers)).double() / problem.point().double()
-            inside = torch.isfinite(found) & (found.round() > 0) & ((found - found.round()).abs() < 1e-6)
-            if bool((places[inside] < 0).all()):
-                places[inside] = found[inside].round().long() - 1 + count
+            field = family.field(point, numbers)
+            members = {name: _members(field[name] / point[name]).to(places.device) for name in field if name in point}
+            if all(bool((block[members[name].reshape(-1) > 0] < 0).all()) for name, block in blocks(members)):
+                for name, block in blocks(members):
+                    member = members[name].reshape(-1)
+                    block[member > 0] = member[member > 0] - 1 + count
                 count += family.size
                 continue
         families.append(family)
@@ -106,3 +113,14 @@ def directions_of(problem: Problem, groups: Iterable[Any], generators: Tensor | 
     for family in families if fits else ():
         rows += [problem.flat(family.field(point, unit)).double() for unit in torch.eye(family.size).double()]
     return Directions(problem.point(), places, torch.stack(rows) if rows else None), 0 if fits else total
+
+
+def _members(ratios: Tensor) -> Tensor:
+    """Return the number of the member of a family that scales each weight, from 1, where a whole one does; else 0.
+
+    >>> _members(torch.tensor([2.0, 0.0, float("nan"), 1.5])).tolist()
+    [2, 0, 0, 0]
+    """
+    number = ratios.nan_to_num(0.0, 0.0, 0.0).round()
+    inside = torch.isfinite(ratios) & (number > 0) & ((ratios - number).abs() < 1e-6)
+    return torch.where(inside, number, 0.0).long()

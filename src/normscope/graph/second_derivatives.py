@@ -26,7 +26,8 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     cuDNN, and transformer encoder layers without their fused inference path. Checkpointed blocks keep activations: one
     kind of checkpointing refuses ``torch.autograd.grad``, and the other would compute them again outside
     ``functional_call``, with other parameters. Weight norm is written out: torch's own takes the norms for constants in
-    its second derivative, which is wrong. So is hardsigmoid, which has none, and convolution, for speed.
+    its second derivative, which is wrong. So is hardsigmoid, which has none, the squared error, whose recording by
+    ``torch.func.linearize`` ends the process (torch 2.13), and convolution, for speed.
 
     Args:
         model: the model that will be run.
@@ -71,11 +72,22 @@ def hard_sigmoid(x: Tensor) -> Tensor:
     return (x + 3).clamp(0, 6) / 6
 
 
+def squared_error(x: Tensor, target: Tensor, reduction: int = 1) -> Tensor:
+    """Return ``(x - target)^2``, its mean (1) or its sum (2), as ``torch._C._nn.mse_loss`` numbers them.
+
+    >>> float(squared_error(torch.tensor([1.0, 3.0]), torch.zeros(2)))
+    5.0
+    """
+    squares = (x - target).square()
+    return squares.mean() if reduction == 1 else squares.sum() if reduction == 2 else squares
+
+
 #: Functions of torch that are written out instead, by the module that holds them.
 _WRITTEN_OUT: tuple[tuple[Any, str, Callable[..., Tensor]], ...] = (
     (torch, "_weight_norm", weight_normed),
     (importlib.import_module("torch.nn.utils.weight_norm"), "_weight_norm", weight_normed),
     (torch._C._nn, "hardsigmoid", hard_sigmoid),
+    (torch._C._nn, "mse_loss", squared_error),
     *((home, f"conv{n}d", quick(getattr(torch, f"conv{n}d"), n)) for n in (1, 2, 3) for home in (torch, F)),
 )
 

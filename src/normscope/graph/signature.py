@@ -48,17 +48,30 @@ class Signature:
     any_keyword: bool
 
 
+def bare(model: nn.Module) -> nn.Module:
+    """Return the module inside ``torch.compile`` and the wrappers of several devices, which compute the same.
+
+    >>> inner = nn.Linear(2, 2)
+    >>> bare(nn.DataParallel(inner)) is inner
+    True
+    """
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
 def signature_of(model: nn.Module) -> Signature:
     """Return the signature of a model's forward; of an unreadable one nothing is known.
 
     >>> signature_of(nn.Linear(2, 2)).required
     ('input',)
     """
-    inner = getattr(model, "_orig_mod", model)  # of torch.compile's wrapper, the module inside
-    while isinstance(inner, nn.DataParallel | nn.parallel.DistributedDataParallel):
-        inner = inner.module
     try:
-        parameters = list(inspect.signature(inner.forward).parameters.values())
+        parameters = list(inspect.signature(bare(model).forward).parameters.values())
     except (TypeError, ValueError):
         return Signature((), (), (), (), True, True)
     kinds = inspect.Parameter
