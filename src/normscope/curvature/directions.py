@@ -34,8 +34,21 @@ class Directions:
     """
 
     def __init__(self, point: Tensor, groups: Tensor | None = None, generators: Tensor | None = None) -> None:
-        places = torch.full((point.numel(),), -1, device=point.device) if groups is None else groups.to(point.device)
-        _, self.groups = torch.unique(places, return_inverse=True)
+        places = None if groups is None or not bool((groups >= 0).any()) else groups.to(point.device)
+        if places is None:  # nothing to hold for each parameter
+            one = torch.zeros(1, dtype=torch.float64, device=point.device)
+            self.groups, self.inside = (one.to(dtype).expand(point.numel()) for dtype in (torch.int64, torch.bool))
+            self.unit, self.lengths = one.expand(point.numel()), (one + 1).expand(point.numel())
+            self.scales = 0
+        else:
+            self._fill(point, places)
+        self.rest = self._independent(generators, point)
+        self.count = self.scales + len(self.rest)
+
+    def _fill(self, point: Tensor, places: Tensor) -> None:
+        """Number the groups from 0, those outside all groups as one of them, and take their lengths."""
+        present = torch.bincount(places + 1) > 0
+        self.groups = (present.cumsum(0) - 1)[places + 1]
         inside = places >= 0
         squares = torch.zeros(int(self.groups.max()) + 1, dtype=torch.float64, device=point.device)
         squares.index_add_(0, self.groups, torch.where(inside, point.double().square(), 0.0))
@@ -46,8 +59,6 @@ class Directions:
         #: Length of the group that each parameter is in, 1 for those in none: sphere coordinates.
         self.lengths = torch.where(self.inside, lengths, 1.0)
         self.scales = int((squares > 0).sum())
-        self.rest = self._independent(generators, point)
-        self.count = self.scales + len(self.rest)
 
     def _independent(self, generators: Tensor | None, point: Tensor) -> Tensor:
         """Return an orthonormal basis of what generators add to the scalings."""

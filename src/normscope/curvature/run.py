@@ -121,6 +121,7 @@ class _Run:
             self.say("estimating memory")
             planned = self._plan(problem)
             self.room = 2 * planned.bytes <= planned.free
+            self.say("gradient")
             value, gradient = problem.gradient()
             products = Products(problem, s.matrix, planned.way)
             known = self._directions(problem)
