@@ -175,3 +175,13 @@ def test_a_real_result_holds_its_numbers() -> None:
     assert "100 % of 42 parameters" in text
     assert "20 samples" in text
     assert text.isascii()
+
+
+def test_a_long_domain_is_told_once_below_the_table() -> None:
+    """In a narrow terminal its column would take many lines, and twice."""
+    domain = "stacked batches of 16 whose normalizer stds stay above those of the first batch"
+    stacked = Value.of(3.0, Kind.CERTIFIED, domain=domain)
+    values = {"global": Value.of(2.0, Kind.CERTIFIED), "stacked_batch": stacked, "stacked_batch_lower": stacked}
+    told = result_text(_result(end_to_end=values))
+    assert told.count(domain) == 1
+    assert f"note 1: {domain}" in told

@@ -65,7 +65,7 @@ class Given:
 @guarded
 def compare(
     context: typer.Context,
-    items: Annotated[list[str], typer.Argument(metavar="MODEL...", help=_ITEMS, show_default=False)],
+    items: Annotated[list[str], typer.Argument(metavar="MODEL", help=_ITEMS, show_default=False)],
     model: Annotated[str | None, typer.Option(help="Model to load the checkpoints into.")] = None,
     data: DataName = None,
     data_root: DataRoot = None,

@@ -30,7 +30,7 @@ def report(
     results: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="RESULT...",
+            metavar="RESULT",
             help=f"{FILE} of one or several analyses; curvature.json, bounds.json, symmetry.json and "
             "weight_normalization.json become panels of the same page.",
             show_default=False,

@@ -23,7 +23,7 @@ def watch(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            metavar="RUN...", help="Folders that monitors write to, or folders that contain them.", show_default=False
+            metavar="RUN", help="Folders that monitors write to, or folders that contain them.", show_default=False
         ),
     ],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.")] = 0,

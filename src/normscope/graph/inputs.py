@@ -19,7 +19,7 @@ from normscope.graph.safe_load import unlike_numbers
 from normscope.graph.signature import InnermostModule, input_device, input_dtype, signature_of, sized_layers
 from normscope.graph.statefulness import evaluating, refuse_quantized
 
-_ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (data=...)."
+_ADVICE = "Pass a shape (--input 3,224,224, without the batch axis) or data (--data, data=...)."
 _LABELS = ("labels", "label", "targets", "target", "y")
 #: Number of axes, with the batch axis, that a convolution takes.
 _AXES: dict[type[nn.Module], int] = {nn.Conv1d: 3, nn.Conv2d: 4, nn.Conv3d: 5}

@@ -47,6 +47,8 @@ EFFECTS = {
 }
 #: What is said where the formulas of papers are not shown.
 FOLDED = "formulas printed in papers for this network: --printed, or printed=True"
+#: Characters from which on the domain of a number is told below its table.
+LONG = 40
 Facts = Mapping[str, Sequence[str]]
 
 
@@ -227,6 +229,7 @@ def _plain(number: float) -> str:
 def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section:
     """Return the end-to-end constants, each with what it guarantees."""
     rows, folded = [], False
+    notes: dict[str, str] = {}
     for key, words, below in END_TO_END:
         value = values.get(key)
         if value is None:
@@ -235,12 +238,16 @@ def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section
             folded = True
             continue
         gap = _gap(value, values.get(below)) if below is not None else NOTHING
-        rows.append((words, value_text(value), kind_text(value), gap, value.mode or NOTHING, value.domain))
+        domain = value.domain
+        if len(domain) > LONG:  # below the table: in a narrow column it would take many lines
+            domain = notes.setdefault(domain, f"note {len(notes) + 1}")
+        rows.append((words, value_text(value), kind_text(value), gap, value.mode or NOTHING, domain))
     columns = ("constant", "value", "kind", "over attained", "mode", "domain")
     table = Table(columns, tuple(rows), frozenset({"constant", "kind", "mode", "domain"}))
     if len({row[4] for row in rows} - {NOTHING}) <= 1:
         table = without_column(table, "mode")  # the model has one mode, which is said above
-    return Section("end to end", table=without_empty(table), after=(FOLDED,) if folded else ())
+    after = [f"{note}: {domain}" for domain, note in notes.items()]
+    return Section("end to end", table=without_empty(table), after=(*after, *((FOLDED,) if folded else ())))
 
 
 def _gap(value: Value, attained: Value | None) -> str:

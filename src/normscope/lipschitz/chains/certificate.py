@@ -77,15 +77,16 @@ def certify(
     top = max(source_logs)
     weights = tuple(math.exp(max(log - top, -30.0)) for log in source_logs)
     units = len(region.units)
+    said = f"tightening the bound over {units} activation{'s' if units > 1 else ''}"
     if fits(region):
         form = dense_form(region, weights)
-        progress(f"chain of {units} activations")
+        progress(said)
         found = None if form is None else certify_form(form, seconds=seconds)
         return None if found is None else Certificate(tuple(found[0]), "dense chain", units, found[1])
     torus = torus_region(region)
     if torus is None:
         return None
-    progress(f"chain of {units} activations on a torus")
+    progress(said)
     found = certify_torus(torus, weights, seconds=seconds, progress=progress)
     return None if found is None else Certificate(tuple(found[0]), "torus chain", units, found[1])
 

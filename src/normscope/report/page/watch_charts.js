@@ -9,6 +9,14 @@
   const FOUND = 12;
   const DENSE = 600;
 
+  // What stands along the axis of values: the title that is above the chart, where there is room for it.
+  const axisTitle = (title, room) => {
+    const context = element("canvas").getContext("2d");
+    context.font = "12px system-ui, sans-serif";
+    const text = title.charAt(0).toLowerCase() + title.slice(1);
+    return context.measureText(text).width <= room ? text : "value";
+  };
+
   // page: {runs, names, few, group(key), extent(), window(), zoom(window), load(key, window), since(run, ...)}. Returns the chart.
   normscope.stepChart = (figure, page) => {
     const { key } = figure.dataset;
@@ -131,7 +139,7 @@
             label: "training step", labelSize: 20, labelFont: "12px system-ui, sans-serif", labelGap: 2,
             values: (_, values) => values.map((v) => (Number.isInteger(v) ? v.toLocaleString("en") : "")) },
           { stroke: quiet, grid: { stroke: rule, width: 1 }, ticks: { show: false }, size: 62,
-            label: group().title.length <= 40 ? group().title.charAt(0).toLowerCase() + group().title.slice(1) : "value", labelSize: 20,
+            label: axisTitle(group().title, size().height - 60), labelSize: 20,
             labelFont: "12px system-ui, sans-serif", labelGap: 2, ...(log ? logAxis : plainAxis) },
         ],
         series: [{}, ...order.map((s) => {
