@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import normscope
 from curved import classifier, labelled
 from fingerprints import fingerprint
 from normscope.core.errors import InputError, NonFiniteError
@@ -86,3 +87,50 @@ def test_a_limit_cuts_the_last_batch() -> None:
     problem = Problem(classifier(), (x, y), batch=20, limit=30)
     assert [term.inputs.batch for term in problem.terms] == [20, 10]
     assert problem.samples == 30
+
+
+class _Shifted(nn.Module):
+    """A language model that compares each position with the next token, as those of transformers do."""
+
+    def __init__(self, computes: bool = True) -> None:
+        super().__init__()
+        self.computes = computes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.tokens, self.head = nn.Embedding(7, 4), nn.Linear(4, 7)
+
+    def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        """Return logits, and the loss if there are labels."""
+        logits = self.head(self.tokens(ids))
+        if labels is None or not self.computes:
+            return {"logits": logits}
+        loss = nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
+        return {"loss": loss, "logits": logits}
+
+
+def test_a_loss_of_the_models_own_is_the_loss() -> None:
+    ids = torch.randint(7, (5, 6), generator=torch.Generator().manual_seed(0))
+    model, batch = _Shifted(), {"ids": ids, "labels": ids}
+    plain = nn.functional.cross_entropy(model(ids)["logits"].flatten(0, 1), ids.flatten())
+    for given, loss, wanted in (
+        (model, None, model(ids, ids)["loss"]),
+        (model, lambda out, y: nn.functional.cross_entropy(out.flatten(0, 1), y.flatten()), plain),
+        (_Shifted(computes=False), None, plain),
+    ):
+        with Problem(given, batch, loss) as problem:
+            assert problem.value() == pytest.approx(float(wanted.detach()), rel=1e-6)
+    with Problem(model, (ids, ids)) as problem:  # a pair is inputs and labels
+        assert problem.value() == pytest.approx(float(plain.detach()), rel=1e-6)
+
+
+def test_a_model_that_runs_with_labels_only_is_measured() -> None:
+    class Needing(_Shifted):
+        def forward(self, ids: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+            if labels is None:
+                raise ValueError("no labels")
+            return super().forward(ids, labels)
+
+    ids = torch.randint(7, (5, 6), generator=torch.Generator().manual_seed(0))
+    model = Needing()
+    found = normscope.curvature(model, {"ids": ids, "labels": ids}, probes=0, symmetry=False)
+    assert found.loss == pytest.approx(float(model(ids, ids)["loss"].detach()), rel=1e-6)

@@ -20,6 +20,7 @@ from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, iterate
 from normscope.graph.objective import LossFunction, Outputs, prediction, probe_loss
 from normscope.graph.second_derivatives import twice_differentiable
+from normscope.graph.signature import signature_of
 from normscope.graph.statefulness import evaluating
 
 
@@ -101,7 +102,7 @@ class Problem:
             raise InputError(f"Expected the number of dropout masks to be at least 0, got {masks}.")
         BatchNormMode(mode)  # an unknown mode is refused before anything runs
         self.model, self.loss, self.mode, self.masks, self.seed = model, loss, mode, masks, seed
-        self.terms = _terms(data, model, batch, limit, max(1, masks), seed)
+        self.terms = _terms(data, model, batch, limit, max(1, masks), seed, own=loss is None)
         self.samples = sum(term.inputs.batch for term in self.terms) // max(1, masks)
         named = dict(model.named_parameters())
         chosen = _chosen(named, parameters)
@@ -234,11 +235,13 @@ class Problem:
         return torch.cat(pieces, dim=-1, out=out)
 
 
-def _terms(data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int) -> tuple[Term, ...]:
-    """Return the batches of the data, each under every mask."""
-    batches: list[ModelInputs] = []
-    for inputs in _limited(iterate(data, model, batch=batch), limit):
-        batches.append(inputs)
+def _terms(
+    data: Any, model: nn.Module, batch: int, limit: int | None, masks: int, seed: int, *, own: bool
+) -> tuple[Term, ...]:
+    """Return the batches of the data, each under every mask; with labels as an argument for a loss of the model."""
+    batches = list(_limited(iterate(data, model, batch=batch), limit))
+    if own and batches and takes_labels(model, batches[0]):
+        batches = [labelled(inputs) for inputs in batches]
     total = sum(inputs.batch for inputs in batches)
     if not total:
         raise InputError("Expected at least one sample.")
@@ -260,6 +263,34 @@ def read_once(data: Any, model: nn.Module, batch: int, limit: int | None) -> Any
     """
     fixed = isinstance(data, Tensor | np.ndarray | Mapping | ModelInputs | Sequence)
     return data if fixed else list(_limited(iterate(data, model, batch=batch), limit))
+
+
+def takes_labels(model: nn.Module, inputs: ModelInputs) -> bool:
+    """Tell whether a model computes its own loss from ``labels``, as language models of ``transformers`` do.
+
+    Args:
+        model: the model; it is left as it was.
+        inputs: a batch of arguments by name, with labels.
+    """
+    if inputs.args or inputs.labels is None or "labels" not in signature_of(model).keywords:
+        return False
+    few = labelled(picked(inputs, slice(2)))
+    try:
+        with untouched(model), torch.no_grad():
+            evaluating(model)
+            found = dict(tensors_in(model(**few.kwargs))).get("loss")
+    except Exception:  # the user's code may raise anything; labels are then ours to compare with
+        return False
+    return found is not None and found.numel() == 1
+
+
+def labelled(inputs: ModelInputs) -> ModelInputs:
+    """Return a batch with its labels as an argument, too.
+
+    >>> labelled(ModelInputs((), {"x": torch.zeros(1)}, torch.ones(1))).kwargs["labels"].tolist()
+    [1.0]
+    """
+    return replace(inputs, kwargs={**inputs.kwargs, "labels": inputs.labels})
 
 
 def _limited(batches: Iterator[ModelInputs], limit: int | None) -> Iterator[ModelInputs]:

@@ -18,7 +18,7 @@ from normscope.curvature.cost import Plan, plan
 from normscope.curvature.density import spectral_density
 from normscope.curvature.directions import Directions, row_groups
 from normscope.curvature.outputs import exact_trace
-from normscope.curvature.problem import Problem, picked, read_once
+from normscope.curvature.problem import Problem, labelled, picked, read_once, takes_labels
 from normscope.curvature.products import Products
 from normscope.curvature.quotient import DENSE, quotient
 from normscope.curvature.result import CurvatureResult, Eigenvalue, LayerCurvature
@@ -112,7 +112,8 @@ class _Run:
         self.say("reading the data")
         self.data = read_once(self.data, self.model, s.batch, s.limit)
         s.problem(self.model, self.data, self.loss, limit=2)  # refuses what it cannot take
-        check_runs(self.model, picked(next(iterate(self.data, self.model, batch=2)), slice(2)))
+        few = picked(next(iterate(self.data, self.model, batch=2)), slice(2))
+        check_runs(self.model, labelled(few) if self.loss is None and takes_labels(self.model, few) else few)
         self.groups = self._find_groups()
         with s.problem(self.model, self.data, self.loss) as problem:
             own = next(self.model.parameters()).dtype
