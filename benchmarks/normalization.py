@@ -47,9 +47,9 @@ class Settings:
     images: tuple[int, int] = (10_000, 1_000)
     width: int = 32
     depth: int = 3
-    accuracy: float = 0.38
-    epochs: int = 10
-    points: int = 30
+    accuracy: float = 0.37
+    epochs: int = 20
+    points: int = 90
     radii: tuple[float, ...] = (0.03, 0.1)
     seeds: tuple[int, ...] = (0,)
 

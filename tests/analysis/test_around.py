@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from networks import Lambda, jacobian_norm, points, seeded
+from networks import Lambda, jacobian_norm, points, residual_network, seeded
 from normscope.analysis import analyze, around
 from normscope.core.errors import InputError
 from normscope.core.result import Result
@@ -144,3 +144,17 @@ def test_a_derivative_that_is_not_finite_is_no_constant_of_zero(monkeypatch: pyt
     assert found is not None
     low, high = sorted(found.neighbourhoods[0].constants)
     assert 0.0 < low < high == float("inf")
+
+
+def test_a_sketch_of_a_deep_network_says_how_likely_it_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("normscope.lipschitz.local.twofold.TOO_LARGE", 0.0)
+    monkeypatch.setattr("normscope.lipschitz.local.sketched.COUNT", 24)
+    monkeypatch.setattr("normscope.lipschitz.local.sketched.RAISED", 4.0)
+    model, data = residual_network(0), points(2, 2, 4, 4)
+    plain, sketched = (analyze(model, data, radius=0.05, sketch=s, **FAST).around for s in (False, True))
+    assert plain is not None
+    assert sketched is not None
+    assert not any("sketched" in note for note in plain.notes)
+    assert any("sketched: each constant fails with probability below" in note for note in sketched.notes)
+    for a, b in zip(plain.neighbourhoods, sketched.neighbourhoods, strict=True):
+        assert a.constants == pytest.approx(b.constants, rel=1e-3)

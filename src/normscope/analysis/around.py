@@ -156,7 +156,8 @@ def _balls(
             if program is None or tokens:
                 program = build_program(captured.graph, captured.tensors, point)
                 steps = Steps(work.norms) if tokens else steps
-            done.append(on_balls(program, steps, _blocks(work, program, point), radii, work=most, tries=BALL_TRIES))
+            given, sketched = _blocks(work, program, point), work.options.sketch
+            done.append(on_balls(program, steps, given, radii, work=most, tries=BALL_TRIES, sketched=sketched))
     except KeyboardInterrupt:
         notes.append(f"stopped after {len(done)} of {len(points)} points")
     return done, notes
@@ -199,7 +200,8 @@ def _stated(
         )
     delta = max(b.delta for point in balls for b in point)
     if delta > 0:
-        notes.append(f"rounding was verified by random probes: each constant fails with probability below {delta:.0e}")
+        what = "tangents were sketched" if work.options.sketch else "rounding was verified by random probes"
+        notes.append(f"{what}: each constant fails with probability below {delta:.0e}")
     why = {b.why: b for point in balls for b in point if b.why}
     notes += [f"{reason[0].lower()}{reason[1:]}" for reason in also]
     notes += [f"no constant within {b.radius:g} of some points: {reason}" for reason, b in why.items()]

@@ -35,6 +35,8 @@ class Options:
             ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
         share: share of inputs like the data that a statement around the data covers.
         confidence: confidence of that statement.
+        sketch: around points, look at random combinations of the tangents of deep piecewise linear networks: about
+            half the time, and each constant holds but for a probability below 1e-9.
 
     Raises:
         InputError: if a number is out of range.
@@ -52,6 +54,7 @@ class Options:
     radius: float | Sequence[float] | None = None
     share: float = 0.95
     confidence: float = 0.99
+    sketch: bool = False
 
     def __post_init__(self) -> None:
         check_fraction(self.delta, "delta, a probability,")

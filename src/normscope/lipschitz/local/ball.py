@@ -17,6 +17,7 @@ from normscope.lipschitz.local.feedback import gain
 from normscope.lipschitz.local.moving import UnboundedError
 from normscope.lipschitz.local.point import Nominal
 from normscope.lipschitz.local.probed import Probed
+from normscope.lipschitz.local.sketched import Sketched
 from normscope.lipschitz.local.slopes import scalar_of
 from normscope.lipschitz.local.steps import Steps
 from normscope.lipschitz.local.telescope import Telescope
@@ -46,8 +47,8 @@ class Ball:
         margin: least difference between the largest output at the centre and any other; nothing for one output.
         why: why there is no finite constant.
         seconds: CPU time.
-        delta: probability with which rounding may have gone unnoticed: zero where it is bounded, tiny in networks so
-            deep that it is probed.
+        delta: probability with which the constant may be wrong: zero where all is bounded, tiny where tangents were
+            sketched, or rounding probed in very deep networks.
     """
 
     radius: float
@@ -83,6 +84,7 @@ def on_balls(
     rounds: int = ROUNDS,
     tries: int = TRIES,
     work: float = math.inf,
+    sketched: bool = False,
 ) -> list[Ball]:
     """Return the certified constants of a network on ``|x - point| <= r`` for several radii.
 
@@ -96,13 +98,15 @@ def on_balls(
         rounds: of tuning the ranges.
         tries: most multipliers to try.
         work: most multiplications for one ball; what is left after the walk decides how many multipliers are tried.
+        sketched: whether tangents of deep piecewise linear networks may be sketched: quicker, and each constant holds
+            but for a probability that is given with it.
 
     Raises:
         InputError: if a radius is negative, infinite or not a number, or the point is not finite.
     """
     balls: list[Ball] = []
     settings = {"limit": limit, "rounds": rounds, "work": work}
-    ways = _Ways(program, steps, point, tries, settings)
+    ways = _Ways(program, steps, point, tries, settings, sketched=sketched)
     for radius in radii:
         start = time.process_time()
         if balls and balls[-1].why:
@@ -122,10 +126,18 @@ class _Ways:
         point: the value of every block of its input.
         tries: most multipliers to try.
         settings: of a walk.
+        sketched: whether tangents may be sketched.
     """
 
     def __init__(
-        self, program: Program, steps: Steps, point: Sequence[Tensor], tries: int, settings: dict[str, Any]
+        self,
+        program: Program,
+        steps: Steps,
+        point: Sequence[Tensor],
+        tries: int,
+        settings: dict[str, Any],
+        *,
+        sketched: bool = False,
     ) -> None:
         self.given, self.tries, self.settings = (program, steps, point), tries, settings
         self.make: type[Walk] = Walk
@@ -134,7 +146,7 @@ class _Ways:
             walk = Walk(program, steps, point, 0.0)
             self.nominal[Walk] = walk.values()
             if is_deep(program, self.nominal[Walk]):
-                self.make = Probed if steps.probing else Enclosed
+                self.make = Probed if steps.probing else Sketched if sketched else Enclosed
         others = [a for a in program.atoms if not isinstance(a.atom, Input) and scalar_of(a.atom) is None]
         self.whole = bool(others)  # operations that are no functions of single entries
         self.multiplied = sum(_expanded_entries(a) for a in others) <= MOST_EXPANDED
@@ -171,8 +183,7 @@ class _Ways:
         except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
             why = "the ball is too large: its image overflows the eigenvalue solver"
         self.nominal[make] = walk.nominal
-        delta = walk.delta if isinstance(walk, Probed) else 0.0
-        return Ball(radius, bound, units, _margin(walk), why, delta=delta)
+        return Ball(radius, bound, units, _margin(walk), why, delta=walk.delta)
 
     def _by_variation(self, radius: float) -> Ball:
         walk = Telescope(*self.given, radius, nominal=self.nominal.get(Telescope), **self.settings)

@@ -13,6 +13,8 @@ from normscope.lipschitz.local.first_layer import FirstLayer, first_guess, is_la
 
 #: Part of the definiteness of the form that is given up, so that rounding cannot matter.
 ROOM = 1e-3
+#: Mean relative gain of the ranges below which no more shares are tried.
+WORTHWHILE = 0.03
 #: How much of a new unit's share of the ellipsoid its input may fill.
 FILL = 0.3
 #: Sides up to which all eigenvalues are computed, and products with a vector for the largest one otherwise.
@@ -49,7 +51,8 @@ class Ellipsoid:
         self.factor = torch.zeros(0, 0, dtype=dtype)
         self.gram = torch.zeros(0, 0, dtype=dtype)  # of the parts of the rows that belong to x
         self.blocks: list[tuple[int, int]] = []  # of entries that do not feed one another, but all later ones
-        self._raised, self._carried, self._size = 1.0, 1.0, 0.0
+        self._size = 0.0  # Frobenius norm of the rows
+        self._raised, self._carried = _Sums(), _Sums()  # of the rows times the middles, on either side
         self.error = self.raw_error = 0.0  # Frobenius norm of the error of the rows, and of the raw ones
         self.weighted = 0.0  # Frobenius norm of the raw rows times the middles of the sectors
 
@@ -78,7 +81,9 @@ class Ellipsoid:
         for i, j in self.blocks:  # the rows of a block are zero from its own entries on
             found[:, : self.inputs + i] += weighted[:, i:j] @ self.rows[i:j, : self.inputs + i]
         rounding = gamma(len(self) + 4) * math.hypot(self.weighted, float(weighted.norm())) * self._size
-        return found, 1.01 * self._raised * (math.hypot(self.raw_error, error) * self._carried + rounding)
+        return found, 1.01 * (1 + self._raised.norm) * (
+            math.hypot(self.raw_error, error) * (1 + self._carried.norm) + rounding
+        )
 
     def _taken(self, raw: Tensor, error: float) -> tuple[Tensor, float]:
         """Return rows and their error with units of a first layer as inputs."""
@@ -197,9 +202,9 @@ class Ellipsoid:
         self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
         self.blocks.append((old, old + u))
         self.gram = torch.cat([torch.cat([self.gram, over_x], 1), torch.cat([over_x.T, own], 1)])
-        self._size = float(self.rows.norm())
-        self._raised = 1 + _norm_above(self.rows[:, self.inputs :] * self.centre)
-        self._carried = 1 + _norm_above(self.centre[:, None] * self.rows)
+        self._size = math.hypot(self._size, float(rows.norm()))
+        self._raised.add((rows[:, self.inputs :] * self.centre[:old]).abs_())
+        self._carried.add((centre[:, None] * rows).abs_())
 
     def _took_in(self, raw: Tensor, centre: Tensor, radius: Tensor, error: float, asked: Tensor) -> bool:
         """Take a large first layer into the input, and tell whether that was done."""
@@ -266,9 +271,11 @@ class Ellipsoid:
                 break
             radii = self.radii(rows, error, across)
             best = torch.minimum(best, radii)
-            if float(radii.log().mean()) >= level:
+            gained, level = level - float(radii.log().mean()), min(level, float(radii.log().mean()))
+            if gained > 0:
+                kept = (self.t, self.factor)
+            if gained < WORTHWHILE:
                 break
-            level, kept = float(radii.log().mean()), (self.t, self.factor)
         self.t, self.factor = kept
         return best
 
@@ -283,13 +290,28 @@ def largest(matrix: Tensor) -> float:
     return 1.1 * float(v.norm())
 
 
-def _norm_above(matrix: Tensor) -> float:
-    """Return a bound on the spectral norm: the Frobenius norm, or the root of the largest sums of rows and columns."""
-    if not matrix.numel():
-        return 0.0
-    size = matrix.abs()
-    schur = float(size.sum(0).max() * size.sum(1).max()) ** 0.5
-    return min(schur, float(matrix.norm())) * (1 + 1e-12)
+class _Sums:
+    """Sums of the absolute entries of a matrix to which rows are added, and a bound on its spectral norm."""
+
+    def __init__(self) -> None:
+        self.columns = torch.zeros(0, dtype=torch.float64)
+        self.largest_row = self.frobenius = 0.0
+
+    def add(self, size: Tensor) -> None:
+        """Add rows, given by their absolute entries; the earlier ones are zero in new columns."""
+        if not size.numel():
+            return
+        columns = size.sum(0)
+        columns[: len(self.columns)] += self.columns
+        self.columns = columns
+        self.largest_row = max(self.largest_row, float(size.sum(1).max()))
+        self.frobenius = math.hypot(self.frobenius, float(size.norm()))
+
+    @property
+    def norm(self) -> float:
+        """Return the Frobenius norm, or the root of the largest sums of rows and columns."""
+        schur = math.sqrt(float(self.columns.max()) * self.largest_row) if len(self.columns) else 0.0
+        return min(schur, self.frobenius) * (1 + 1e-12)
 
 
 def _above(squares: Tensor, pad: float) -> Tensor:

@@ -36,7 +36,7 @@ PRECISE = 2.0**-36
 #: How far the error of rows may move an entry, relative to how far the input moves it, before a walk ends.
 TOO_LARGE = 0.1
 #: Entries whose rows are made backwards at once.
-AT_ONCE = 256
+AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Enclosed(Lean):
         return precise_values(self.order(), self.steps, self.point, given=False)
 
     def _sized(self, rows: Tensor) -> Errors:
-        n = 1 + self.inputs
+        n = 1 + self.along
         return Errors(size_of([rows[:n]]), size_of([rows[n:]]))
 
     def _linear(self, expr: Expr) -> Rows:
@@ -170,9 +170,13 @@ class Enclosed(Lean):
             raise ValueError("no atom is passed")
         raw, error = super()._raw(x, entries)
         (below,) = self._now.atom.inputs
-        if error <= PRECISE * size_of([raw]) or not len(entries):
+        if self._is_precise(error, raw) or not len(entries):
             return raw, error
         return self._backwards(below, entries)
+
+    def _is_precise(self, error: float, rows: Tensor) -> bool:
+        """Tell whether rows made forward are as they are needed."""
+        return error <= PRECISE * size_of([rows])
 
     def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:
         if self._now is None:
@@ -252,7 +256,7 @@ class Enclosed(Lean):
         exprs = [e for _, e in self.program.outputs]
         made = []
         for found, expr in zip(outputs, exprs, strict=True):
-            if found.error <= PRECISE * size_of([found.rows]):
+            if self._is_precise(found.error, found.rows):
                 made.append(found)
                 continue
             rows, error = self._backwards(expr, torch.arange(expr.numel))

@@ -69,7 +69,7 @@ class Feedback:
     @property
     def work(self) -> float:
         """Return the multiplications that trying one set of multipliers takes, about."""
-        return 3.0 * (len(self.unit) - self.first) ** 3
+        return 2.0 * (len(self.unit) - self.first) ** 3
 
     @property
     def first(self) -> int:

@@ -49,7 +49,7 @@ class Lean(Walk):
     def _linear(self, expr: Expr) -> Rows:
         below = [self.known[i.id].rows for i in expr.inputs]
         if not expr.atoms or not below:
-            return Rows(torch.zeros(1 + self.inputs, *expr.shape, dtype=torch.float64), 0.0)
+            return Rows(torch.zeros(1 + self.along, *expr.shape, dtype=torch.float64), 0.0)
         return Rows(self._applied(expr, below), math.inf)
 
     def _applied(self, expr: Expr, stacks: list[Tensor]) -> Tensor:

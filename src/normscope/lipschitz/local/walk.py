@@ -36,7 +36,7 @@ CHUNK, FEW = 256, 16
 #: Rounds of tuning the ellipsoid for each nonlinear operation.
 ROUNDS = 3
 #: Multiplications beyond which a round of tuning is left out: so many units are open that ranges hardly matter.
-LONGEST_ROUND = 3e10
+LONGEST_ROUND = 1e10
 
 
 @dataclass
@@ -118,7 +118,7 @@ class Walk:
         self.point = [p.detach().to(torch.float64) for p in point]
         if not all(bool(p.isfinite().all()) for p in self.point):
             raise InputError("Expected a point with finite entries, got NaN or infinity.")
-        self.inputs = sum(p.numel() for p in self.point)
+        self.inputs = self.along = sum(p.numel() for p in self.point)  # entries, and tangents along them
         self.units = Units()
         self.ellipsoid = Ellipsoid(self.inputs)
         self._waiting: list[tuple[Tensor, Tensor, Tensor, Tensor, float]] = []  # units for the ellipsoid, once asked
@@ -130,6 +130,11 @@ class Walk:
         plain = all(isinstance(a.atom, Input) or scalar_of(a.atom) is not None for a in program.atoms)
         small = plain and sum(atoms) * max(atoms, default=0) <= LARGEST_CARRIED
         self.sources: list[tuple[int, float]] | None = [] if small else None  # entries of each atom, error made there
+
+    @property
+    def delta(self) -> float:
+        """Return the probability with which something wrong may have passed."""
+        return 0.0
 
     def run(self) -> Feedback:
         """Return the system of the outputs over the input, closed by the slopes that may change.
@@ -175,7 +180,7 @@ class Walk:
         segment = self.steps.segment(expr)
         below = [self.known[i.id] for i in self._read(expr)]
         if not expr.atoms or not below:
-            rows = torch.zeros(1 + self.inputs, *expr.shape, dtype=torch.float64)
+            rows = torch.zeros(1 + self.along, *expr.shape, dtype=torch.float64)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
         step = self.steps.of(expr) if segment is None else segment.step
 
@@ -208,14 +213,18 @@ class Walk:
         """Pass a block of the input or a nonlinear operation."""
         rule = expr.atom
         if isinstance(rule, Input):
-            first = 1 + sum(p.numel() for p in self.point[: rule.block])
-            rows = torch.zeros(1 + self.inputs, expr.numel, dtype=torch.float64)
-            rows[first : first + expr.numel] = torch.eye(expr.numel, dtype=torch.float64)
-            rows = rows.reshape(-1, *expr.shape)
+            first = sum(p.numel() for p in self.point[: rule.block])
+            rows = self._directions(first, expr.numel).reshape(-1, *expr.shape)
             return Rows(rows, 0.0, carried=None if self.sources is None else rows[:0])
         operands = [Moving(self.nominal[e.id], self.known[e.id]) for e in rule.inputs]
         self._label = named(rule)
         return known(expanded(rule, operands, Algebra(self._entrywise)).rows)
+
+    def _directions(self, first: int, count: int) -> Tensor:
+        """Return the rows of some entries of the input: how they move along each direction, the middle first."""
+        rows = torch.zeros(1 + self.inputs, count, dtype=torch.float64)
+        rows[1 + first : 1 + first + count] = torch.eye(count, dtype=torch.float64)
+        return rows
 
     def _entrywise(self, at: Nominal, x: Rows, scalar: Scalar) -> Rows:
         """Pass a function of each entry: nominal slopes, and new generators where the slope may change."""
@@ -228,6 +237,9 @@ class Walk:
             raise UnboundedError(f"the slopes of more than {self.limit} units may change on the ball")
         raw, error = self._raw(x, open_)
         if len(open_) and self.radius > 0:
+            ends = self._ends(flat[0, open_], raw, error)
+            if ends is not None:
+                low[open_], high[open_] = torch.maximum(low[open_], ends[0]), torch.minimum(high[open_], ends[1])
             bound = self.radius * self._ranges(raw, error)
             low[open_], high[open_] = torch.maximum(low[open_], -bound), torch.minimum(high[open_], bound)
         sectors = scalar.sectors(z, at.error, low.view_as(z), high.view_as(z)).flattened()
@@ -237,6 +249,10 @@ class Walk:
         kept = (width * sizes)[open_] > floor
         return self._closed(x, sectors, Opened(open_[kept], raw[kept], error), sizes)
 
+    def _ends(self, middle: Tensor, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
+        """Return the least and the largest deviation of entries by rows of their own, if these say more."""
+        return None
+
     def _ranges(self, raw: Tensor, error: float) -> Tensor:
         """Return bounds of rows on the ellipsoid of all units so far, in units of the radius."""
         for units in self._waiting:
@@ -245,7 +261,7 @@ class Walk:
         wide, count = self.inputs + len(self.units), len(self.ellipsoid)
         once = count * (count * count + 2 * wide * len(raw))
         rounds = self.rounds if once <= LONGEST_ROUND else 0
-        self.spend((rounds + 1) * once)
+        self.spend((min(rounds, 1) + 1) * once)  # more rounds where they gain much, which is rare
         return self.ellipsoid.tuned(*self.ellipsoid.centred(raw, error), rounds)
 
     def _raw(self, x: Rows, entries: Tensor) -> tuple[Tensor, float]:
@@ -264,7 +280,7 @@ class Walk:
 
     def _zonotope(self, flat: Tensor, error: float) -> tuple[Tensor, Tensor, Tensor]:
         """Return the least and the largest deviation of every entry, and the norm of its tangents."""
-        n, r, slack = 1 + self.inputs, self.radius, 1e-12 * len(flat)
+        n, r, slack = 1 + self.along, self.radius, 1e-12 * len(flat)
         straight, rest = self._squares(flat)
         spread = straight.sqrt()
         for i in range(n, len(flat), CHUNK):
@@ -280,7 +296,7 @@ class Walk:
 
     def _squares(self, flat: Tensor) -> tuple[Tensor, Tensor]:
         """Return for every entry the sum of squares of its tangents along the input, and of all other rows."""
-        n = 1 + self.inputs
+        n = 1 + self.along
         return column_squares(flat[1:n]), column_squares(flat[n:]) + flat[0].square()
 
     def _closed(self, x: Rows, sectors: Sectors, opened: Opened, sizes: Tensor) -> Rows:
@@ -293,7 +309,7 @@ class Walk:
         width[open_] = 0.0  # the others are left out, and what they may do is an error of the rows
         left_out = float(width.max()) if len(width) else 0.0
         small = float((width * sizes).norm()) * (1 + 1e-12)
-        old = 1 + self.inputs + before
+        old = 1 + self.along + before
         rows = flat.new_empty(old + u, flat.shape[1])
         torch.mul(flat, sectors.nominal, out=rows[: len(flat)])
         rows[len(flat) :] = 0.0

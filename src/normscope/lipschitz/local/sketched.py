@@ -1,0 +1,89 @@
+r"""Walks of deep networks that look at random combinations of tangents instead of all of them.
+
+Forward, tangents along every entry of the input only serve to find the few entries whose slope may change: an upper
+bound of the norm of each row is enough. k Gaussian combinations of the tangents, scaled by :math:`f / \sqrt k`, are
+such a bound: with :math:`t = 1/f^2`
+
+.. math:: P[\,\tfrac{f^2}{k} |G^T z|^2 \le |z|^2\,] \le (t\, e^{1 - t})^{k/2}
+
+for a row z, and for the Frobenius norm of many rows (Chernoff, as for LOCAL-7). The rows are those of the Jacobian at
+the point, which does not depend on the combinations, so the probabilities of all of them add up. The rows of entries
+whose slope may change, and of the outputs, are made backwards, one by one, as in walks with enclosed rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from normscope.core.statement import statement
+from normscope.lipschitz.local.enclosed import Enclosed
+from normscope.lipschitz.local.steps import Steps
+from normscope.operators.program import Program
+
+#: Gaussian combinations, and by how much their norms are raised.
+COUNT, RAISED = 400, 1.4
+
+
+@statement("normscope", "LOCAL-15", holds="piecewise linear networks; Gaussian combinations of the tangents")
+def sketch_failure(rows: int, count: int = COUNT, raised: float = RAISED) -> float:
+    """Return a bound on the probability that the norm of some of so many rows is above what combinations say.
+
+    >>> sketch_failure(200_000) < 1e-9
+    True
+    """
+    t = raised**-2
+    return min(1.0, rows * (t * math.exp(1 - t)) ** (count / 2))
+
+
+class Sketched(Enclosed):
+    """A walk of a piecewise linear network whose tangents along the input are sketched, rounding bounded.
+
+    Args:
+        program: the network.
+        steps: bounds of its linear operations.
+        point: the value of every block of its input.
+        radius: of the ball.
+        **settings: as of :class:`Walk`.
+    """
+
+    def __init__(self, program: Program, steps: Steps, point: Any, radius: float, **settings: Any) -> None:
+        super().__init__(program, steps, point, radius, **settings)
+        self.along = min(COUNT, self.inputs)
+        self._sketch: Tensor | None = None
+        if self.along < self.inputs:
+            generator = torch.Generator().manual_seed(20_251)
+            drawn = torch.randn(COUNT, self.inputs, generator=generator, dtype=torch.float64)
+            self._sketch = drawn.mul_(RAISED * (1 + 1e-9) / math.sqrt(COUNT))
+
+    @property
+    def delta(self) -> float:
+        """Return the probability with which the norm of some row was too small."""
+        if self._sketch is None:
+            return 0.0
+        order = self.order()
+        read = {i.id: i.numel for e in order if e.op is None for i in e.atom.inputs}
+        return sketch_failure(sum(read.values()) + len(order), COUNT, RAISED)
+
+    def _directions(self, first: int, count: int) -> Tensor:
+        if self._sketch is None:
+            return super()._directions(first, count)
+        part = self._sketch[:, first : first + count]
+        return torch.cat([part.new_zeros(1, count), part])
+
+    def _is_precise(self, error: float, rows: Tensor) -> bool:
+        return self._sketch is None and super()._is_precise(error, rows)
+
+    def _ends(self, middle: Tensor, raw: Tensor, error: float) -> tuple[Tensor, Tensor] | None:
+        """Return the zonotope of entries, as their own rows give it."""
+        if self._sketch is None or self._now is None:
+            return None
+        n, weight = self.inputs, self.units.weight
+        spread = raw[:, :n].norm(dim=1) + raw[:, n:].abs() @ weight
+        (below,) = self._now.atom.inputs
+        pad = error * (1 + float(weight.norm())) + self.errors[below.id].inputs
+        spread = self.radius * (spread * (1 + 1e-12 * raw.shape[1]) + 1.01 * pad + 1e-12 * middle.abs())
+        return self.radius * middle - spread, self.radius * middle + spread
