@@ -14,6 +14,7 @@ from normscope.core.errors import NonFiniteError
 from normscope.lipschitz.chains.dense import dense_form, fits
 from normscope.lipschitz.chains.elimination import eliminate
 from normscope.lipschitz.chains.form import Form
+from normscope.lipschitz.chains.newton import newton
 from normscope.lipschitz.chains.proof import prove
 from normscope.lipschitz.chains.region import Region
 from normscope.lipschitz.chains.relative import Candidate, descend
@@ -171,7 +172,7 @@ def certify_form(form: Form, *, seconds: float) -> tuple[list[float], int] | Non
     began = time.process_time()
     late = lambda: time.process_time() - began > PATIENCE * seconds + 1.0  # noqa: E731
     single = form.dtype == torch.float64 and max(small.sizes) >= SINGLE_FROM
-    searched = search(
+    searched = (newton(small, first.multipliers) if seconds else None) or search(
         small.converted(torch.float32) if single else small, first.multipliers, steps=steps, out_of_time=late
     )
     choices = [] if searched is None else [(searched.multipliers, searched.balance)]
