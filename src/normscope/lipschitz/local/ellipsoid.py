@@ -196,12 +196,13 @@ class Ellipsoid:
         block = -P
         block.diagonal().add_((1 - ROOM) * t)
         lower = torch.linalg.cholesky(block)
-        self.factor = torch.cat([padded(self.factor, old + u), torch.cat([-across, lower], 1)])
-        self.rows = torch.cat([padded(self.rows, self.inputs + old + u), padded(rows, self.inputs + old + u)])
+        self.factor = _stacked(old + u, self.factor, torch.cat([-across, lower], 1))
+        self.rows = _stacked(self.inputs + old + u, self.rows, rows)
         self.centre, self.radius = torch.cat([self.centre, centre]), torch.cat([self.radius, radius])
         self.t, self.unit = torch.cat([self.t, t]), torch.cat([self.unit, unit])
         self.blocks.append((old, old + u))
-        self.gram = torch.cat([torch.cat([self.gram, over_x], 1), torch.cat([over_x.T, own], 1)])
+        self.gram = _stacked(old + u, self.gram, torch.cat([over_x.T, own], 1))
+        self.gram[:old, old:] = over_x
         self._size = math.hypot(self._size, float(rows.norm()))
         self._raised.add((rows[:, self.inputs :] * self.centre[:old]).abs_())
         self._carried.add((centre[:, None] * rows).abs_())
@@ -278,6 +279,14 @@ class Ellipsoid:
                 break
         self.t, self.factor = kept
         return best
+
+
+def _stacked(columns: int, above: Tensor, below: Tensor) -> Tensor:
+    """Return two matrices on top of each other, filled with zeros up to a number of columns."""
+    found = above.new_zeros(len(above) + len(below), columns)
+    found[: len(above), : above.shape[1]] = above
+    found[len(above) :, : below.shape[1]] = below
+    return found
 
 
 def largest(matrix: Tensor) -> float:
