@@ -183,3 +183,23 @@ def test_factors_that_are_no_powers_of_two_hardly_move_them(seed: int) -> None:
     assert max(ball.units for ball in found[0]) > 2
     for ball, same in zip(*found, strict=True):
         assert same.constant == pytest.approx(ball.constant, rel=1e-3)
+
+
+def test_the_scale_that_a_batchnorm_takes_away_does_not_count() -> None:
+    """Weights before a BatchNorm times 2^-8 to 2^8, its statistics alike: both balanced are the same."""
+    model = seeded(nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, eps=0.0), nn.ReLU(), nn.Linear(6, 3)), 0).eval()
+    other, x = copy.deepcopy(model), points(2, 4)
+    factor = torch.exp2(torch.tensor([8.0, -8.0, 3.0, -5.0, 0.0, 2.0]))
+    with torch.no_grad():
+        other[0].weight.mul_(factor[:, None])
+        other[0].bias.mul_(factor)
+        other[1].running_mean.mul_(factor)
+        other[1].running_var.mul_(factor.square())
+    assert torch.equal(model(x), other(x))
+    made = []
+    for network in (model, other):
+        tensors = with_balanced_channels(captured_of(network, x)).tensors
+        scale = tensors["1.weight"] / tensors["1.running_var"].sqrt()
+        made.append((scale[:, None] * tensors["0.weight"], tensors["3.weight"]))
+    for one, same in zip(*made, strict=True):
+        assert torch.equal(one, same)

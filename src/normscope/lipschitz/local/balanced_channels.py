@@ -66,6 +66,8 @@ class _Layer:
         weight: name of its weight.
         bias: name of its bias, if it has one.
         mean: name of the running mean; only a BatchNorm has one.
+        variance: name of the running variance.
+        eps: what is added to it.
     """
 
     reads: Tensor
@@ -73,6 +75,8 @@ class _Layer:
     weight: str
     bias: str | None
     mean: str | None = None
+    variance: str | None = None
+    eps: float = 0.0
 
     def factors(self, exponents: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield each tensor's name and what it is multiplied by."""
@@ -86,8 +90,8 @@ class _Layer:
     def squares(self, tensors: dict[str, Tensor]) -> Tensor:
         """Return the squares of the weights by channel written and channel read, summed over the places of a kernel."""
         weight = tensors[self.weight].detach().double().square()
-        if self.mean is not None:
-            return weight.diag()
+        if self.variance is not None:
+            return (weight / (tensors[self.variance].detach().double() + self.eps)).diag()
         return weight.flatten(2).sum(2) if weight.ndim > 2 else weight
 
 
@@ -184,9 +188,10 @@ class _Channels:
     def _normalized(self, node: Node, channels: list[int]) -> list[int] | None:
         """Return the channels that a BatchNorm with fixed statistics writes."""
         fixed = len(node.args) > 5 and node.args[5] is False
-        if not fixed or not self._owns(node, 1, 2, 3) or node.args[3] is None:
+        if not fixed or not self._owns(node, 1, 2, 3) or None in (node.args[3], node.args[4]):
             return None
-        return self._written(_Layer(torch.tensor(channels), self._new(len(channels)), *self._names(node, 1, 2, 3)))
+        names = (*self._names(node, 1, 2, 3, 4), float(node.args[7]))
+        return self._written(_Layer(torch.tensor(channels), self._new(len(channels)), *names))
 
     def _written(self, layer: _Layer) -> list[int]:
         self.layers.append(layer)
