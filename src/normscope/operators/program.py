@@ -23,6 +23,7 @@ from normscope.operators.normalizer import kinds_by_op, normalizers
 from normscope.operators.pooling import power_pool
 from normscope.operators.recognition import find_normalizer, weight_normalizer
 from normscope.operators.registry import Call, bind, expressions, find_rule
+from normscope.operators.root_of_form import root_of_form
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
 from normscope.operators.written_out import Place, Surroundings
@@ -270,7 +271,7 @@ class Walk:
         pooled = power_pool(self.graph, call, self.exprs) if name_of(node) == "pow" else None
         if pooled is not None:
             return pooled
-        found = self.forms.refined(call, rule(call))
+        found = root_of_form(call, self.forms.refined(call, rule(call)), self.around)
         if self._is_step(node, value, found):
             return call.opaque(f"converting real numbers to {node.dtype or value.dtype} is discontinuous", known=True)
         return found

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from normscope.core.statement import statement
 from normscope.operators.nonlinear import Nonlinear, Pointwise
+from normscope.operators.root_of_form import RootOfForm
 from normscope.operators.scalar.curve import Curve
 from normscope.operators.scalar.entrywise import Entrywise
 from normscope.operators.scalar.formula import Formula
@@ -237,6 +238,8 @@ def scalar_of(rule: Nonlinear) -> Scalar | None:
             known = Scalar(rule.apply, rule.curve, rule.inexact) if steady else None
         elif isinstance(rule, Entrywise):
             known = FormulaScalar(rule.formula)
+        elif isinstance(rule, RootOfForm):
+            known = scalar_of(rule.root)
         rule._scalar = known  # type: ignore[attr-defined]
     return known
 
