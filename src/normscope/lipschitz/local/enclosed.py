@@ -34,7 +34,7 @@ from normscope.operators.program import Program
 #: The error of rows, relative to them, above which they are made again backwards.
 PRECISE = 2.0**-36
 #: How far the error of rows may move an entry, relative to how far the input moves it, before a walk ends.
-TOO_LARGE = 0.1
+TOO_LARGE = 0.5
 #: Entries whose rows are made backwards at once.
 AT_ONCE = 64
 
