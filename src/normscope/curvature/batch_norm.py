@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from normscope.core.errors import InputError
+from normscope.graph.grouped_products import call_in_float64
 from normscope.graph.normalized import applies, batch_normalized
 
 #: The three modes: they are three different functions of the weights, with three different Hessians.
@@ -42,13 +43,13 @@ class BatchNormMode(TorchFunctionMode):
         self.mode = mode
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Replace the statistics of a call of batch_norm, and call everything else as it is."""
+        """Replace the statistics of a call of batch_norm, and call everything else."""
         if func is F.batch_norm:
             return self._normalized(*args, **(kwargs or {}))
         if func is torch.batch_norm:
             x, weight, bias, mean, variance, training, momentum, eps = args[:8]
             return self._normalized(x, mean, variance, weight, bias, training, momentum, eps)
-        return func(*args, **(kwargs or {}))
+        return call_in_float64(func, args, kwargs or {})
 
     def _normalized(
         self,

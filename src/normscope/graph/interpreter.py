@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.errors import CaptureError
+from normscope.graph.grouped_products import grouped_product
 from normscope.graph.ir import SOURCES, Graph, Named, Node, Ref
 from normscope.graph.schemas import normalizer_in_training
 from normscope.graph.second_derivatives import hard_sigmoid, weight_normed
@@ -46,13 +47,6 @@ def _gathered(self: Tensor, dim: int, index: Tensor, **options: Any) -> Tensor:
     return torch.ops.aten.gather.default(self, dim, index)
 
 
-def _grouped(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:
-    """Return rows times the matrix of their expert, ``offs`` being where each expert's rows end."""
-    ends = offs.tolist()
-    pieces = zip([0, *ends[:-1]], ends, weight, strict=True)
-    return torch.cat([*(input[start:end] @ matrix for start, end, matrix in pieces), input[ends[-1] :] @ weight[0] * 0])
-
-
 #: What torch does not differentiate, or otherwise than it is: a graph's derivative is that of what it computes.
 _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.detach.default": _first,
@@ -61,7 +55,7 @@ _DIFFERENTIABLE: dict[str, Callable[..., Any]] = {
     "aten.embedding.default": _embedded,
     "aten.gather.default": _gathered,
     "aten._weight_norm.default": weight_normed,
-    "transformers.grouped_mm_fallback.default": _grouped,
+    "transformers.grouped_mm_fallback.default": grouped_product,
     # Torch's own has no second derivative, which products with a Jacobian need.
     "aten.hardsigmoid.default": hard_sigmoid,
 }

@@ -23,14 +23,13 @@ from torch.overrides import TorchFunctionMode
 
 from normscope.core.environment import seed_torch
 from normscope.core.errors import InputError
+from normscope.graph.grouped_products import call_in_float64
 from normscope.graph.inputs import ModelInputs
 
 #: Call of a module: its path and the number of the call, from zero.
 Call = tuple[str, int]
 _NARROW = (torch.float32, torch.float16, torch.bfloat16)
 _NARROWING = (torch.Tensor.float, torch.Tensor.half, torch.Tensor.bfloat16)
-#: Rows times the matrix of their expert, in those versions of torch that have it.
-_GROUPED = tuple(f for f in (getattr(torch, "_grouped_mm", None), getattr(F, "grouped_mm", None)) if f is not None)
 #: Relative error of a value that is evaluated in float64, and in float32.
 WIDE_NOISE, NARROW_NOISE = 1e-13, 1e-6
 
@@ -54,22 +53,12 @@ class _Wide(TorchFunctionMode):
         args = tuple(torch.float64 if _is_narrow(a) else a for a in args)
         kwargs = {k: torch.float64 if _is_narrow(v) else v for k, v in (kwargs or {}).items()}
         ids = _looked_up(func, args, self.tokens)
-        out = _computed(func, args, kwargs)
+        out = call_in_float64(func, args, kwargs)
         if ids is not None and self.blocks and out.shape == self.blocks[0].shape:
             return self.blocks.pop(0)
         if isinstance(out, Tensor) and out.dtype in _NARROW:
             self.narrow = True
         return out
-
-
-def _computed(func: Any, args: Any, kwargs: Any) -> Any:
-    """Return what a function of torch gives; grouped products have no float64 of their own and are written out."""
-    if func not in _GROUPED or args[0].dtype is not torch.float64:
-        return func(*args, **kwargs)
-    rows, matrices = args
-    ends = kwargs["offs"].tolist()
-    pieces = zip([0, *ends[:-1]], ends, matrices, strict=True)
-    return torch.cat([*(rows[start:end] @ matrix for start, end, matrix in pieces), rows[ends[-1] :] @ matrices[0] * 0])
 
 
 def _looked_up(func: Any, args: Any, tokens: Sequence[Tensor]) -> Tensor | None:
@@ -179,7 +168,7 @@ class HookedModel:
 
         class Watch(TorchFunctionMode):
             def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-                out = _computed(func, args, kwargs or {})
+                out = call_in_float64(func, args, kwargs or {})
                 if _looked_up(func, args, tokens) is not None:
                     found.append(out.detach().clone())
                 return out
