@@ -35,8 +35,8 @@ class Options:
             ``None`` chooses by the spread of the data, and leaves them out where they are expensive.
         share: share of inputs like the data that a statement around the data covers.
         confidence: confidence of that statement.
-        sketch: around points, look at random combinations of the tangents of deep piecewise linear networks: about
-            half the time, and each constant holds but for a probability below 1e-9.
+        sketch: around points, look at random combinations of the tangents of deep piecewise linear networks: less
+            time, the more so the smaller the radius, and each constant holds but for a probability below 1e-9.
 
     Raises:
         InputError: if a number is out of range.

@@ -108,7 +108,7 @@ def analyze(
     sketch: Annotated[
         bool,
         typer.Option(
-            "--sketch", help="Around data, sketch tangents of deep ReLU networks: half the time, fails below 1e-9."
+            "--sketch", help="Around data, sketch tangents of deep ReLU networks: less time, fails below 1e-9."
         ),
     ] = False,
     time: Annotated[
