@@ -13,7 +13,7 @@ from fingerprints import fingerprint
 from normscope.linalg.recycled import Followed
 from normscope.monitor.monitor import Monitor
 from normscope.monitor.quantities import curvature
-from normscope.monitor.quantities.curvature import GIVEN, MOST, TOLERANCE, USUAL, largest_curvature
+from normscope.monitor.quantities.curvature import MOST, TOLERANCE, largest_curvature
 
 
 def _spectrum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -57,8 +57,7 @@ def test_it_follows_the_largest_eigenvalue_of_a_run_with_four_products_per_readi
     assert max(errors[-10:]) < 0.01  # at the start of training other directions overtake
     warm = spent[-29:]
     assert len(spent) >= 30
-    assert max(warm) <= MOST
-    assert sum(warm) <= USUAL * len(warm) + GIVEN
+    assert max(warm) <= MOST == 4
 
 
 def test_a_reading_that_had_too_few_products_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,6 +83,6 @@ def test_products_are_counted() -> None:
     warm = largest_curvature({"w": slope}, {"w": w}, cold)
     assert warm is not None
     assert warm.value == pytest.approx(48.0)
-    assert warm.products <= USUAL
+    assert warm.products <= MOST
     flat = torch.autograd.grad((3 * w).sum(), w, create_graph=True)[0]
     assert largest_curvature({"w": flat}, {"w": w}) is None

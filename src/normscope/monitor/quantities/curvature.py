@@ -12,24 +12,21 @@ from normscope.monitor.snapshot import Snapshot
 
 #: The most products with the Hessian the first time.
 COLD = 20
-#: Products of a reading from remembered vectors: the fewest, on average, and the most.
-FEWEST, USUAL, MOST = 2, 4, 10
-#: Products that readings which needed fewer than usual leave for later ones: at the start, and at most.
-GIVEN, SAVED = 16, 32
+#: Products of a reading from remembered vectors: the fewest and the most.
+FEWEST, MOST = 2, 4
 #: Relative residual at which the search ends; the eigenvalue errs by about its square over the relative gap.
 TOLERANCE = 2e-2
 
 
 def largest_curvature(
-    gradients: dict[str, Tensor], leaves: dict[str, Tensor], before: Followed | None = None, most: int = USUAL
+    gradients: dict[str, Tensor], leaves: dict[str, Tensor], before: Followed | None = None
 ) -> Followed | None:
     """Return the largest eigenpair of the Hessian from a gradient that can be differentiated again.
 
     Args:
         gradients: of the loss, with their graph.
         leaves: the parameters.
-        before: what was found at an earlier moment; without it up to :data:`COLD` products are made.
-        most: the most products from it.
+        before: what was found at an earlier moment; from it :data:`MOST` products are made, without it :data:`COLD`.
 
     Returns:
         Nothing where the loss has no second derivative.
@@ -47,7 +44,7 @@ def largest_curvature(
         return torch.cat(flat)
 
     if before is not None and before.vectors.shape[1] == sum(sizes):
-        return follow(apply, before, tolerance=TOLERANCE, min_products=FEWEST, max_products=most)
+        return follow(apply, before, tolerance=TOLERANCE, min_products=FEWEST, max_products=MOST)
     like = next(iter(curved.values()))
     start = torch.randn(sum(sizes), generator=torch.Generator().manual_seed(0)).to(like.device, like.dtype)
     return begin(apply, start, tolerance=TOLERANCE, max_products=COLD)
@@ -56,7 +53,7 @@ def largest_curvature(
 class LargestCurvature(Quantity):
     """Largest eigenvalue of the Hessian on the probe, also against the learning rate in use.
 
-    A reading takes four products on average: what easy ones leave over is kept for those that need more.
+    The first reading takes up to twenty products, each later one at most four.
     """
 
     name = "curvature"
@@ -65,7 +62,7 @@ class LargestCurvature(Quantity):
         Description(
             "curvature/largest",
             Kind.LOWER,
-            "largest eigenvalue of the Hessian, attained by a vector found with 4 products on average",
+            "largest eigenvalue of the Hessian, attained by a vector found with at most 4 products",
             signed=True,
         ),
         Description(
@@ -89,18 +86,15 @@ class LargestCurvature(Quantity):
 
     def __init__(self) -> None:
         self._before: Followed | None = None
-        self._saved = GIVEN
         self.products = 0  # of the last reading
 
     def measure(self, moment: Snapshot) -> dict[str, float]:
         """Return the eigenvalue, its residual, and its ratio to the threshold if the learning rate is known."""
         look = moment.view.look(curved=True, statistics=False)
         before = None if moment.changed else self._before
-        now = largest_curvature(look.gradients, look.leaves, before, min(MOST, USUAL + self._saved))
+        now = largest_curvature(look.gradients, look.leaves, before)
         if now is None:
             return {}
-        if before is not None:
-            self._saved = max(0, min(SAVED, self._saved + USUAL - now.products))
         self._before, self.products, value = now, now.products, now.value
         found = {
             "curvature/largest": value,
