@@ -143,12 +143,14 @@ def figure(section: dict[str, Any], path: Path) -> Path:
 
     drawing = Figure(figsize=(6, 3.5), layout="constrained")
     axes = drawing.subplots()
+    several = len({row["seed"] for row in section["rows"]}) > 1
     for row in section["rows"]:
         known = [(b["radius"], b["median"]) for b in row["balls"] if math.isfinite(b["median"])]
-        axes.plot([r for r, _ in known], [m for _, m in known], "o-", label=f"{row['name']}, seed {row['seed']}")
+        label = f"{row['name']}, seed {row['seed']}" if several else row["name"]
+        axes.plot([r for r, _ in known], [m for _, m in known], "o-", label=label)
     axes.set_xlabel("radius around held-out images")
     axes.set_ylabel("certified constant, median")
-    axes.set_yscale("log")
-    axes.legend()
+    axes.set_ylim(bottom=0)
+    drawing.legend(loc="outside right center")
     drawing.savefig(path, dpi=120)
     return path
