@@ -42,3 +42,10 @@ def test_refused() -> None:
     for constant, radius, gamma in ((1.0, 0.0, 1.0), (1.0, 1.0, 0.0), (-1.0, 1.0, 1.0)):
         with pytest.raises(InputError):
             cell_constants(torch.zeros(2), constant, radius, gamma)
+
+
+def test_margins_on_the_edge_are_not_flat_whatever_their_size() -> None:
+    """The allowance for rounding grows with the margin: it is relative."""
+    for size in (1.0, 1e6):
+        margins = torch.tensor([2.0 + 1e-10, 2.0 + 1e-8], dtype=torch.float64) * size
+        assert flat_cells(margins, size, 1.0, size).tolist() == [False, True]

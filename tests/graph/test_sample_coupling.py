@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, LambdaOfTwo, captured_of, points, seeded
 from normscope.analysis.context import uses_batch_statistics
-from normscope.graph.sample_coupling import Layout, meeting, where_samples_meet
+from normscope.graph.sample_coupling import Layout, _close, meeting, where_samples_meet
 from normscope.operators.program import build_program
 
 
@@ -195,3 +195,12 @@ def test_masks_and_places_are_changed_too() -> None:
         model = LambdaOfTwo(function, p=nn.Parameter(torch.zeros(1).double()))
         assert bool(where_samples_meet(captured_of(model, x, mask))) is coupled
         assert bool(where_samples_meet(captured_of(model, x, mask.long()))) is coupled
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_rounding_is_told_from_a_difference_in_every_precision(dtype: torch.dtype) -> None:
+    """A unit in the last place is rounding, a tenth of the value is not."""
+    value = torch.tensor([1.0, -3.0], dtype=dtype)
+    assert _close(value * (1 + 2 * torch.finfo(dtype).eps), value)
+    assert not _close(value * 1.1, value)
+    assert not _close(value + torch.tensor([0.0, 0.3], dtype=dtype), value)
