@@ -8,7 +8,9 @@ import pytest
 
 from normscope.core.errors import NormscopeError
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.history import History, Track, check_history, rules_over_time
+from normscope.doctor.catalogue import RULES
+from normscope.doctor.history import History, Track
+from normscope.doctor.run import check_history
 from normscope.doctor.settings import Settings
 
 STEPS = [10, 20, 30, 40, 100]
@@ -17,12 +19,19 @@ STEPS = [10, 20, 30, 40, 100]
 def _found(**groups: dict[str, list[float]]) -> list[Finding]:
     """Return what is found in a run of five probes of 64 samples."""
     series = {f"{group}/{place}": (STEPS, v) for group, of in groups.items() for place, v in of.items()}
-    return list(check_history(History(series, samples=64), group=False).findings)
+    return list(check_history(History(series, samples=64)).findings)
 
 
 def test_every_rule_of_the_list_looks_at_runs() -> None:
     """Those whose question has an answer over time."""
-    assert [r.code for r in rules_over_time()] == ["NS002", "NS203", "NS206", "NS217", "NS404", "NS507"]
+    assert [code for code, rule in RULES.items() if rule.over_time is not None] == [
+        "NS002",
+        "NS203",
+        "NS206",
+        "NS217",
+        "NS404",
+        "NS507",
+    ]
 
 
 def test_statistics_that_stay_behind() -> None:

@@ -17,7 +17,6 @@ from normscope.graph.interpreter import run
 
 def _loss(model: nn.Module, x: Tensor) -> Loss | None:
     captured = examine(model, x).captured
-    assert captured is not None
     beside = Beside(captured.graph)
     with torch.no_grad():
         run(captured.graph, captured.tensors, [x], beside.visit)

@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from checking import noise
 from normscope.core.errors import InputError
-from normscope.doctor.modules import modules_of
+from normscope.doctor.modules import batch_norms
 from normscope.doctor.subject import examine
 
 
@@ -51,7 +51,7 @@ def test_a_model_that_cannot_be_run_says_why() -> None:
 def test_modules_by_kind() -> None:
     """With their paths."""
     model = nn.Sequential(nn.ReLU(), nn.Sequential(nn.BatchNorm1d(2)))
-    assert [path for path, _ in modules_of(model, nn.BatchNorm1d)] == ["1.0"]
+    assert [path for path, _ in batch_norms(model)] == ["1.0"]
 
 
 def test_a_buffer_that_is_used_must_be_finite() -> None:

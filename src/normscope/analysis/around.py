@@ -194,9 +194,8 @@ def _stated(
     if count < needed:
         covered = covered_share(count, count, options.confidence)
         notes.append(
-            f"{count} points are too few for a statement about {100 * options.share:g} % of inputs "
-            f"with confidence {100 * options.confidence:g} %: they cover {100 * covered:.3g} %, and "
-            f"{needed} points are needed"
+            f"{count} points are too few for a statement about {100 * options.share:g} % of inputs with confidence "
+            f"{100 * options.confidence:g} %: they cover {100 * covered:.3g} %, and {needed} points are needed"
         )
     delta = max(b.delta for point in balls for b in point)
     if delta > 0:

@@ -227,8 +227,8 @@ def _unmeasured(entry: TensorEntry, tensor: Tensor) -> str:
             negative += int(plain.isneginf().sum())
     if nan or infinite > negative or (infinite and _is_named_as_weight(entry)):
         raise NonFiniteError(
-            f"Expected finite weights, but {entry.name} has {nan} NaN and {infinite} infinite entries "
-            f"of {tensor.numel()}. Train or save it again."
+            f"Expected finite weights, but {entry.name} has {nan} NaN and {infinite} infinite entries of "
+            f"{tensor.numel()}. Train or save it again."
         )
     return _MASK if infinite else ""
 
@@ -387,8 +387,8 @@ def _messages(results: list[TensorResult], path: Path) -> Iterator[str]:
     packed = sum(r.note.startswith(_NOT_MEASURED) for r in results)
     if packed:
         yield (
-            f"{packed} tensors are {_NOT_MEASURED} because their format is for storage only: save them "
-            "in another format to get a norm"
+            f"{packed} tensors are {_NOT_MEASURED} because their format is for storage only: save them in another "
+            "format to get a norm"
         )
     for note in (_MASK, _UNDEFINED):
         names = [r.name for r in results if r.note == note]

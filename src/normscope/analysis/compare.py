@@ -203,8 +203,8 @@ def compare(results: Mapping[str, Comparable], findings: Mapping[str, Sequence[F
     if models and checkpoints:
         kinds = ", ".join(f"{k} ({'model' if isinstance(r, Result) else 'weights'})" for k, r in results.items())
         raise InputError(
-            f"Models can only be compared with models, and checkpoints with checkpoints; got {kinds}. "
-            "Load the checkpoints into their model (--model on the command line)."
+            f"Models can only be compared with models, and checkpoints with checkpoints; got {kinds}. Load the "
+            "checkpoints into their model (--model on the command line)."
         )
     names = tuple(results)
     seen, checked = _findings(names, findings or {})

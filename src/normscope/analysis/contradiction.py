@@ -89,7 +89,7 @@ def _told(what: str, upper: Value, lower: Iterable[Value]) -> str:
     """Name a contradiction."""
     most = max(lower, key=lambda v: v.log)
     return (
-        f"contradiction ({what}): the {upper.kind.value} bound, log10 {upper.log10:.6g} on "
-        f"{upper.domain}, is below the attained log10 {most.log10:.6g}. A rule for this network is "
-        "wrong, so no bound is shown. Please report this with the model"
+        f"contradiction ({what}): the {upper.kind.value} bound, log10 {upper.log10:.6g} on {upper.domain}, is below "
+        f"the attained log10 {most.log10:.6g}. A rule for this network is wrong, so no bound is shown. Please report "
+        "this with the model"
     )

@@ -338,8 +338,8 @@ def _why_infinite(composition: Composition) -> list[str]:
             found.setdefault(rule.op, rule.owner or rule.name)
     return [
         (
-            f"{op} in {owner} has no finite constant on all inputs: it needs a bounded input (a "
-            "normalizer before it, or data, which bounds its range), or a positive eps"
+            f"{op} in {owner} has no finite constant on all inputs: it needs a bounded input (a normalizer before it, "
+            "or data, which bounds its range), or a positive eps"
         )
         for op, owner in found.items()
     ]

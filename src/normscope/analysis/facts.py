@@ -94,10 +94,8 @@ def effect(
     if printed:
         out["printed_product"] = _product(
             printed,
-            (
-                "changes by the factor c for every normalizer when the weight before it is scaled by c: "
-                "it measures the parametrization, not the function"
-            ),
+            "changes by the factor c for every normalizer when the weight before it is scaled by c: it measures the "
+            "parametrization, not the function",
         )
     fixed = [n for n in normalizers if isinstance(n.details.get("slides"), Value)]
     if fixed:
@@ -160,9 +158,8 @@ def messages(work: Work) -> Iterable[str]:
     if shapes:
         others = ", ".join(itertools.islice(shapes, 4)) + (", ..." if len(shapes) > 4 else "")
         yield (
-            "the data has samples of several shapes: all results are for shape "
-            f"{shapes_of(work.captured.example)}, that of the first; samples skipped, of other shapes "
-            f"({others}): {sum(shapes.values())}"
+            f"the data has samples of several shapes: all results are for shape {shapes_of(work.captured.example)}, "
+            f"that of the first; samples skipped, of other shapes ({others}): {sum(shapes.values())}"
         )
     if not work.program.outputs:
         yield "no output depends on a floating-point input: every constant is zero"

@@ -100,9 +100,8 @@ def _read(file: str | os.PathLike[str], readers: Mapping[str, Callable[[dict[str
     except _DAMAGED as error:
         known = " or ".join(repr(kind) for kind in readers)
         raise InputError(
-            f"Expected the JSON written by analyze, of kind {known}; {path} is not ("
-            f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}). Write it "
-            "again."
+            f"Expected the JSON written by analyze, of kind {known}; {path} is not ({type(error).__name__}: "
+            f"{str(error).splitlines()[0] if str(error) else ''}). Write it again."
         ) from error
 
 

@@ -37,13 +37,7 @@ class Again:
 
 
 def again(captured: Captured, companions: Companions, batch: list[Tensor] | None) -> Again:
-    """Run the first samples of a batch again.
-
-    Args:
-        captured: the model.
-        companions: what they gave in company.
-        batch: samples to take where they cannot be run alone.
-    """
+    """Run some samples again: those of ``companions`` alone or, where they cannot be, a batch."""
     apart = companions.apart() if companions.inputs else None
     inputs = companions.alone if companions.inputs else batch
     if inputs is None:
@@ -71,13 +65,7 @@ def _may_lose(captured: Captured) -> bool:
 
 
 def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Captured | None:
-    """Return a model captured in another precision; nothing if it cannot be copied, or not be run so.
-
-    Args:
-        model: the model; a copy of it is converted.
-        captured: the same in its own precision.
-        dtype: the precision.
-    """
+    """Return a copy of a model captured in another precision; nothing if it cannot be copied, or not be run so."""
     try:
         inputs = ModelInputs(tuple(as_floating(captured.example, dtype)))
         return capture(copy.deepcopy(model).to(dtype), inputs, elsewhere=False)
@@ -86,12 +74,7 @@ def in_precision(model: nn.Module, captured: Captured, dtype: torch.dtype) -> Ca
 
 
 def precision_run(captured: Captured, inputs: list[Tensor]) -> Beside | None:
-    """Return what the precision of a captured model loses on a few samples; nothing if they cannot be run.
-
-    Args:
-        captured: the model in that precision.
-        inputs: samples in any precision.
-    """
+    """Return what the precision of a captured model loses on a few samples; nothing if they cannot be run."""
     beside = Beside(captured.graph)
     few = inputs if captured.graph.batch != "dynamic" else [t[:ALONE] if t.ndim else t for t in inputs]
     dtypes = [t.dtype if t.is_floating_point() else None for t in captured.example]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.doctor.neighbours import moving, reach, reads
+from normscope.doctor.neighbours import reach, reads
 from normscope.graph.ir import Graph, Node
 
 #: Entries of each value that are kept, samples that are run alone, and relative differences that are no rounding.
@@ -114,12 +114,11 @@ class Apart:
 
     def _reduction(self, node: Node) -> Node:
         """Return the last operation before a node that reads samples and gives something without their axis."""
-        depends = moving(self.graph)
         stack, seen = [node], set[str]()
         while stack:
             for name in stack.pop().inputs():
                 source = self.graph[name]
-                if name not in depends or name in seen or source.shape is None or self._of_samples(source):
+                if name not in self.graph.moving or name in seen or source.shape is None or self._of_samples(source):
                     continue
                 seen.add(name)
                 if any(self._of_samples(self.graph[n]) for n in source.inputs()):
@@ -128,7 +127,6 @@ class Apart:
         return node
 
     def _of_samples(self, node: Node) -> bool:
-        """Tell whether a value has an axis of samples."""
         return _samples(self.graph, node) is not None
 
 

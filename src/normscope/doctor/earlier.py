@@ -49,22 +49,12 @@ class Earlier:
 
 
 def look_back(
-    before: nn.Module | None, captured: Captured | None, example: ModelInputs | None, batch: list[Tensor] | None
+    before: nn.Module | None, captured: Captured, example: ModelInputs | None, batch: list[Tensor] | None
 ) -> Earlier:
-    """Run an earlier model on the inputs of the present one.
-
-    Args:
-        before: the earlier model.
-        captured: the present one.
-        example: the inputs that was captured on.
-        batch: samples to compare outputs on; by default the example.
-
-    >>> look_back(None, None, None, None).problem
-    'none was given'
-    """
+    """Run an earlier model on the inputs of the present one; outputs are compared on a batch, or on the example."""
     if before is None:
         return Earlier("none was given")
-    if captured is None or example is None:
+    if not captured.graph.nodes or example is None:
         return Earlier("the model has no graph")
     try:
         with untouched(before):
@@ -77,25 +67,19 @@ def look_back(
         return Earlier(f"it does not run: {' '.join(str(error).split())[:160]}")
     if [t.shape for t in then] != [t.shape for t in now]:
         return Earlier("it does not fit: its outputs have other shapes")
-    if weights and not any(_alike(weights, present, path) for path in weights):
+    if weights and not any(path in present and present[path].shape == w.shape for path, w in weights.items()):
         return Earlier(f"it does not fit: none of its {len(weights)} layers is in this model")
     size = sum(float(t.double().square().sum()) for t in then) ** 0.5
     apart = sum(float((a.double() - b.double()).square().sum()) for a, b in zip(then, now, strict=True)) ** 0.5
     return Earlier("", tuple(program.sites), weights, present, apart / size if size else apart)
 
 
-def _alike(old: Mapping[str, Tensor], new: Mapping[str, Tensor], path: str) -> bool:
-    return path in new and old[path].shape == new[path].shape
-
-
 def _run(captured: Captured, inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
     """Return the outputs, and the weight that each layer applies, by module path."""
     weights: dict[str, Tensor] = {}
-    moving = {n.name for n in captured.graph if n.op == "input"}
+    moving = captured.graph.moving
 
     def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
-        if any(name in moving for name in node.inputs()):
-            moving.add(node.name)
         if name_of(node) not in LAYERS or node.owner in weights:
             return
         for other in node.args:

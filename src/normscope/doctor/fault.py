@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.core.errors import listed
 from normscope.doctor.modules import listed_channels
-from normscope.doctor.neighbours import moving, reach, reads
+from normscope.doctor.neighbours import reach, reads
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.recognise import name_of
 
@@ -21,10 +21,10 @@ _VARIANCES = ("var", "std", "var_mean", "std_mean")
 #: What to do about each kind of fault.
 FIXES = {
     "zero": "add eps to what it divides by, inside the root if there is one",
-    "negative": ("clamp the argument of the root or logarithm at a small positive number, or compute it another way"),
+    "negative": "clamp the argument of the root or logarithm at a small positive number, or compute it another way",
     "equal": "give it an eps: 1e-5 for images, 1e-6 for vectors",
     "few": "use correction=0 (unbiased=False), or more entries",
-    "infinite": ("keep at least one unmasked entry per row, or mask with a large negative number; clamp before log"),
+    "infinite": "keep at least one unmasked entry per row, or mask with a large negative number; clamp before log",
     "overflow": "normalize or clip its growing input, or compute it in a wider dtype",
 }
 
@@ -60,7 +60,8 @@ def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
     >>> fault.kind, fault.operand, fault.entries
     ('zero', 'v', (1,))
     """
-    largest = max((float(t.abs().max()) for t in _tensors(node, values) if t.numel()), default=0.0)
+    read = [t for name in node.inputs() if isinstance(t := values.get(name), Tensor) and t.is_floating_point()]
+    largest = max((float(t.abs().max()) for t in read if t.numel()), default=0.0)
     for operand, bad, kind in _suspects(node, values):
         if bool(bad.any()):
             which = tuple(bad.flatten().nonzero().flatten()[:4096].tolist())
@@ -70,14 +71,6 @@ def fault_of(node: Node, values: Mapping[str, Any]) -> Fault:
     if name_of(node) in _VARIANCES:
         return Fault(node, "few", largest=largest)
     return Fault(node, "overflow" if largest > 1e4 or name_of(node) in ("exp", "pow") else "", largest=largest)
-
-
-def _tensors(node: Node, values: Mapping[str, Any]) -> Iterator[Tensor]:
-    """Yield the floating tensors an operation reads."""
-    for name in node.inputs():
-        value = values.get(name)
-        if isinstance(value, Tensor) and value.is_floating_point():
-            yield value
 
 
 def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tensor, str]]:
@@ -92,7 +85,7 @@ def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tens
         return
     if position == 4:
         yield operand.name, value <= 0, "zero"
-    elif name in ("div", "reciprocal", "rsqrt") or (name == "pow" and _negative(node)):
+    elif name in ("div", "reciprocal", "rsqrt") or (name == "pow" and _has_negative_exponent(node)):
         yield operand.name, value == 0, "zero"
     if name in _ROOTS or name == "pow":
         yield operand.name, value < 0, "negative"
@@ -100,20 +93,13 @@ def _suspects(node: Node, values: Mapping[str, Any]) -> Iterator[tuple[str, Tens
         yield operand.name, value <= (-1 if name == "log1p" else 0), "negative"
 
 
-def _negative(node: Node) -> bool:
-    """Tell whether a power has a negative exponent."""
+def _has_negative_exponent(node: Node) -> bool:
     exponent = node.args[1] if len(node.args) > 1 else 1
     return isinstance(exponent, int | float) and exponent < 0
 
 
 def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str, str]:
-    """Return what happened, in words, and what to do.
-
-    Args:
-        fault: what :func:`fault_of` returned.
-        graph: where it happened.
-        tensors: parameters, buffers and constants by name.
-    """
+    """Return what happened, in words, and what to do."""
     name = name_of(fault.node)
     fix = FIXES.get(fault.kind, "check the input of this operation; load an earlier checkpoint if weights are lost")
     if fault.kind == "infinite":
@@ -124,14 +110,13 @@ def told(fault: Fault, graph: Graph, tensors: Mapping[str, Tensor]) -> tuple[str
     if fault.kind == "few":
         return f"{first}: the unbiased variance of too few entries is not a number (0/0)", fix
     if fault.kind == "overflow":
-        return (
-            f"{first}: it overflows {fault.node.dtype or 'its precision'}, with entries up to {fault.largest:.3g}"
-        ), fix
+        dtype = fault.node.dtype or "its precision"
+        return f"{first}: it overflows {dtype}, with entries up to {fault.largest:.3g}", fix
     if not fault.operand:
         return first, fix
     sign = "zero" if fault.kind == "zero" else "zero or negative" if name in _LOGARITHMS else "negative"
     share = f"{len(fault.entries)} of {fault.size} entries of its input"
-    if fault.operand in moving(graph):
+    if fault.operand in graph.moving:
         why = "; no eps is added, and all entries of some sample are equal" if fault.kind == "zero" else ""
         return f"{first}: {share} are {sign}{why}", fix
     source, where = _behind(fault, graph, tensors)

@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-
-from normscope.core.finding import grouped, order
-from normscope.doctor.catalogue import RULES
-from normscope.doctor.rule import Rule
-from normscope.doctor.run import CheckResult, one_per_cause
-from normscope.doctor.settings import Settings, read_baseline
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -82,42 +76,3 @@ class History:
                 if not math.isfinite(value) and (found is None or step < found.steps[0]):
                     found = Track(track.place, (step,), (value,))
         return found
-
-
-def check_history(
-    history: History, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
-    name: str = "", group: bool = True,
-) -> CheckResult:  # fmt: skip
-    """Run the rules that know what to look for in a run.
-
-    Args:
-        history: what was recorded.
-        settings: as of ``check``.
-        select: codes, or prefixes of codes, to run; all if empty.
-        ignore: codes, or prefixes of codes, to skip.
-        name: how the run is called in the result.
-        group: tell findings of one rule and severity as one, at the first of their places.
-
-    >>> run = History({"drift/bn": ([10, 20, 30], [4.0, 4.0, 4.0])}, samples=64)
-    >>> [(f.code, f.place) for f in check_history(run).findings]
-    [('NS203', 'bn')]
-    """
-    settings = settings or Settings()
-    settings = replace(
-        settings, select=(*settings.select, *select), ignore=(*settings.ignore, *ignore)
-    ).checked(RULES)  # fmt: skip
-    known = frozenset() if settings.baseline is None else read_baseline(settings.baseline)
-    ran, found = [], []
-    for rule in RULES.values():
-        if rule.over_time is not None and settings.runs(rule.code):
-            ran.append(rule.code)
-            found += list(rule.over_time(rule, history))
-    told = one_per_cause(found)
-    kept = [f for f in told if not settings.hides(f) and f.key not in known]
-    shown = order(grouped(order(kept)) if group else kept)
-    return CheckResult(name, tuple(shown), tuple(ran), {}, len(told) - len(kept), settings.fails(kept), "train")
-
-
-def rules_over_time() -> list[Rule]:
-    """Return the rules that look at runs."""
-    return [rule for rule in RULES.values() if rule.over_time is not None]

@@ -11,8 +11,6 @@ from normscope.core.errors import listed
 
 BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _LIBRARY = (BATCH_NORM, nn.modules.instancenorm._InstanceNorm, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
-
-
 #: Wrappers that hold the model they wrap as ``module`` and compute the same, and those of several devices.
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel", "AveragedModel")
 _PARALLEL = _WRAPPERS[:3]
@@ -36,20 +34,13 @@ def opened(model: nn.Module) -> tuple[nn.Module, str]:
         model = inner
 
 
-def modules_of(model: nn.Module, *kinds: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the modules of some kinds with their paths.
+def batch_norms(model: nn.Module) -> Iterator[tuple[str, BATCH_NORM]]:
+    """Yield every BatchNorm with its path.
 
-    >>> [path for path, _ in modules_of(nn.Sequential(nn.ReLU(), nn.Linear(1, 1)), nn.Linear)]
+    >>> [path for path, _ in batch_norms(nn.Sequential(nn.ReLU(), nn.BatchNorm1d(1)))]
     ['1']
     """
-    for path, module in model.named_modules():
-        if isinstance(module, kinds):
-            yield path, module
-
-
-def batch_norms(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Yield every BatchNorm with its path."""
-    yield from modules_of(model, BATCH_NORM)
+    return ((path, module) for path, module in model.named_modules() if isinstance(module, BATCH_NORM))
 
 
 def tracked(model: nn.Module) -> Iterator[tuple[str, nn.Module, Tensor, Tensor]]:

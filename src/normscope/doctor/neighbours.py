@@ -41,22 +41,11 @@ def between(graph: Graph, start: str, end: str) -> set[str]:
     return reach([start], graph.users()) & reach([end], reads(graph))
 
 
-def moving(graph: Graph) -> set[str]:
-    """Return the nodes that depend on the input."""
-    return reach((n.name for n in graph if n.op == "input"), graph.users())
-
-
-def before(graph: Graph, name: str, depends: set[str]) -> Iterator[Node]:
-    """Yield the nodes before one, as far back as each reads nothing else that depends on the input.
-
-    Args:
-        graph: the graph.
-        name: where to begin.
-        depends: what :func:`moving` returns.
-    """
+def before(graph: Graph, name: str) -> Iterator[Node]:
+    """Yield the nodes before one, as far back as each reads nothing else that depends on the input."""
     node = graph[name]
     while True:
-        sources = [s for s in node.inputs() if s in depends]
+        sources = [s for s in node.inputs() if s in graph.moving]
         if len(sources) != 1:
             return
         node = graph[sources[0]]
@@ -72,28 +61,11 @@ def producers(graph: Graph, name: str) -> set[str]:
     >>> producers(Graph(nodes), "z")
     {'fc'}
     """
-    found: set[str] = set()
-    seen: set[str] = set()
-    stack = list(graph[name].inputs())
-    while stack:
-        node = graph[stack.pop()]
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if name_of(node) in LAYERS:
-            found.add(node.owner)
-        else:
-            stack.extend(node.inputs())
-    return found
+    return _nearest(graph, graph[name].inputs(), reads(graph))
 
 
 def consumers(graph: Graph, name: str, ends: Iterable[str] = ()) -> set[str]:
     """Return the modules whose layers read what a node gives: the nearest ones on every way on, or ends on the way.
-
-    Args:
-        graph: the graph.
-        name: where to begin.
-        ends: nodes that count as layers too.
 
     >>> from normscope.graph.ir import Ref
     >>> nodes = (Node("x", "input"), Node("y", "aten.relu.default", (Ref("x"),)),
@@ -101,17 +73,14 @@ def consumers(graph: Graph, name: str, ends: Iterable[str] = ()) -> set[str]:
     >>> consumers(Graph(nodes), "x")
     {'fc'}
     """
-    users, closed = graph.users(), set(ends)
-    found: set[str] = set()
-    seen: set[str] = set()
-    stack = list(users.get(name, ()))
-    while stack:
-        node = graph[stack.pop()]
-        if node.name in seen:
-            continue
-        seen.add(node.name)
-        if name_of(node) in LAYERS or node.name in closed:
-            found.add(node.owner)
-        else:
-            stack.extend(users.get(node.name, ()))
-    return found
+    users = graph.users()
+    return _nearest(graph, users[name], users, ends)
+
+
+def _nearest(
+    graph: Graph, start: Iterable[str], edges: Mapping[str, Iterable[str]], ends: Iterable[str] = ()
+) -> set[str]:
+    """Return the modules of the first layers, or ends, that are met along edges."""
+    last = {node.name for node in graph if name_of(node) in LAYERS} | set(ends)
+    met = reach(start, {name: following for name, following in edges.items() if name not in last})
+    return {graph[name].owner for name in met & last}

@@ -55,10 +55,9 @@ def page(rule: Rule) -> str:
 def index() -> str:
     """Return the page that lists every rule."""
     intro = (
-        "What `normscope check` looks for. A finding is *proved* (it follows from graph and "
-        "weights), *measured* (on the data) or *likely* (from experience). The table shows the "
-        "severity of most findings of a rule; a single finding may be less or more severe. These "
-        "pages are generated from the rules."
+        "What `normscope check` looks for. A finding is *proved* (it follows from graph and weights), *measured* (on "
+        "the data) or *likely* (from experience). The table shows the severity of most findings of a rule; a single "
+        "finding may be less or more severe. These pages are generated from the rules."
     )
     parts = ["# Rules of the doctor", _wrapped(intro)]
     for prefix, words in FAMILIES.items():

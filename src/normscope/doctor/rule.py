@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.history import History
 from normscope.doctor.subject import ENOUGH, Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 #: What a rule may need, and what to say where it is missing.
 NEEDS = {
@@ -25,7 +22,7 @@ NEEDS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Rule:
     """One rule.
 
@@ -34,7 +31,7 @@ class Rule:
         title: what is wrong, in a few words.
         severity: of most of its findings; one finding may be milder or graver.
         certainty: of most of its findings.
-        statement: the mathematics behind it.
+        statement: the mathematics behind it, if there is any.
         why: where it comes from, and what it costs.
         effect: what it does to training or accuracy, in a few words.
         fix: what to do.
@@ -53,15 +50,15 @@ class Rule:
     code: str
     name: str
     title: str
-    severity: Severity
+    severity: Severity = Severity.WARNING
     certainty: Certainty
-    statement: str
+    statement: str = ""
     why: str
     effect: str
     fix: str
     example: str
     good: str
-    needs: tuple[str, ...]
+    needs: tuple[str, ...] = ("program",)
     look: Callable[[Rule, Subject], Iterable[Finding]]
     threads: tuple[str, ...] = ()
     explains: tuple[str, ...] = ()

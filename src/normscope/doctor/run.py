@@ -20,6 +20,7 @@ from normscope.core.files import write_text
 from normscope.core.finding import FINDINGS_VERSION, Finding, Severity, grouped, order
 from normscope.core.shown import Shown
 from normscope.doctor.catalogue import RULES
+from normscope.doctor.history import History
 from normscope.doctor.settings import Settings, read_baseline
 from normscope.doctor.subject import Progress, Subject, examine
 from normscope.graph.guard import untouched
@@ -140,11 +141,7 @@ def check(
     >>> [(f.code, f.place) for f in result.findings]
     [('NS101', '0')]
     """
-    settings = settings or Settings()
-    settings = replace(
-        settings, select=(*settings.select, *select), ignore=(*settings.ignore, *ignore)
-    ).checked(RULES)  # fmt: skip
-    known = frozenset() if settings.baseline is None else read_baseline(settings.baseline)
+    settings, known = _settled(settings, select, ignore)
     say = progress or (lambda text: None)
     if not isinstance(model, nn.Module):
         raise InputError(
@@ -163,14 +160,49 @@ def check(
         subject = examine(
             model, data, optimizer=optimizer, input_shape=input_shape, batch_size=batch_size, dtype=dtype,
             purpose=purpose, before=before, limit=limit, device=device, seed=seed, progress=progress, prepared=prepared,
-            first=None if tell is None else lambda bare: teller.early(bare),
+            first=None if tell is None else teller.early,
         )  # fmt: skip
         found, ran, skipped = run_rules(subject, settings, say, teller)
+    result = _judged(found, settings, known, group=group)
+    return replace(result, model=name or type(model).__name__, ran=ran, skipped=skipped, purpose=purpose)
+
+
+def check_history(
+    history: History, *, settings: Settings | None = None, select: Iterable[str] = (), ignore: Iterable[str] = (),
+    name: str = "",
+) -> CheckResult:  # fmt: skip
+    """Run the rules that know what to look for in a run; arguments are those of :func:`check`.
+
+    >>> run = History({"drift/bn": ([10, 20, 30], [4.0, 4.0, 4.0])}, samples=64)
+    >>> [(f.code, f.place) for f in check_history(run).findings]
+    [('NS203', 'bn')]
+    """
+    settings, known = _settled(settings, select, ignore)
+    ran, found = [], []
+    for rule in RULES.values():
+        if rule.over_time is not None and settings.runs(rule.code):
+            ran.append(rule.code)
+            found += list(rule.over_time(rule, history))
+    return replace(_judged(found, settings, known), model=name, ran=tuple(ran), purpose="train")
+
+
+def _settled(
+    settings: Settings | None, select: Iterable[str], ignore: Iterable[str]
+) -> tuple[Settings, frozenset[tuple[str, str]]]:
+    """Return all settings, checked, and the findings of the baseline."""
+    found = settings or Settings()
+    found = replace(found, select=(*found.select, *select), ignore=(*found.ignore, *ignore)).checked(RULES)
+    return found, frozenset() if found.baseline is None else read_baseline(found.baseline)
+
+
+def _judged(
+    found: Iterable[Finding], settings: Settings, known: frozenset[tuple[str, str]], *, group: bool = True
+) -> CheckResult:
+    """Return findings as a result: one per cause, without hidden ones, in order."""
     told = one_per_cause(found)
     kept = [f for f in told if not settings.hides(f) and f.key not in known]
-    title = name or type(model).__name__
     shown = order(grouped(order(kept)) if group else kept)
-    return CheckResult(title, tuple(shown), ran, skipped, len(told) - len(kept), settings.fails(kept), purpose)
+    return CheckResult("", tuple(shown), hidden=len(told) - len(kept), failed=settings.fails(kept))
 
 
 class _Teller:
@@ -218,9 +250,8 @@ def one_per_cause(findings: Iterable[Finding]) -> list[Finding]:
 
 def _concerns(cause: Finding, other: Finding) -> bool:
     """Tell whether a finding lies where another one does, or around it, or comes of an error, which spreads."""
-    if cause.severity is Severity.ERROR:
-        return True
-    return any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
+    inside = any(p == q or p.startswith(f"{q}.") for p in cause.everywhere for q in other.everywhere)
+    return inside or cause.severity is Severity.ERROR
 
 
 def run_rules(
@@ -261,12 +292,6 @@ def counts_text(result: CheckResult) -> str:
     'no findings'
     """
     counts = Counter(f.severity for f in result.findings)
-    parts = [f"{counts[s]} {_plural(s, counts[s])}" for s in reversed(Severity) if counts[s]]
+    words = {s: "remark" if s is Severity.INFO else s.value for s in Severity}
+    parts = [f"{counts[s]} {words[s]}{'s' if counts[s] > 1 else ''}" for s in reversed(Severity) if counts[s]]
     return ", ".join(parts) or "no findings"
-
-
-def _plural(severity: Severity, n: int) -> str:
-    """Return the word for some findings of a severity."""
-    words = {Severity.INFO: ("remark", "remarks")}
-    one, many = words.get(severity, (severity.value, f"{severity.value}s"))
-    return one if n == 1 else many

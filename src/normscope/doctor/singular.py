@@ -114,10 +114,7 @@ class Singularities:
 
     def look_at_weights(self, tensors: Mapping[str, Tensor]) -> None:
         """Look at what is computed from parameters alone, without any input."""
-        moving = reach([n.name for n in self.graph if n.op == "input"], self.graph.users())
-        if not self._watched - moving:
-            return
-        wanted = reach(self._watched - moving, reads(self.graph))
+        wanted = reach(self._watched - self.graph.moving, reads(self.graph))
         values: dict[str, Any] = {}
         with torch.no_grad():
             for node in self.graph:
@@ -146,7 +143,7 @@ def may_be_singular(node: Node) -> bool:
 
 
 def _broken_derivative(
-    node: Node, values: Mapping[str, Any], wanted: Iterable[str], used: list[int] | None = None
+    node: Node, values: Mapping[str, Any], wanted: Iterable[str], used: list[int] | None
 ) -> tuple[int, int, float]:
     """Return how many entries of the operands have a derivative that is not finite, of how many, and one of them."""
     leaves = {
@@ -154,22 +151,18 @@ def _broken_derivative(
         for name in wanted
         if isinstance(values.get(name), Tensor) and values[name].is_floating_point()
     }
-    if not leaves:
-        return 0, 0, 0.0
+    slopes: tuple[Tensor | None, ...] = ()
     try:
         with torch.enable_grad():
             out = call(node, {**{n: values.get(n) for n in node.inputs()}, **leaves})
             parts = [out] if isinstance(out, Tensor) else [out[i] for i in used or ()]
             sums = [part.sum() for part in parts if isinstance(part, Tensor) and part.requires_grad]
-            if not sums:
-                return 0, 0, 0.0
-            slopes = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
+            if sums:
+                slopes = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
     except (RuntimeError, NotImplementedError, TypeError):  # an operation torch does not differentiate
-        return 0, 0, 0.0
-    for leaf, slope in zip(leaves.values(), slopes, strict=True):
-        if slope is None:
-            continue
-        bad = ~torch.isfinite(slope)
+        pass
+    for leaf, slope in zip(leaves.values(), slopes, strict=False):
+        bad = torch.zeros(0, dtype=torch.bool) if slope is None else ~torch.isfinite(slope)
         if bool(bad.any()):
             return int(bad.sum()), bad.numel(), float(leaf.detach()[bad].flatten()[0])
     return 0, 0, 0.0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,13 +58,7 @@ class Structure:
     @functools.cached_property
     def expressions(self) -> list[Expr]:
         """Return everything an output depends on, in order of evaluation."""
-        found: dict[int, Expr] = {}
-        stack = [expr for _, expr in self.program.outputs]
-        while stack:
-            expr = stack.pop()
-            if expr.id not in found:
-                found[expr.id] = expr
-                stack.extend(below(expr))
+        found = reached((expr for _, expr in self.program.outputs), below)
         return [found[key] for key in sorted(found)]
 
     @functools.cached_property
@@ -93,16 +87,8 @@ class Structure:
         """Tell whether nothing but a normalizer notices an expression: every path to an output passes its atom."""
         gate = self.divisions[site.node].id
         outputs = {e.id for _, e in self.program.outputs}
-        stack, seen = [expr], set[int]()
-        while stack:
-            item = stack.pop()
-            if item.id in seen or item.id == gate:
-                continue
-            if item.id in outputs:
-                return False
-            seen.add(item.id)
-            stack.extend(self.parents.get(item.id, ()))
-        return True
+        found = reached([expr], lambda e: () if e.id == gate else self.parents.get(e.id, ()))
+        return outputs.isdisjoint(found.keys() - {gate})
 
     def is_scale_invariant(self, feed: Feed) -> bool:
         """Tell whether the network does not notice a positive factor on a layer's weight, eps left aside.
@@ -133,6 +119,18 @@ class Structure:
         return view - view.mean(feed.spread.axes, keepdim=True) if feed.spread.centered else view
 
 
+def reached(start: Iterable[Expr], following: Callable[[Expr], Iterable[Expr]]) -> dict[int, Expr]:
+    """Return by id everything that can be reached from some expressions, these included."""
+    found: dict[int, Expr] = {}
+    stack = list(start)
+    while stack:
+        expr = stack.pop()
+        if expr.id not in found:
+            found[expr.id] = expr
+            stack.extend(following(expr))
+    return found
+
+
 def below(expr: Expr) -> tuple[Expr, ...]:
     """Return what an expression reads: the operands of an operation, the inputs of an atom."""
     return expr.inputs if expr.op is not None else tuple(expr.atom.inputs)
@@ -140,35 +138,21 @@ def below(expr: Expr) -> tuple[Expr, ...]:
 
 def region(source: Expr) -> list[Expr]:
     """Return the expressions a source depends on linearly, itself first, atoms included, nothing below them."""
-    seen: dict[int, Expr] = {}
-    stack = [source]
-    while stack:
-        expr = stack.pop()
-        if expr.id not in seen:
-            seen[expr.id] = expr
-            stack.extend(expr.inputs if expr.op is not None else ())
-    return [seen[key] for key in sorted(seen, reverse=True)]
+    found = reached([source], lambda e: e.inputs if e.op is not None else ())
+    return [found[key] for key in sorted(found, reverse=True)]
 
 
 def _alone(feed: Feed) -> bool:
     """Tell whether every linear path from the source down to an atom passes the layer."""
-    stack = [feed.source]
-    while stack:
-        expr = stack.pop()
-        if expr.id == feed.layer.id or not expr.atoms:
-            continue
-        if expr.op is None:
-            return False
-        stack.extend(expr.inputs)
-    return True
+    around = reached([feed.source], lambda e: () if e.op is None or e.id == feed.layer.id else e.inputs)
+    return not any(e.op is None and e.atoms for e in around.values())
 
 
 def carried(start: Expr, source: Expr, value: Tensor) -> Tensor:
     """Return what a tensor added to ``start`` adds to ``source``, along all linear paths."""
-    wanted = {e.id for e in region(source)}
     values: dict[int, Tensor] = {start.id: value}
     for expr in sorted(region(source), key=lambda e: e.id):
-        if expr.id <= start.id or expr.op is None or expr.id not in wanted:
+        if expr.id <= start.id or expr.op is None:
             continue
         arrived = [values[i.id] for i in expr.inputs if i.id in values]
         if arrived and expr.op.kind == "sum":  # of what arrives: zeros take as long to add as anything else

@@ -36,7 +36,7 @@ from normscope.doctor.structure import Structure
 from normscope.graph.capture import Captured, capture
 from normscope.graph.guard import untouched
 from normscope.graph.inputs import ModelInputs, first_samples, guess_inputs, iterate
-from normscope.graph.ir import Node
+from normscope.graph.ir import Graph, Node
 from normscope.graph.modes import has_batch_norm, with_batch_statistics
 from normscope.graph.repeatable_data import repeatable
 from normscope.graph.signature import InnermostModule, sized_layers
@@ -71,7 +71,7 @@ class Subject:
 
     Attributes:
         model: the module, for what only modules tell: modes, parameter groups.
-        captured: the graph, or nothing if it could not be captured.
+        captured: the graph and its tensors; empty, like the programs, if it could not be captured.
         program: the affine program in evaluation, running statistics fixed.
         training: the same with every BatchNorm on batch statistics, on a whole batch; for what training cancels.
         seen: what the data showed.
@@ -98,9 +98,9 @@ class Subject:
     """
 
     model: nn.Module
-    captured: Captured | None = None
-    program: Program | None = None
-    training: Program | None = None
+    captured: Captured = field(default_factory=lambda: Captured(Graph(()), {}, [], []))
+    program: Program = field(default_factory=Program)
+    training: Program = field(default_factory=Program)
     seen: Survey | None = None
     norms: SegmentNorms = field(default_factory=SegmentNorms)
     optimizer: torch.optim.Optimizer | None = None
@@ -125,16 +125,22 @@ class Subject:
 
     def has(self, need: str) -> bool:
         """Tell whether what a rule needs is there."""
-        found = {
-            "program": self.program,
-            "data": self.seen,
-            "samples": self.seen if self.seen is None or self.seen.samples >= ENOUGH else None,
-            "optimizer": self.optimizer,
-            "batch size": self.batch_size,
-            "purpose": self.purpose or None,
-            "before": self.before,
-        }
-        return not self.earlier.problem if need == "earlier graph" else found[need] is not None
+        if need == "earlier graph":
+            return not self.earlier.problem
+        return {
+            "program": bool(self.graph.nodes),
+            "data": self.seen is not None,
+            "samples": self.seen is not None and self.seen.samples >= ENOUGH,
+            "optimizer": self.optimizer is not None,
+            "batch size": self.batch_size is not None,
+            "purpose": bool(self.purpose),
+            "before": self.before is not None,
+        }[need]
+
+    @property
+    def graph(self) -> Graph:
+        """Return what the model computes."""
+        return self.captured.graph
 
     @functools.cached_property
     def earlier(self) -> Earlier:
@@ -144,20 +150,20 @@ class Subject:
     @functools.cached_property
     def structure(self) -> Structure:
         """Return who feeds whom while the model trains."""
-        return Structure(self.training or Program())
+        return Structure(self.training)
 
     @functools.cached_property
     def everywhere(self) -> Composition:
         """Return the composition on all inputs, running statistics fixed, which tells what is bounded: not by what."""
-        return Roughly(self.program or Program(), Domain(), FiniteNorms())
+        return Roughly(self.program, Domain(), FiniteNorms())
 
     def sites(self) -> list[Site]:
         """Return the normalizers of activations, as they act in evaluation."""
-        return [s for s in (self.program or Program()).sites if not acts_on_weights(s)]
+        return [s for s in self.program.sites if not acts_on_weights(s)]
 
     def weight_sites(self) -> list[Site]:
         """Return the normalizers of weights."""
-        return [s for s in (self.program or Program()).sites if acts_on_weights(s)]
+        return [s for s in self.program.sites if acts_on_weights(s)]
 
     def seen_before(self, site: Site) -> Seen | None:
         """Return what the data showed before a normalizer."""
@@ -168,7 +174,7 @@ class Subject:
         """Return the scale of a normalizer in float64: its own, or the first constant its result is multiplied by."""
         if site.gamma is not None:
             return site.gamma.detach().double().flatten().cpu()
-        structure = self._evaluation
+        structure = self.evaluation
         atom = structure.divisions.get(site.node)
         for _ in range(3):  # a written-out normalizer may centre once more, or cast, before it scales
             readers = [] if atom is None else structure.parents.get(atom.id, [])
@@ -181,9 +187,9 @@ class Subject:
         return None
 
     @functools.cached_property
-    def _evaluation(self) -> Structure:
+    def evaluation(self) -> Structure:
         """Return who feeds whom in evaluation."""
-        return Structure(self.program or Program())
+        return Structure(self.program)
 
     @functools.cached_property
     def calls(self) -> Counter[str]:
@@ -203,7 +209,7 @@ class Subject:
     @functools.cached_property
     def features(self) -> dict[str, frozenset[int]]:
         """Return the axes that hold features, by graph node."""
-        return {} if self.captured is None else feature_axes(self.captured)
+        return feature_axes(self.captured)
 
     @property
     def batched(self) -> int:
@@ -213,23 +219,19 @@ class Subject:
     @functools.cached_property
     def batch_statistics(self) -> dict[str, Statistics]:
         """Return the statistics of each channel before each BatchNorm on a few samples, by graph node."""
-        if self.captured is None or self.batch is None:
-            return {}
-        return batch_statistics(self.captured, self.batch, self.sites())
+        return {} if self.batch is None else batch_statistics(self.captured, self.batch, self.sites())
 
     @functools.cached_property
     def again(self) -> Again:
         """Return what a second run of a few samples shows: alone, and beside a wider precision."""
-        if self.captured is None or self.companions is None or self.broken:
+        if self.companions is None or self.broken:
             return Again()
         return again(self.captured, self.companions, self.batch)
 
     @functools.cached_property
     def planned(self) -> Captured | None:
         """Return the model captured in the precision it will be run in, if one is planned and possible."""
-        if self.captured is None or self.dtype is None:
-            return None
-        return in_precision(self.model, self.captured, self.dtype)
+        return None if self.dtype is None else in_precision(self.model, self.captured, self.dtype)
 
     @functools.cached_property
     def parameters(self) -> dict[str, Tensor]:
@@ -253,11 +255,9 @@ class Subject:
 
     def drops_between(self, start: str, end: str) -> bool:
         """Tell whether training drops entries at random on some way from one graph node, or parameter, to another."""
-        if self.captured is None:
-            return False
-        graph = self.captured.graph
-        first = [n.name for n in graph if start in (n.name, n.target)]
-        return any(drop_rate(graph[name]) > 0 for name in reach(first, graph.users()) & reach([end], reads(graph)))
+        first = [n.name for n in self.graph if start in (n.name, n.target)]
+        between = reach(first, self.graph.users()) & reach([end], reads(self.graph))
+        return any(drop_rate(self.graph[name]) > 0 for name in between)
 
 
 def drop_rate(node: Node) -> float:
@@ -299,39 +299,23 @@ def examine(
     first: Callable[[Subject], None] | None = None,
     prepared: Prepared | None = None,
 ) -> Subject:
-    """Look at a model once, as far as that is possible.
+    """Look at a model once, as far as that is possible; arguments are those of :func:`normscope.check`.
 
-    Args:
-        model: any module.
-        data: inputs, as for ``analyze``.
-        optimizer: its optimizer.
-        input_shape: shape of one input, where there is no data.
-        batch_size: of training; by default that of a DataLoader.
-        dtype: the precision the model will run in.
-        purpose: what it is used for, one of :data:`PURPOSES`.
-        before: an earlier version of the same model.
-        limit: use at most this many samples; by default :data:`SAMPLES`, fewer of a large network.
-        device: where the graph is run.
-        seed: random seed.
-        progress: called with a line of text at each step.
-        first: called with what is known before the graph is captured: modules, optimizer, purpose.
-        prepared: the model, if it was captured and walked before.
-
-    Returns:
-        The subject; where the model cannot be captured, ``failure`` says why and only its modules are there.
+    ``first`` is called with what is known before the graph is captured: modules, optimizer, purpose. Where the model
+    cannot be captured, ``failure`` says why and only its modules are there.
 
     Raises:
         InputError: if the data does not fit the model, or is empty.
 
-    >>> examine(nn.Linear(2, 2)).program is not None
+    >>> examine(nn.Linear(2, 2)).has("program")
     True
     """
     say = progress or (lambda text: None)
-    if not isinstance(model, nn.Module):
-        raise InputError(f"Expected a torch.nn.Module, got {type(model).__name__}.")
     if purpose and purpose not in PURPOSES:
         raise InputError(f"Unknown purpose {purpose!r}. Choose from: {', '.join(PURPOSES)}.")
-    _checked_counts(limit, batch_size)
+    for number, what in ((limit, "limit, the largest number of samples,"), (batch_size, "the batch size")):
+        if number is not None and number < 1:
+            raise InputError(f"Expected {what} to be at least 1, got {number}.")
     inner, parallel = opened(model)
     earlier = None if before is None else opened(before)[0]
     subject = Subject(inner, optimizer=optimizer, dtype=dtype, purpose=purpose, before=earlier, parallel=parallel)
@@ -346,7 +330,8 @@ def examine(
     data = repeatable(data)
     if data is not None:
         # Data that does not fit is a mistake, not a finding.
-        subject.example = example = _few(next(iter(iterate(data, inner))), inner)
+        large = sum(p.numel() for p in inner.parameters()) >= LARGE
+        subject.example = example = first_samples(next(iter(iterate(data, inner))), 2 if large else EXAMPLE)
     try:
         if prepared is None:
             if data is None:
@@ -359,22 +344,15 @@ def examine(
         raise
     except NonFiniteError as error:  # a buffer that the graph uses
         subject.broken = str(error)
-    except StatefulError as error:
-        subject.failure, subject.moved = str(error), changed_by_forward(inner, example)
-    except RandomError as error:
-        subject.failure, subject.random_at = str(error), random_part(inner, example)
-    except CaptureError as error:
+    except (CaptureError, InputError) as error:
         subject.failure = str(error)
-    except InputError as error:
-        subject.failure = str(error)
-        if data is not None:
+        if isinstance(error, StatefulError):
+            subject.moved = changed_by_forward(inner, example)
+        elif isinstance(error, RandomError):
+            subject.random_at = random_part(inner, example)
+        elif isinstance(error, InputError) and data is not None:
             subject.failed_at, subject.failure = _where_it_raises(inner, example, str(error))
     return subject
-
-
-def _few(inputs: ModelInputs, model: nn.Module) -> ModelInputs:
-    """Return the first samples of a batch: enough to capture a model on, two for a large one."""
-    return first_samples(inputs, EXAMPLE if sum(p.numel() for p in model.parameters()) < LARGE else 2)
 
 
 def _where_it_raises(model: nn.Module, inputs: ModelInputs, reason: str) -> tuple[str, str]:
@@ -406,21 +384,7 @@ def _first_broken(model: nn.Module) -> str:
     return ""
 
 
-def _checked_counts(limit: int | None, batch_size: int | None) -> None:
-    """Raise if a number of samples is not positive."""
-    for number, what in ((limit, "limit, the largest number of samples,"), (batch_size, "the batch size")):
-        if number is not None and number < 1:
-            raise InputError(f"Expected {what} to be at least 1, got {number}.")
-
-
-def _fill(
-    subject: Subject,
-    prepared: Prepared,
-    data: Any,
-    limit: int | None,
-    seed: int,
-    say: Progress,
-) -> None:
+def _fill(subject: Subject, prepared: Prepared, data: Any, limit: int | None, seed: int, say: Progress) -> None:
     """Build the programs and run over the data."""
     captured, program = prepared.captured, prepared.program
     options = Options(seed=seed, points=1)
@@ -487,11 +451,10 @@ def _in_training(captured: Captured, program: Program) -> Program:
 
 def _batches_of(data: Any, batch_size: int | None) -> tuple[int | None, tuple[int, bool] | None]:
     """Return the batch size of training and (samples, drop_last), as far as a loader tells them."""
-    loader = data if isinstance(data, torch.utils.data.DataLoader) else None
-    if loader is None:
+    if not isinstance(data, torch.utils.data.DataLoader):
         return batch_size, None
-    size = batch_size or loader.batch_size
+    size = batch_size or data.batch_size
     try:
-        return size, (len(loader.dataset), bool(loader.drop_last))  # type: ignore[arg-type]
+        return size, (len(data.dataset), bool(data.drop_last))  # type: ignore[arg-type]
     except TypeError:  # a stream has no length
         return size, None

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.finding import Finding, Severity
-from normscope.doctor.history import History, check_history
-from normscope.doctor.run import CheckResult
+from normscope.doctor.history import History
+from normscope.doctor.run import CheckResult, check_history
 from normscope.doctor.settings import Settings
 from normscope.monitor.run import Run
 

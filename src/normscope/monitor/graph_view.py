@@ -81,8 +81,8 @@ class GraphView:
         graph = self.captured.graph
         if self.mode == "batch" and has_batch_norm(graph) and self._arguments.batch < 2:
             raise InputError(
-                "BatchNorm uses the statistics of the probe batch, and one sample has none. Use a probe "
-                "of at least two samples, or mode='running'."
+                "BatchNorm uses the statistics of the probe batch, and one sample has none. Use a probe of at least "
+                "two samples, or mode='running'."
             )
         self.graph = with_batch_statistics(graph) if self.mode == "batch" else graph
         self.notes: tuple[str, ...] = tuple(graph.notes)
@@ -146,8 +146,8 @@ class GraphView:
                 self._capture()
             except Exception as error:
                 raise CaptureError(
-                    f"The model has changed ({changed}) and is not measured because it cannot be captured "
-                    f"again: {error}"
+                    f"The model has changed ({changed}) and is not measured because it cannot be captured again: "
+                    f"{error}"
                 ) from error
             self._comparable = self._holds()  # otherwise there would be no end of it
         return changed

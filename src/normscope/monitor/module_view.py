@@ -40,9 +40,8 @@ from normscope.operators.survey import _channel_axis as channel_axis
 from normscope.operators.survey import group_floor
 
 NOTE = (
-    "the model could not be captured as a graph, so only torch's own layers, normalizers and "
-    "activations are measured; hand-written ones are not seen, and layers are not folded with "
-    "the normalization after them"
+    "the model could not be captured as a graph, so only torch's own layers, normalizers and activations are measured; "
+    "hand-written ones are not seen, and layers are not folded with the normalization after them"
 )
 ACTIVATIONS = (
     nn.ReLU, nn.LeakyReLU, nn.PReLU, nn.ReLU6, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh,

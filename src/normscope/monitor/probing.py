@@ -38,8 +38,8 @@ def probe_inputs(probe: Any, model: nn.Module) -> tuple[ModelInputs, Tensor | No
     """
     if probe is None or isinstance(probe, torch.utils.data.DataLoader):
         raise InputError(
-            "Expected a fixed batch. Pass probe=(inputs, labels), for example "
-            "probe=next(iter(loader)) taken before training starts."
+            "Expected a fixed batch. Pass probe=(inputs, labels), for example probe=next(iter(loader)) taken before "
+            "training starts."
         )
     inputs = as_inputs(probe, model)
     labels = inputs.labels

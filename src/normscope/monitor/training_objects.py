@@ -34,8 +34,8 @@ def unwrapped(model: nn.Module) -> nn.Module:
         kind = type(model).__name__
         if kind == "FullyShardedDataParallel" or any(type(p).__name__ == "DTensor" for p in model.parameters()):
             raise InputError(
-                "Sharded models cannot be monitored: "
-                "use DistributedDataParallel, or analyze a checkpoint with normscope.analyze."
+                "Sharded models cannot be monitored: use DistributedDataParallel, or analyze a checkpoint with "
+                "normscope.analyze."
             )
         name = "_orig_mod" if kind == "OptimizedModule" else "module" if kind in WRAPPERS else ""
         inner = getattr(model, name, None) if name else None
@@ -74,8 +74,8 @@ def optimizers_of(optimizer: Any) -> tuple[Any, ...]:
     for each in found:
         if not hasattr(each, "param_groups"):
             raise InputError(
-                "Expected optimizer= to be an optimizer or a list of optimizers; "
-                f"{type(each).__name__} has no param_groups. Leave it out and pass lr= to step()."
+                f"Expected optimizer= to be an optimizer or a list of optimizers; {type(each).__name__} has no "
+                "param_groups. Leave it out and pass lr= to step()."
             )
     return found
 

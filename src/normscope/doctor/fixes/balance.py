@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from normscope.doctor.fixes.change import Change, Draft
-from normscope.doctor.structure import Structure
 from normscope.operators.expression import Expr, LinearOp
-from normscope.operators.program import Program
 
 KIND = "balance"
 #: Activations with f(d x) = d f(x) for d > 0.
@@ -22,31 +20,27 @@ def balance_pairs(draft: Draft) -> None:
 
     ``W_2 f(W_1 x + b) = (W_2 D^-1) f(D (W_1 x + b))`` for a positive diagonal ``D`` and ``f(d x) = d f(x)``. Unit i
     gets ``d_i = sqrt(||column i of W_2|| / ||(row i of W_1, b_i)||)``, made a power of two so that nothing is rounded.
-
-    Args:
-        draft: where the changes go.
     """
-    program = draft.subject.program or Program()
-    structure = Structure(program)
+    program, parents = draft.subject.program, draft.subject.evaluation.parents
     layers = {e.id for e in program.layers}
     for atom in program.atoms:
         if atom.atom.op not in HOMOGENEOUS:
             continue
         before = atom.atom.inputs[0]
-        readers = structure.parents.get(atom.id, [])
+        readers = parents.get(atom.id, [])
         if before.id not in layers or len(readers) != 1 or readers[0].id not in layers:
             continue
-        change = _balanced(draft, structure, before, readers[0])
+        change = _balanced(draft, before, readers[0])
         if isinstance(change, str):
             draft.refuse(KIND, atom.atom.owner, change)
         elif change is not None:
             draft.apply(change)
 
 
-def _balanced(draft: Draft, structure: Structure, first: Expr, second: Expr) -> Change | str | None:
+def _balanced(draft: Draft, first: Expr, second: Expr) -> Change | str | None:
     """Return the change of one pair, why there is none, or ``None`` if it is balanced already."""
     one, two = first.op, second.op
-    if one is None or two is None or len(structure.parents.get(first.id, [])) != 1:
+    if one is None or two is None or len(draft.subject.evaluation.parents.get(first.id, [])) != 1:
         return "something else reads the output of the first layer"
     bias = draft.name_of(one.bias)
     names = [one.weight_name, two.weight_name, *([bias or "?"] if one.bias is not None else [])]

@@ -20,10 +20,8 @@ def drop_biases(draft: Draft) -> None:
 
     With running statistics :math:`\gamma (M(x + b) - \mu)/\sigma` is :math:`\gamma (M x - (\mu - M b))/\sigma`: the
     running mean moves by what the bias adds there. A normalizer of its input's own statistics needs nothing.
-
-    Args:
-        draft: where the changes go.
     """
+    places = {place_of(site) for site in draft.subject.sites()}
     for name, uses in cancelling_sites(draft.subject).items():
         owner = uses[0][0].op.owner if uses[0][0].op is not None else ""
         if name not in draft.state or not bool((draft.state[name] != 0).any()):
@@ -43,15 +41,10 @@ def drop_biases(draft: Draft) -> None:
                 owner,
                 f"{name} set to zero{absorbed}",
                 {name: torch.zeros_like(draft.state[name]), **moved},
-                f"build {owner} with bias=False" if name.endswith(".bias") and _is_layer(draft, owner) else "",
+                f"build {owner} with bias=False" if name.endswith(".bias") and owner not in places else "",
                 "unchanged: the bias had no gradient",
             )
         )
-
-
-def _is_layer(draft: Draft, owner: str) -> bool:
-    """Tell whether a module has a weight of its own beside its bias, as a linear layer has, and is no normalizer."""
-    return any(place_of(site) == owner for site in draft.subject.sites()) is False
 
 
 def _moved_means(draft: Draft, name: str, expr: Expr, sites: list[Site]) -> dict[str, Tensor] | str:

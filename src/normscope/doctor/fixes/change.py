@@ -49,10 +49,6 @@ class Refusal:
     place: str
     reason: str
 
-    def to_dict(self) -> dict[str, str]:
-        """Return the JSON form."""
-        return {"kind": self.kind, "place": self.place, "reason": self.reason}
-
 
 @dataclass(eq=False)
 class Draft:
@@ -87,10 +83,8 @@ class Draft:
         """Return the name of a tensor of the model, or an empty text if it is none."""
         if tensor is None:
             return ""
-        for name, value in self.state_sources.items():
-            if value.data_ptr() == tensor.data_ptr() and value.shape.numel() == tensor.numel():
-                return name
-        return ""
+        place = tensor.data_ptr(), tensor.numel()
+        return next((name for name, t in self.state_sources.items() if (t.data_ptr(), t.numel()) == place), "")
 
     @functools.cached_property
     def state_sources(self) -> dict[str, Tensor]:
@@ -106,20 +100,18 @@ class Draft:
 
     def is_used_once(self, name: str) -> bool:
         """Tell whether exactly one operation reads a tensor: otherwise another would notice that it changed."""
-        return self._readers.get(name) == 1
+        return self._readers[name] == 1
 
     @functools.cached_property
-    def _readers(self) -> dict[str, int]:
+    def _readers(self) -> Counter[str]:
         """Return by how many operations each tensor is read."""
-        captured = self.subject.captured
-        if captured is None:
-            return {}
-        users = captured.graph.users()
+        graph = self.subject.graph
+        users = graph.users()
         found: Counter[str] = Counter()
-        for node in captured.graph:
+        for node in graph:
             if node.op in SOURCES and node.target:
                 found[node.target] += len(users[node.name])
-        return dict(found)
+        return found
 
 
 Fix = Callable[[Draft], None]

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from normscope.doctor.fixes.change import Change, Draft
-from normscope.doctor.structure import Structure
 from normscope.doctor.subject import place_of
 from normscope.operators.expression import Expr, LinearOp
-from normscope.operators.program import Program
 from normscope.operators.site import Site
 
 KIND = "fold"
@@ -21,12 +19,8 @@ def fold_normalizers(draft: Draft) -> None:
     :math:`\gamma (W x + b - \mu)/\sigma + \beta = W' x + b'` with :math:`W' = \mathrm{diag}(\gamma/\sigma) W` and
     :math:`b' = \gamma (b - \mu)/\sigma + \beta`. The normalizer becomes the identity (variance ``1 - eps``), or keeps
     the shift where the layer has no bias, so that the weights still fit the code as it is.
-
-    Args:
-        draft: where the changes go.
     """
-    program = draft.subject.program or Program()
-    structure = Structure(program)
+    program = draft.subject.program
     layers = {e.id: e for e in program.layers}
     for site in draft.subject.sites():
         if site.running is None or site.node not in program.ends:
@@ -36,17 +30,17 @@ def fold_normalizers(draft: Draft) -> None:
         if layer is None or layer.op is None or out is None:
             draft.refuse(KIND, place_of(site), "there is no linear layer directly before it")
             continue
-        reason = _obstacle(draft, structure, site, layer, out)
+        reason = _obstacle(draft, site, layer, out)
         if reason:
             draft.refuse(KIND, place_of(site), reason)
             continue
         draft.apply(_folded(draft, site, layer.op))
 
 
-def _obstacle(draft: Draft, structure: Structure, site: Site, layer: Expr, out: Expr) -> str:
+def _obstacle(draft: Draft, site: Site, layer: Expr, out: Expr) -> str:
     """Return why a normalizer cannot be folded, or an empty text."""
     op = layer.op
-    readers = structure.parents.get(layer.id, [])
+    readers = draft.subject.evaluation.parents.get(layer.id, [])
     if op is None or any(reader.id != out.id for reader in readers):
         return "something else reads its input"
     weight, bias = op.weight_name, draft.name_of(op.bias)
@@ -108,8 +102,6 @@ def _folded(draft: Draft, site: Site, op: LinearOp) -> Change:
         f"folded into {op.weight_name}; it is now the identity" + ("" if bias else " except for its shift"),
         new,
         code,
-        (
-            "changed: in train mode the normalizer would divide by the batch statistics and its scale "
-            "is gone. For inference only"
-        ),
+        "changed: in train mode the normalizer would divide by the batch statistics and its scale is gone. For "
+        "inference only",
     )

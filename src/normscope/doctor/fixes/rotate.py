@@ -10,16 +10,8 @@ KIND = "rotate"
 
 
 def rotate_streams(draft: Draft) -> None:
-    """Change the channels of every residual stream that allows it by an orthogonal matrix, gains folded before.
-
-    Args:
-        draft: where the changes go.
-    """
-    captured = draft.subject.captured
-    if captured is None:
-        draft.refuse(KIND, "", "the model could not be captured")
-        return
-    function = function_of(captured, mode="running")
+    """Change the channels of every residual stream that allows it by an orthogonal matrix, gains folded before."""
+    function = function_of(draft.subject.captured, mode="running")
     done, reasons = rotate(function)
     for reason in reasons:
         draft.refuse(KIND, "", reason)

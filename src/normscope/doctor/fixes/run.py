@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,7 @@ class FixResult(Shown):
             "normscope": __version__,
             "model": self.model,
             "changes": [change.to_dict() for change in self.changes],
-            "refusals": [refusal.to_dict() for refusal in self.refusals],
+            "refusals": [asdict(refusal) for refusal in self.refusals],
             "difference": self.difference,
             "samples": self.samples,
         }
@@ -166,7 +166,7 @@ def fix(
         subject = examine(model, data, input_shape=input_shape, limit=limit, seed=seed, progress=progress)
         if subject.broken:
             raise NonFiniteError(subject.broken)
-        if subject.program is None:
+        if not subject.has("program"):
             raise CaptureError(f"Cannot fix a model without a graph: {subject.failure}")
         before = {k: v.detach() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
         batches = _inputs(model, data, input_shape, seed)

@@ -25,9 +25,6 @@ def unit_norms(draft: Draft) -> None:
     :math:`c \mu` and the variance :math:`c^2 (v + \epsilon) - \epsilon`, if that is positive. With statistics of its
     own input, eps would have to become :math:`c^2 \epsilon`; that is code, so the weight is rescaled only if eps is
     zero or too small to matter on the data.
-
-    Args:
-        draft: where the changes go.
     """
     subject = draft.subject
     folded = {change.place for change in draft.changes if change.kind == "fold"}

@@ -16,11 +16,11 @@ _ROOTS = ("sqrt", "pow", "rsqrt")
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every operation with such a derivative; those that only the input's gradient passes are remarks."""
-    if subject.captured is None or subject.broken:
+    if subject.broken:
         return
     singular = subject.singular
     if singular is None:
-        singular = Singularities(subject.captured.graph)
+        singular = Singularities(subject.graph)
         singular.look_at_weights(subject.captured.tensors)
     told: set[str] = set()
     for found in singular.found.values():
@@ -70,17 +70,13 @@ RULE = Rule(
     severity=Severity.ERROR,
     certainty=Certainty.MEASURED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0; 0 * inf = NaN",
-    why=(
-        "The derivative of each operation that may have a pole is computed at the values of the "
-        "data, and of the weights where they are normalized. One infinite derivative turns the "
-        "gradient of everything before it into NaN, even where its result is masked out "
-        "afterwards: zero times infinity is NaN."
-    ),
+    why="The derivative of each operation that may have a pole is computed at the values of the data, and of the "
+    "weights where they are normalized. One infinite derivative turns the gradient of everything before it into NaN, "
+    "even where its result is masked out afterwards: zero times infinity is NaN.",
     effect="the first step on such a batch turns all weights before it into NaN",
     fix="add eps inside the root",
     example=_NORM.format("(square.sqrt() + 1e-8)"),
     good=_NORM.format("(square + 1e-8).sqrt()"),
-    needs=("program",),
     look=_look,
     explains=("NS302", "NS306"),
     threads=("joe-siyuan-qiao/WeightStandardization/issues/16", "pytorch/pytorch/issues/2421"),

@@ -51,11 +51,9 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         doubled = math.sqrt(4 * (variance + feed.site.eps) / (4 * variance + feed.site.eps))
         yield rule.finding(
             feed.layer.op.owner,
-            (
-                f"the scale of {feed.layer.op.weight_name or feed.layer.op.owner} is not free: eps is "
-                f"{part:.0%} of what {feed.site.kind} {place_of(feed.site)} divides by at {where}; "
-                f"doubling the weight multiplies the output there by {doubled:.3g}"
-            ),
+            f"the scale of {feed.layer.op.weight_name or feed.layer.op.owner} is not free: eps is {part:.0%} of what "
+            f"{feed.site.kind} {place_of(feed.site)} divides by at {where}; doubling the weight multiplies the output "
+            f"there by {doubled:.3g}",
             {"share": part, "variance": variance, "eps": feed.site.eps, "doubling": doubled},
             certainty=certainty,
             severity=Severity.WARNING if certainty is Certainty.PROVED and part >= HALF else Severity.INFO,
@@ -66,21 +64,16 @@ RULE = Rule(
     code="NS303",
     name="broken-symmetry",
     title="scale symmetry broken by eps",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N(c x) = N(x) only up to eps/(c^2 var + eps)",
-    why=(
-        "Before a normalizer, the scale of a weight should not matter; the theory of effective "
-        "learning rates and weight decay relies on that. Where eps is a large part of the "
-        "denominator, the scale does matter: weight decay then shrinks the output, and the "
-        "network slowly loses the layer."
-    ),
+    why="Before a normalizer, the scale of a weight should not matter; the theory of effective learning rates and "
+    "weight decay relies on that. Where eps is a large part of the denominator, the scale does matter: weight decay "
+    "then shrinks the output, and the network slowly loses the layer.",
     effect="the theory of effective learning rates does not apply; weight decay slowly closes the layer",
     fix="rescale the weight (and the running variance) up, lower eps, or reduce weight decay on this layer",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
     "model[1].running_var.fill_(1e-6)  # eps is 1e-5",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU()).eval()\n"
     "model[1].running_var.fill_(0.5)",
-    needs=("program",),
     look=_look,
 )

@@ -8,7 +8,7 @@ import torch
 
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
-from normscope.doctor.structure import ZERO, Structure, carried
+from normscope.doctor.structure import ZERO, Structure, carried, reached
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.expression import Expr
 from normscope.operators.normalizer import couples_samples
@@ -43,22 +43,15 @@ def closing_sites(structure: Structure, expr: Expr) -> list[Site]:
     """Return the normalizers that cancel a bias, in order, if they do along every path to an output, else none."""
     sites = {atom.id: (site, source) for site, source, atom in structure.sites()}
     outputs = {e.id for _, e in structure.program.outputs}
+    met = reached([expr], lambda e: () if e.op is None else structure.parents.get(e.id, ()))
+    if any(e.op is not None and e.id in outputs for e in met.values()):
+        return []
     found: list[Site] = []
-    stack, seen = [expr], set[int]()
-    while stack:
-        item = stack.pop()
-        if item.id in seen:
-            continue
-        seen.add(item.id)
-        if item.op is None:
-            site, source = sites.get(item.id, (None, None))
-            if site is None or source is None or not vanishes(expr, site, source):
-                return []  # something else sees it
-            found.append(site)
-            continue
-        if item.id in outputs:
-            return []
-        stack.extend(structure.parents.get(item.id, ()))
+    for atom in (e.id for e in met.values() if e.op is None):
+        site, source = sites.get(atom, (None, None))
+        if site is None or source is None or not vanishes(expr, site, source):
+            return []  # something else sees it
+        found.append(site)
     order = [site.node for site, _, _ in structure.sites()]
     return sorted(found, key=lambda s: order.index(s.node))
 
@@ -90,20 +83,18 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         largest = float(bias.detach().abs().max())
         when = " while training" if couples_samples(site.kind) else ""
         shift = name in shifts
-        other = site.beta is not None and site.beta.numel() != bias.numel() and not shift
+        fix = ""
+        if shift:
+            fix = "nothing to do: the shift of a normalizer comes with its scale"
+        elif site.beta is not None and site.beta.numel() != bias.numel():
+            fix = "normalize over the features instead: the shift of this normalizer is along another axis and does "
+            fix += "not replace the bias"
         yield rule.finding(
             owner or name,
             f"{name} has no effect{when}: {site.kind} {place_of(site)} subtracts it again",
             {"entries": bias.numel(), "largest": largest, "parameter": name, "normalizer": place_of(site)},
             severity=Severity.INFO if shift else None,
-            fix="nothing to do: the shift of a normalizer comes with its scale"
-            if shift
-            else (
-                "normalize over the features instead: the shift of this normalizer is along another axis "
-                "and does not replace the bias"
-            )
-            if other
-            else "",
+            fix=fix,
         )
 
 
@@ -111,22 +102,17 @@ RULE = Rule(
     code="NS101",
     name="cancelled-bias",
     title="bias cancelled by a normalizer",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="(x + b) - mean(x + b) = x - mean(x) if b is constant within a group",
-    why=(
-        "A centred normalizer subtracts the mean of each group. A bias that is the same for all "
-        "entries of a group is subtracted too: its gradient is zero, weight decay shrinks it for "
-        "nothing, and it costs memory and attention. In evaluation, BatchNorm's running mean has "
-        "absorbed it. Dropout in between is taken into account: it leaves the bias at some "
-        "entries only. Other training-only behaviour of a model is not seen."
-    ),
+    why="A centred normalizer subtracts the mean of each group. A bias that is the same for all entries of a group is "
+    "subtracted too: its gradient is zero, weight decay shrinks it for nothing, and it costs memory and attention. In "
+    "evaluation, BatchNorm's running mean has absorbed it. Dropout in between is taken into account: it leaves the "
+    "bias at some entries only. Other training-only behaviour of a model is not seen.",
     effect="none on accuracy: wasted parameters, memory and time",
-    fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move "
-    "it into the running mean",
+    fix="build the layer with bias=False (the normalizer's own shift does the work), or run `normscope fix` to move it "
+    "into the running mean",
     example="model = nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16))",
     good="model = nn.Sequential(nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16))",
-    needs=("program",),
     look=_look,
     threads=("milesial/Pytorch-UNet/pull/325", "4uiiurz1/pytorch-nested-unet/issues/39"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.structure import Feed, Structure, carried, exact
 from normscope.doctor.subject import Subject, layer_of, place_of
@@ -69,22 +69,17 @@ RULE = Rule(
     code="NS104",
     name="cancelled-weight-norm",
     title="weight normalization cancelled by a normalizer",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N(c x) = N(x) for c > 0, eps = 0",
-    why=(
-        "A normalizer of activations divides by the scale of its input, so it cancels the gain of "
-        "weight normalization and the division of spectral normalization. The gain has no "
-        "gradient, and the constant that spectral normalization should bound is set by the "
-        "normalizer instead."
-    ),
+    why="A normalizer of activations divides by the scale of its input, so it cancels the gain of weight normalization "
+    "and the division of spectral normalization. The gain has no gradient, and the constant that spectral "
+    "normalization should bound is set by the normalizer instead.",
     effect="the gain has no gradient; the bound of spectral normalization does not hold",
     fix="use one of the two: drop the parametrization, or drop the normalizer after it",
     example="model = nn.Sequential(\n"
     "    nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3, bias=False)), nn.BatchNorm2d(8)\n"
     ")",
     good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 8, 3)), nn.ReLU())",
-    needs=("program",),
     look=_look,
     threads=("arcchang1236/CA-NoiseGAN/issues/3",),
 )

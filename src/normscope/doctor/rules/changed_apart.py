@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.frozen_in_training import is_frozen
@@ -30,31 +30,26 @@ def change(old: torch.Tensor, new: torch.Tensor) -> float:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield BatchNorms whose buffers stayed while the weights moved, and frozen ones whose buffers moved."""
-    if subject.before is None:
-        return
+    assert subject.before is not None
     old = dict(batch_norms(subject.before))
     moved = _weights_moved(subject.before, subject.model)
     for path, bn in batch_norms(subject.model):
         was = old.get(path)
-        if was is None or getattr(bn, "running_var", None) is None or getattr(was, "running_var", None) is None:
+        if was is None or bn.running_var is None or was.running_var is None:
             continue
         far = max(change(getattr(was, name), getattr(bn, name)) for name in ("running_mean", "running_var"))
         if far == 0 and moved >= CHANGED:
             yield rule.finding(
                 path,
-                (
-                    f"the weights moved by {moved:.2g} of their size since the earlier checkpoint, but the "
-                    "running statistics of this layer did not: they belong to the old weights"
-                ),
+                f"the weights moved by {moved:.2g} of their size since the earlier checkpoint, but the running "
+                "statistics of this layer did not: they belong to the old weights",
                 {"weights": moved},
             )
         elif far >= CHANGED and is_frozen(bn):
             yield rule.finding(
                 path,
-                (
-                    f"its parameters are frozen, but its running statistics moved by {far:.2g} of their size "
-                    "since the earlier checkpoint"
-                ),
+                f"its parameters are frozen, but its running statistics moved by {far:.2g} of their size since the "
+                "earlier checkpoint",
                 {"statistics": far},
                 fix="keep frozen layers in evaluation mode: call .eval() on them after every model.train()",
             )
@@ -71,15 +66,10 @@ RULE = Rule(
     code="NS216",
     name="changed-apart",
     title="weights and statistics do not belong together",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "Running statistics belong to the weights they were estimated with. An average, a merge "
-        "or a converter that writes only parameters leaves the statistics of the old weights; a "
-        "frozen layer in train mode changes its statistics but not its weights. Comparing two "
-        "checkpoints shows both."
-    ),
+    why="Running statistics belong to the weights they were estimated with. An average, a merge or a converter that "
+    "writes only parameters leaves the statistics of the old weights; a frozen layer in train mode changes its "
+    "statistics but not its weights. Comparing two checkpoints shows both.",
     effect="evaluation is worse than it was, without any error",
     fix="copy or average buffers as well, or estimate the statistics again: run training data in train mode",
     example="import copy\n\n"

@@ -14,15 +14,12 @@ from normscope.doctor.subject import Subject, place_of
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield them: an error where the whole network passes through, a warning in a trained one, else a remark."""
-    captured = subject.captured
-    if captured is None:
-        return
-    graph = captured.graph
+    graph = subject.graph
     users = graph.users()
     inputs = [n.name for n in graph if n.op == "input"]
     (output,) = (n.name for n in graph if n.op == "output")
-    trained = any(is_trained(bn) or not is_new(bn) for _, bn in batch_norms(subject.model)
-                  if getattr(bn, "running_mean", None) is not None)  # fmt: skip
+    tracking = [bn for _, bn in batch_norms(subject.model) if bn.running_mean is not None]
+    trained = any(is_trained(bn) or not is_new(bn) for bn in tracking)
     for site in subject.sites():
         scale = subject.scale_of(site)
         if scale is None or bool((scale != 0).any()):
@@ -30,19 +27,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if output not in reach(inputs, users, without=[site.node]):
             yield rule.finding(
                 place_of(site),
-                (
-                    f"all {scale.numel()} scales of this {site.kind} are zero, and everything passes through "
-                    "it: the output does not depend on the input"
-                ),
+                f"all {scale.numel()} scales of this {site.kind} are zero, and everything passes through it: the "
+                "output does not depend on the input",
                 {"channels": scale.numel()},
                 severity=Severity.ERROR,
             )
         else:
-            rest = (
-                "in a trained network: the branch does nothing"
-                if trained
-                else "at initialization: the branch is closed"
-            )
+            rest = "at initialization: the branch is closed"
+            if trained:
+                rest = "in a trained network: the branch does nothing"
             yield rule.finding(
                 place_of(site),
                 f"all {scale.numel()} scales of this {site.kind} are zero {rest}",
@@ -56,21 +49,15 @@ RULE = Rule(
     code="NS603",
     name="closed-branch",
     title="all scales of a normalizer are zero",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "A scale of zero makes the output of a normalizer equal to its shift. The last normalizer "
-        "of a residual branch may start this way and opens during training. In a trained network "
-        "the branch was pruned, lost in loading or never trained; without a path around it, the "
-        "network is constant."
-    ),
+    why="A scale of zero makes the output of a normalizer equal to its shift. The last normalizer of a residual branch "
+    "may start this way and opens during training. In a trained network the branch was pruned, lost in loading or "
+    "never trained; without a path around it, the network is constant.",
     effect="the layers of the branch are dead weight; without a path around it, nothing is learned",
     fix="initialize the scale to one, or remove the branch",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))\n"
     "nn.init.zeros_(model[1].weight)",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))",
-    needs=("program",),
     look=_look,
     threads=("tensorpack/tensorpack/issues/420", "jack-willturner/batchnorm-pruning/issues/1"),
     explains=("NS601", "NS604", "NS502"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.structure import Structure, carried, exact, region
 from normscope.doctor.subject import Subject, place_of
@@ -112,11 +112,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         first, second = place_of(pair.first), place_of(pair.second)
         yield rule.finding(
             first,
-            (
-                f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): "
-                f"the linear map after it keeps its groups separate, and {pair.second.kind} {second} "
-                "normalizes them again"
-            ),
+            f"{pair.first.kind} {first} has no effect with its present scale and shift (eps aside): the linear map "
+            f"after it keeps its groups separate, and {pair.second.kind} {second} normalizes them again",
             {"second": second},
         )
 
@@ -125,22 +122,17 @@ RULE = Rule(
     code="NS103",
     name="cannot-act",
     title="normalizer without effect",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N A (a N x + b) = N A x if A maps each group by itself: A N = N A up to the factor N removes",
-    why=(
-        "A linear map that treats each channel separately (average pooling, a depthwise "
-        "convolution, a diagonal) commutes with a normalizer of channels. If another normalizer "
-        "of the same channels follows, it alone decides the result: the first one, its scale and "
-        "its shift do nothing."
-    ),
+    why="A linear map that treats each channel separately (average pooling, a depthwise convolution, a diagonal) "
+    "commutes with a normalizer of channels. If another normalizer of the same channels follows, it alone decides the "
+    "result: the first one, its scale and its shift do nothing.",
     effect="none on accuracy: a useless layer, scale and shift",
     fix="remove the first normalizer, or put a nonlinearity between the two",
     example="model = nn.Sequential(nn.BatchNorm2d(8), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
     "options = {'input_shape': (8, 6, 6)}",
     good="model = nn.Sequential(nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(8))\n"
     "options = {'input_shape': (8, 6, 6)}",
-    needs=("program",),
     look=_look,
     threads=("quark0/darts/issues/41",),
 )

@@ -13,7 +13,7 @@ from normscope.doctor.subject import Subject
 
 _WHY = {
     "private": "the gradient of one sample depends on the others, so there is no per-sample gradient to clip",
-    "gan": ("a gradient penalty is meant for each sample alone, but here its gradient runs through the whole batch"),
+    "gan": "a gradient penalty is meant for each sample alone, but here its gradient runs through the whole batch",
     "contrastive": "batch statistics reveal which samples share a batch, and the loss rewards using that",
 }
 
@@ -26,7 +26,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for path, bn in batch_norms(subject.model):
         if subject.purpose == "contrastive" and isinstance(bn, nn.SyncBatchNorm):
             continue
-        if not bn.training and subject.model.training and getattr(bn, "running_mean", None) is not None:
+        if not bn.training and subject.model.training and bn.running_mean is not None:
             continue  # frozen: an affine map
         yield rule.finding(
             path,
@@ -40,12 +40,11 @@ RULE = Rule(
     code="NS208",
     name="coupled-samples",
     title="BatchNorm where samples must stay independent",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F2",
     why="In training BatchNorm makes every output a function of the whole batch. Differential privacy needs gradients "
-    "of single samples, a gradient penalty constrains the critic at single samples, and contrastive learning must "
-    "not be able to tell which samples share a batch.",
+    "of single samples, a gradient penalty constrains the critic at single samples, and contrastive learning must not "
+    "be able to tell which samples share a batch.",
     effect="privacy accounting is void; the penalty constrains the wrong function; the representation learns a "
     "shortcut",
     fix="use GroupNorm, LayerNorm or InstanceNorm (for contrastive learning also SyncBatchNorm or shuffled batches)",

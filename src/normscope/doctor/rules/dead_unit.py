@@ -19,20 +19,12 @@ from normscope.operators.site import Site
 #: Share of dead units of a layer that is a warning; and the fewest samples that say anything.
 SHARE, FEWEST = 0.2, 32
 _POINTS = 33
-
-
 #: By how much, relatively, an interval of one point is widened: a value that never changes is no flat activation.
 _AROUND = 1e-3
 
 
 def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
-    """Tell for each interval whether an entrywise activation is constant on it, and around it if it is a point.
-
-    Args:
-        node: the activation.
-        low: lower ends.
-        high: upper ends.
-    """
+    """Tell for each interval whether an entrywise activation is constant on it, and around it if it is a point."""
     steps = torch.linspace(0, 1, _POINTS, dtype=torch.float64).unsqueeze(1)
     low, high = low.double(), high.double()
     around = torch.where(low == high, _AROUND * low.abs().clamp_min(_AROUND), 0.0)
@@ -42,32 +34,28 @@ def flat_on(node: Node, low: Tensor, high: Tensor) -> Tensor:
         values = call(node, {first: points}, torch.float64)
     except (RuntimeError, LookupError, TypeError):  # it needs more than its input, or moves its entries
         return torch.zeros(low.shape, dtype=torch.bool)
-    return (
-        (values == values[:1]).all(0)
-        if isinstance(values, Tensor) and values.shape == points.shape
-        else (torch.zeros(low.shape, dtype=torch.bool))
-    )
+    if not isinstance(values, Tensor) or values.shape != points.shape:
+        return torch.zeros(low.shape, dtype=torch.bool)
+    return (values == values[:1]).all(0)
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield layers with units that are dead for every input by proof, then on the data."""
     yield from _by_proof(rule, subject)
-    if subject.seen is None or subject.captured is None or subject.program is None or subject.seen.samples < FEWEST:
+    if subject.seen is None or subject.seen.samples < FEWEST:
         return
     owners = {a.atom.name: a.atom.owner for a in subject.program.atoms}
     for name, seen in subject.seen.before_activations.items():
         if not seen.moments.count or seen.moments.low.numel() < 2:
             continue
-        dead = flat_on(subject.captured.graph[name], seen.moments.low.cpu(), seen.moments.high.cpu())
+        dead = flat_on(subject.graph[name], seen.moments.low.cpu(), seen.moments.high.cpu())
         count, of = int(dead.sum()), dead.numel()
         if count:
             which = dead.nonzero().flatten().tolist()
             yield rule.finding(
                 owners.get(name) or name,
-                (
-                    f"{count} of {of} units are constant on all {subject.seen.samples} samples ("
-                    f"{listed_channels(which)}): their input stays where the activation is flat"
-                ),
+                f"{count} of {of} units are constant on all {subject.seen.samples} samples ({listed_channels(which)}): "
+                "their input stays where the activation is flat",
                 {"dead": count, "of": of, "samples": subject.seen.samples, "channels": ", ".join(map(str, which))},
                 severity=Severity.WARNING if count >= SHARE * of else Severity.INFO,
             )
@@ -79,17 +67,15 @@ def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
     A centred group of n entries has normalized entries of at most ``sqrt(n - 1)``, so channel c lies within
     ``beta_c +- |gamma_c| sqrt(n - 1)`` whatever the input.
     """
-    captured = subject.captured
-    if captured is None:
-        return
-    users = captured.graph.users()
+    graph = subject.graph
+    users = graph.users()
     for site in subject.sites():
         reach = _reach(site)
-        following = [captured.graph[u] for u in users.get(site.node, ())]
+        following = [graph[u] for u in users.get(site.node, ())]
         if reach is None or len(following) != 1 or site.written_out:
             continue
         node = following[0]
-        if node.shape != captured.graph[site.node].shape or len(node.inputs()) != 1:
+        if node.shape != graph[site.node].shape or len(node.inputs()) != 1:
             continue
         dead = flat_on(node, *reach)
         if bool(dead.any()):
@@ -97,13 +83,10 @@ def _by_proof(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield rule.finding(
                 place_of(site),
                 f"{count} of {dead.numel()} channels are constant for every input ({listed_channels(which)}): the "
-                "scale "
-                "and shift of this normalizer keep them where the activation after it is flat",
+                "scale and shift of this normalizer keep them where the activation after it is flat",
                 {"dead": count, "of": dead.numel(), "channels": ", ".join(map(str, which))},
-                fix=(
-                    "raise the shift of these channels (or their scale, if it is zero), re-initialize them, "
-                    "or prune them"
-                ),
+                fix="raise the shift of these channels (or their scale, if it is zero), re-initialize them, or prune "
+                "them",
                 certainty=Certainty.PROVED,
                 severity=Severity.WARNING if count >= SHARE * dead.numel() else Severity.INFO,
             )
@@ -123,26 +106,24 @@ def _reach(site: Site) -> tuple[Tensor, Tensor] | None:
     return beta - wide, beta + wide
 
 
+_NET = (
+    "model = nn.Sequential(nn.Linear(8, 8), nn.{}(), nn.Linear(8, 2)).eval()\n"
+    "model[0].bias.data[:3] = -100.0\n"
+    "data = torch.randn(64, 8)"
+)
+
 RULE = Rule(
     code="NS601",
     name="dead-unit",
     title="dead units",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="normscope Proposition BN-7",
-    why=(
-        "A unit whose input never leaves the flat part of its activation passes no gradient and "
-        "carries no signal: it cannot recover by itself and wastes capacity of its layer."
-    ),
+    why="A unit whose input never leaves the flat part of its activation passes no gradient and carries no signal: it "
+    "cannot recover by itself and wastes capacity of its layer.",
     effect="lost capacity: these units pass no signal and no gradient",
     fix="lower the learning rate or raise the shift of its normalizer; re-initialize the unit; use a leaky activation",
-    example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2)).eval()\n"
-    "model[0].bias.data[:3] = -100.0\n"
-    "data = torch.randn(64, 8)",
-    good="model = nn.Sequential(nn.Linear(8, 8), nn.LeakyReLU(), nn.Linear(8, 2)).eval()\n"
-    "model[0].bias.data[:3] = -100.0\n"
-    "data = torch.randn(64, 8)",
-    needs=("program",),
+    example=_NET.format("ReLU"),
+    good=_NET.format("LeakyReLU"),
     look=_look,
     threads=("Yang7879/3D-RecGAN/issues/6",),
 )

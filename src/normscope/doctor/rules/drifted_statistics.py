@@ -6,21 +6,18 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
+from normscope.doctor.history import History
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.probe import Statistics
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.new_statistics import are_new
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.site import Site
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 #: Shift of a mean in running standard deviations, and factor of a variance, that are too much for many channels; and
 #: for a single one; and how many standard errors of the sample are allowed on top.
@@ -160,8 +157,8 @@ def _finding(rule: Rule, subject: Subject, site: Site, far: Drift, *, first: boo
     if first and subject.seen is not None and subject.seen.inputs:
         inside = subject.seen.inputs[0]
         cause = (
-            f"the inputs range from {inside.low:.3g} to {inside.high:.3g}: were they scaled as in "
-            "training? If so, the layer before was changed after the statistics were estimated"
+            f"the inputs range from {inside.low:.3g} to {inside.high:.3g}: were they scaled as in training? If so, the "
+            "layer before was changed after the statistics were estimated"
         )
     else:
         cause = "the layers before were changed after the statistics were estimated, or the statistics were changed"
@@ -202,16 +199,12 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if len(recent) == PROBES and min(recent) > limit:
             yield rule.finding(
                 track.place,
-                (
-                    f"since step {track.since(limit)} its running statistics do not match those of the batch: "
-                    f"at step {track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more "
-                    "(shift of the mean in standard deviations, or log of the variance ratio)"
-                ),
+                f"since step {track.since(limit)} its running statistics do not match those of the batch: at step "
+                f"{track.steps[-1]} half of its channels are off by {recent[-1]:.3g} or more (shift of the mean in "
+                "standard deviations, or log of the variance ratio)",
                 {"drift": recent[-1], "limit": limit, "step": int(track.steps[-1])},
-                fix=(
-                    "lower the learning rate or raise momentum so that the statistics keep up, and check that "
-                    "the layer is in train mode; before evaluation, estimate them again with momentum=None"
-                ),
+                fix="lower the learning rate or raise momentum so that the statistics keep up, and check that the "
+                "layer is in train mode; before evaluation, estimate them again with momentum=None",
             )
 
 
@@ -219,23 +212,16 @@ RULE = Rule(
     code="NS203",
     name="drifted-statistics",
     title="running statistics do not match the data",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="normscope F1",
-    why=(
-        "In evaluation, BatchNorm divides by its running statistics. Each layer is compared with "
-        "the batch while the layers before it normalize by the batch, so that a layer is reported "
-        "only for its own mismatch. At the first layer the inputs are the likely cause (different "
-        "preprocessing), at a later one its statistics or the weights before it (an average "
-        "without buffers, weights changed after the last batch, a conversion). Normalizers "
-        "written by hand with their own buffers, and inputs standardized by a mean and a standard "
-        "deviation, are checked too."
-    ),
+    why="In evaluation, BatchNorm divides by its running statistics. Each layer is compared with the batch while the "
+    "layers before it normalize by the batch, so that a layer is reported only for its own mismatch. At the first "
+    "layer the inputs are the likely cause (different preprocessing), at a later one its statistics or the weights "
+    "before it (an average without buffers, weights changed after the last batch, a conversion). Normalizers written "
+    "by hand with their own buffers, and inputs standardized by a mean and a standard deviation, are checked too.",
     effect="evaluation is worse than training, on the same data",
-    fix=(
-        "check the preprocessing (--normalize), or estimate the statistics again: run training "
-        "data in train mode with momentum=None"
-    ),
+    fix="check the preprocessing (--normalize), or estimate the statistics again: run training data in train mode with "
+    "momentum=None",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))\n"
     "for _ in range(50):\n"
     "    model(torch.randn(64, 8))\n"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.neighbours import LAYERS, before, moving
+from normscope.core.finding import Certainty, Finding
+from normscope.doctor.neighbours import LAYERS, before
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, drop_rate, place_of
 from normscope.graph.recognise import name_of
@@ -13,24 +13,18 @@ from normscope.graph.recognise import name_of
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every BatchNorm that reads what dropout left, with nothing but activations and views between."""
-    if subject.captured is None:
-        return
-    graph = subject.captured.graph
-    depends = moving(graph)
+    graph = subject.graph
     for site in subject.sites():
         if site.kind != "batch_norm":
             continue
-        for node in (graph[site.source], *before(graph, site.source, depends)):
+        for node in (graph[site.source], *before(graph, site.source)):
             rate = drop_rate(node)
             if rate > 0:
                 factor = 1 / (1 - rate) if rate < 1 else float("inf")
                 yield rule.finding(
                     place_of(site),
-                    (
-                        f"dropout ({rate:g}) comes right before this batch_norm: second moments are up to "
-                        f"{factor:.3g} times larger in training than in evaluation, and the running variance is "
-                        "that of training"
-                    ),
+                    f"dropout ({rate:g}) comes right before this batch_norm: second moments are up to {factor:.3g} "
+                    "times larger in training than in evaluation, and the running variance is that of training",
                     {"rate": rate, "factor": factor},
                 )
             if rate > 0 or name_of(node) in LAYERS or node.op == "input" or "norm" in node.op:
@@ -41,19 +35,14 @@ RULE = Rule(
     code="NS215",
     name="dropout-before",
     title="dropout right before BatchNorm",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="E (x m / (1 - p))^2 = E x^2 / (1 - p) for a mask m kept with probability 1 - p",
-    why=(
-        "Dropout scales what it keeps by 1/(1 - p), so that means stay the same and second "
-        "moments grow. BatchNorm learns the variance of training and divides by it in evaluation, "
-        "where dropout is off."
-    ),
+    why="Dropout scales what it keeps by 1/(1 - p), so that means stay the same and second moments grow. BatchNorm "
+    "learns the variance of training and divides by it in evaluation, where dropout is off.",
     effect="a shift of variance between training and evaluation, which costs accuracy",
     fix="put dropout after the normalizer, or after the last one",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Dropout(0.5), nn.BatchNorm1d(8), nn.Linear(8, 2))",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))",
-    needs=("program",),
     look=_look,
     not_for=("inference",),
     threads=("luigibonati/mlcolvar/pull/205", "FengAoWang/TMO-Net/issues/12"),

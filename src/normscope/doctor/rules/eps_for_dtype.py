@@ -19,9 +19,7 @@ STEEP = 1e5
 
 def precision(subject: Subject, site: Site) -> torch.dtype:
     """Return the dtype a normalizer's result is computed in, or that of the planned run if it is narrower."""
-    if subject.captured is None:
-        return torch.float32
-    own = getattr(torch, subject.captured.graph[site.node].dtype or "float32", torch.float32)
+    own = getattr(torch, subject.graph[site.node].dtype or "float32", torch.float32)
     if not isinstance(own, torch.dtype) or not own.is_floating_point:
         own = torch.float32
     planned = subject.dtype
@@ -52,8 +50,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             text = f"{site.kind} has eps = 0: a group of equal entries is divided by zero"
         elif site.written_out and site.eps <= information.smallest_normal * information.eps / 2:
             text = (
-                f"{site.kind} adds eps = {site.eps:g} in {name}, where it rounds to zero: equal entries "
-                "are divided by zero"
+                f"{site.kind} adds eps = {site.eps:g} in {name}, where it rounds to zero: equal entries are divided by "
+                "zero"
             )
         elif steepest(site) > information.max:
             text = (
@@ -78,21 +76,17 @@ RULE = Rule(
     code="NS302",
     name="eps-for-dtype",
     title="eps too small for the precision",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F3",
-    why=(
-        "eps protects a group of nearly equal entries from division by zero. In half precision, "
-        "1e-12 rounds to zero if it is added by hand; otherwise the slope 1/sqrt(eps) = 1e6 "
-        "exceeds the largest number (65504): gradients become infinite, then NaN."
-    ),
+    why="eps protects a group of nearly equal entries from division by zero. In half precision, 1e-12 rounds to zero "
+    "if it is added by hand; otherwise the slope 1/sqrt(eps) = 1e6 exceeds the largest number (65504): gradients "
+    "become infinite, then NaN.",
     effect="gradients become infinite, then NaN, where entries are nearly equal",
     fix="use eps of at least 1e-5 for float16 (1e-6 in float32), or compute the normalizer in float32",
     example="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-12)).half()\n"
     "options = {'input_shape': (64,)}",
     good="model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-5)).half()\n"
     "options = {'input_shape': (64,)}",
-    needs=("program",),
     look=_look,
     explains=("NS306",),
     threads=("huggingface/diffusers/pull/13316", "nomic-ai/gpt4all/pull/1946", "keras-team/keras/issues/2960"),

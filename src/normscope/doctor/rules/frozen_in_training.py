@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
@@ -27,13 +27,11 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     if not any(p.requires_grad for p in subject.model.parameters()):
         return  # the whole model is frozen, to be run: its mode is another rule's matter
     for path, bn in batch_norms(subject.model):
-        if bn.training and getattr(bn, "running_mean", None) is not None and is_frozen(bn):
+        if bn.training and bn.running_mean is not None and is_frozen(bn):
             yield rule.finding(
                 path,
-                (
-                    f"{type(bn).__name__} is frozen (requires_grad is off) but in train mode: it normalizes by "
-                    "the batch, and its running statistics move"
-                ),
+                f"{type(bn).__name__} is frozen (requires_grad is off) but in train mode: it normalizes by the batch, "
+                "and its running statistics move",
             )
 
 
@@ -41,12 +39,9 @@ RULE = Rule(
     code="NS207",
     name="frozen-in-training",
     title="frozen BatchNorm in train mode",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
     why="requires_grad=False stops the gradient. It does not stop BatchNorm from using the statistics of the batch, "
-    "nor "
-    "from writing them into its buffers; model.train() puts frozen parts, teachers and momentum encoders back into "
+    "nor from writing them into its buffers; model.train() puts frozen parts, teachers and momentum encoders back into "
     "train mode at every epoch.",
     effect="the frozen part drifts to the new data and is no longer the network that was loaded",
     fix="call .eval() on the frozen part after every model.train(), or override train() of the model to do so",

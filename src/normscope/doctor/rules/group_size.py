@@ -37,17 +37,15 @@ RULE = Rule(
     code="NS202",
     name="group-size",
     title="normalization groups of one or two entries",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F3",
     why="A centred group of one entry is zero after normalization: the layer outputs its shift and passes no gradient. "
     "A group of two becomes (1, -1) or (-1, 1). GroupNorm or InstanceNorm on 1x1 feature maps, or LayerNorm over an "
     "axis of one, do this.",
     effect="the layer outputs a constant and passes no gradient: the layers before it are not trained",
-    fix=("use fewer groups, normalize before pooling to 1x1, or use another normalizer (LayerNorm over all channels)"),
+    fix="use fewer groups, normalize before pooling to 1x1, or use another normalizer (LayerNorm over all channels)",
     example="model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.GroupNorm(8, 8))\noptions = {'input_shape': (8, 4, 4)}",
     good="model = nn.Sequential(nn.GroupNorm(2, 8), nn.AdaptiveAvgPool2d(1))\noptions = {'input_shape': (8, 4, 4)}",
-    needs=("program",),
     look=_look,
     threads=("pytorch/pytorch/issues/19250", "pytorch/pytorch/issues/45687", "meta-pytorch/opacus/issues/567"),
 )

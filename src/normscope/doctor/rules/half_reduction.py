@@ -40,9 +40,8 @@ def reduces_in(graph: Graph, site: Site) -> str:
 
 def planned_graph(subject: Subject) -> Graph | None:
     """Return the graph in the precision that is planned, if it is another one and half."""
-    captured, planned = subject.captured, subject.dtype
-    if captured is None or planned not in (torch.float16, torch.bfloat16):
-        return None if captured is None else captured.graph
+    if subject.dtype not in (torch.float16, torch.bfloat16):
+        return subject.graph
     if not any(s.written_out for s in subject.sites()) or subject.planned is None:
         return None
     return subject.planned.graph
@@ -69,32 +68,28 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
+_NORM = (
+    "class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        y = {}\n"
+    "        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)){}\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm()).half()\n"
+    "options = {{'input_shape': (8,)}}"
+)
+
 RULE = Rule(
     code="NS305",
     name="half-reduction",
     title="normalizer reduces in half precision",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="256^2 > 65504",
-    why=(
-        "torch's own normalizers convert half precision to float32 internally. A normalizer "
-        "written by hand does so only if its code does: in float16 the square of 256 is infinite "
-        "and the output zero or NaN; in bfloat16 the mean has two digits."
-    ),
+    why="torch's own normalizers convert half precision to float32 internally. A normalizer written by hand does so "
+    "only if its code does: in float16 the square of 256 is infinite and the output zero or NaN; in bfloat16 the mean "
+    "has two digits.",
     effect="NaN or zeros as soon as activations grow, as they do in deep networks",
     fix="convert first: x = x.float(), normalize, then .to(dtype); or use nn.RMSNorm or nn.LayerNorm",
-    example="class Norm(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5)\n\n\n"
-    "model = nn.Sequential(nn.Linear(8, 8), Norm()).half()\n"
-    "options = {'input_shape': (8,)}",
-    good="class Norm(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        y = x.float()\n"
-    "        return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)\n\n\n"
-    "model = nn.Sequential(nn.Linear(8, 8), Norm()).half()\n"
-    "options = {'input_shape': (8,)}",
-    needs=("program",),
+    example=_NORM.format("x", ""),
+    good=_NORM.format("x.float()", ".to(x.dtype)"),
     look=_look,
     threads=("pytorch/pytorch/pull/133085", "skyzh/tiny-llm/pull/18"),
 )

@@ -34,8 +34,6 @@ def channel_gains(site: Site) -> Tensor | None:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each normalizer, or layer folded with one, that one channel dominates."""
     program = subject.program
-    if program is None:
-        return
     layers = {e.id: e for e in program.layers}
     for site in subject.sites():
         gains = channel_gains(site)
@@ -53,10 +51,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         what = f"{place_of(site)} folded with {layer.op.owner}" if layer is not None and layer.op else place_of(site)
         yield rule.finding(
             place_of(site),
-            (
-                f"channel {channel} alone determines the constant of {what}: without it, {whole:.3g} falls "
-                f"by a factor of at least {factor:.3g}"
-            ),
+            f"channel {channel} alone determines the constant of {what}: without it, {whole:.3g} falls by a factor of "
+            f"at least {factor:.3g}",
             {"channel": channel, "factor": factor, "constant": whole, "channels": gains.numel()},
             severity=Severity.WARNING if factor >= GRAVE and math.isfinite(factor) else Severity.INFO,
         )
@@ -100,19 +96,15 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F1",
-    why=(
-        "The constant of a layer folded with its normalizer is that of its steepest direction. If "
-        "one channel with a tiny variance or a large scale is many times steeper than all others, "
-        "it alone determines how sensitive the layer is, and quantization and half precision must "
-        "cover its range."
-    ),
+    why="The constant of a layer folded with its normalizer is that of its steepest direction. If one channel with a "
+    "tiny variance or a large scale is many times steeper than all others, it alone determines how sensitive the layer "
+    "is, and quantization and half precision must cover its range.",
     effect="one channel determines how sensitive the layer is; quantization must cover its range",
     fix="inspect the channel: remove it if it is dead on the data, clip its scale, or keep training",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
     "model[1].running_var.fill_(1.0)\n"
     "model[1].running_var[7] = 1e-4",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
-    needs=("program",),
     look=_look,
     slow=True,
 )

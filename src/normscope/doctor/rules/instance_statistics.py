@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 
@@ -19,10 +19,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if isinstance(module, _KINDS) and module.track_running_stats and module.running_mean is not None:
             yield rule.finding(
                 path,
-                (
-                    f"{type(module).__name__} tracks running statistics: in evaluation it uses them for every "
-                    "sample and no longer normalizes each sample by itself"
-                ),
+                f"{type(module).__name__} tracks running statistics: in evaluation it uses them for every sample and "
+                "no longer normalizes each sample by itself",
                 {"channels": module.num_features},
             )
 
@@ -31,15 +29,10 @@ RULE = Rule(
     code="NS218",
     name="instance-statistics",
     title="InstanceNorm that does not normalize in evaluation",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "With track_running_stats=True, InstanceNorm normalizes each sample by itself in train "
-        "mode and by averages over all training samples in evaluation, as BatchNorm does. "
-        "Contrast and brightness of a sample, which later layers never saw in training, then pass "
-        "through."
-    ),
+    why="With track_running_stats=True, InstanceNorm normalizes each sample by itself in train mode and by averages "
+    "over all training samples in evaluation, as BatchNorm does. Contrast and brightness of a sample, which later "
+    "layers never saw in training, then pass through.",
     effect="pictures or scores in evaluation are much worse than in training, on the same data",
     fix="use track_running_stats=False, the default",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, track_running_stats=True), nn.ReLU())\n"

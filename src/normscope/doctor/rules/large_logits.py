@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
+from normscope.doctor.history import History
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 #: Distance of a logit from the middle of its row that is too large.
 LARGE = 100.0
@@ -18,17 +15,13 @@ LARGE = 100.0
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every attention with such logits."""
-    if subject.captured is None or subject.seen is None:
-        return
     for name, distance in subject.probe.logits.items():
         if distance >= LARGE:
             yield rule.finding(
-                subject.captured.graph[name].owner,
-                (
-                    f"a logit is {distance:.3g} above the middle of its row on the data: the softmax picks one "
-                    "entry, and gradients through it vanish"
-                ),
-                {"distance": distance, "samples": subject.seen.samples},
+                subject.graph[name].owner,
+                f"a logit is {distance:.3g} above the middle of its row on the data: the softmax picks one entry, and "
+                "gradients through it vanish",
+                {"distance": distance, "samples": subject.seen.samples if subject.seen is not None else 0},
             )
 
 
@@ -39,48 +32,37 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if since is not None:
             yield rule.finding(
                 track.place,
-                (
-                    f"since step {since} a logit is {LARGE:g} or more above the middle of its row; at step "
-                    f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients "
-                    "through it vanish"
-                ),
+                f"since step {since} a logit is {LARGE:g} or more above the middle of its row; at step "
+                f"{track.steps[-1]} it is {track.last:.3g}: the softmax picks one entry, and gradients through it "
+                "vanish",
                 {"distance": track.last, "since": since},
             )
 
+
+_NET = (
+    "class Net(nn.Module):\n"
+    "    def __init__(self):\n"
+    "        super().__init__()\n"
+    "        self.q, self.k, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.{}\n\n"
+    "    def forward(self, x):\n"
+    "        x = self.norm(x)\n"
+    "        return (self.q(x) @ self.k(x).transpose(1, 2){}).softmax(-1) @ x\n\n\n"
+    "model = Net()\n"
+    "data = 10 * torch.randn(32, 8, 64)"
+)
 
 RULE = Rule(
     code="NS507",
     name="large-logits",
     title="attention logits too large on the data",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="the softmax of logits that lie d apart has gradients of at most exp(-d)",
-    why=(
-        "Logits grow with the norms of queries and keys: without the factor 1/sqrt(d), without a "
-        "normalizer before the projections, or after long training at a high rate. The softmax "
-        "then attends to one entry only."
-    ),
+    why="Logits grow with the norms of queries and keys: without the factor 1/sqrt(d), without a normalizer before the "
+    "projections, or after long training at a high rate. The softmax then attends to one entry only.",
     effect="attention stops learning; the loss jumps, and half precision overflows",
     fix="divide by sqrt(d), normalize queries and keys (QK-norm), or lower the learning rate",
-    example="class Net(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n"
-    "        self.q, self.k = nn.Linear(64, 64), nn.Linear(64, 64)\n"
-    "\n"
-    "    def forward(self, x):\n"
-    "        return (self.q(x) @ self.k(x).transpose(1, 2)).softmax(-1) @ x\n\n\n"
-    "model = Net()\n"
-    "data = 10 * torch.randn(32, 8, 64)",
-    good="class Net(nn.Module):\n"
-    "    def __init__(self):\n"
-    "        super().__init__()\n"
-    "        self.q, self.k, self.norm = nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64)\n"
-    "\n"
-    "    def forward(self, x):\n"
-    "        x = self.norm(x)\n"
-    "        return (self.q(x) @ self.k(x).transpose(1, 2) / 8).softmax(-1) @ x\n\n\n"
-    "model = Net()\n"
-    "data = 10 * torch.randn(32, 8, 64)",
+    example=_NET.format("Identity()", ""),
+    good=_NET.format("LayerNorm(64)", " / 8"),
     needs=("program", "data"),
     look=_look,
     slow=True,

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.interpreter import run
-from normscope.graph.ir import Node
+from normscope.graph.ir import Graph, Node
 from normscope.graph.recognise import name_of
 from normscope.operators.site import Site
 
@@ -26,22 +26,19 @@ _ATTENTION = ("softmax", "_softmax", "scaled_dot_product_attention")
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers through which alone earlier outputs depend on later inputs."""
     captured = subject.captured
-    if captured is None or captured.graph.batch != "dynamic" or len(captured.example) != 1:
+    if captured.graph.batch != "dynamic" or len(captured.example) != 1:
         return
     x = captured.example[0] if subject.batch is None else subject.batch[0]
     axes = {2: (1,), 3: (1, 2)}.get(x.ndim, ())
-    before = reads(captured.graph)
     for axis in axes:
         steps = x.shape[axis]
-        over = [s for s in subject.sites() if _over_time(s, steps) and _remembers(subject, s, before)]
+        over = [s for s in subject.sites() if _over_time(s, steps) and _remembers(subject.graph, s)]
         if steps >= FEWEST and over and x.shape[0] > 1:
             for site in _culprits(subject, x, axis, over):
                 yield rule.finding(
                     place_of(site),
-                    (
-                        f"earlier outputs depend on the last of {steps} time steps only through the statistics of "
-                        f"{site.kind}, which are computed over time: without it the network is causal"
-                    ),
+                    f"earlier outputs depend on the last of {steps} time steps only through the statistics of "
+                    f"{site.kind}, which are computed over time: without it the network is causal",
                     {"steps": steps},
                 )
 
@@ -51,11 +48,9 @@ def _over_time(site: Site, steps: int) -> bool:
     return site.spread is not None and steps in site.shape[1:] and site.spread.size % steps == 0
 
 
-def _remembers(subject: Subject, site: Site, before: Mapping[str, tuple[str, ...]]) -> bool:
+def _remembers(graph: Graph, site: Site) -> bool:
     """Tell whether a layer before a normalizer mixes time steps: else nothing was meant to be causal."""
-    assert subject.captured is not None
-    graph = subject.captured.graph
-    for name in reach([site.source], before):
+    for name in reach([site.source], reads(graph)):
         node = graph[name]
         if name_of(node) in (*_RECURRENT, *_ATTENTION):
             return True
@@ -71,7 +66,6 @@ def _culprits(subject: Subject, x: Tensor, axis: int, over: list[Site]) -> list[
     taken back, so that the next one is seen for its own sake.
     """
     captured, steps = subject.captured, x.shape[axis]
-    assert captured is not None
     other = x[:1].clone()
     other.narrow(axis, steps - 1, 1).copy_(x[1:2].narrow(axis, steps - 1, 1))
     ends = {(s.end or s.node): s for s in over}
@@ -105,32 +99,27 @@ def _early(value: Tensor, axis: int) -> bool:
     return bool((first - second).abs().max() > CHANGED * first.abs().max().clamp_min(1e-30))
 
 
+_CAUSAL = (
+    "class Causal(nn.Conv1d):\n"
+    "    def forward(self, x):\n"
+    "        return super().forward(nn.functional.pad(x, (2, 0)))\n\n\n"
+    "model = nn.Sequential({}, nn.ReLU(), Causal(8, 2, 3))\n"
+    "data = torch.randn(16, 4, 20)"
+)
+
 RULE = Rule(
     code="NS219",
     name="later-times",
     title="statistics over time in a causal network",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
-    statement="",
-    why=(
-        "Causal convolutions, unidirectional recurrent layers and masked attention keep later "
-        "inputs from earlier outputs. A normalizer with statistics over time (GroupNorm or "
-        "InstanceNorm of sequences, LayerNorm over the whole sequence) lets them through. The "
-        "rule replaces the last time step of a sample: it reports the normalizer if earlier "
-        "outputs change and would not change without it."
-    ),
+    why="Causal convolutions, unidirectional recurrent layers and masked attention keep later inputs from earlier "
+    "outputs. A normalizer with statistics over time (GroupNorm or InstanceNorm of sequences, LayerNorm over the whole "
+    "sequence) lets them through. The rule replaces the last time step of a sample: it reports the normalizer if "
+    "earlier outputs change and would not change without it.",
     effect="training sees the future; in streaming, where there is none, results are worse than offline",
     fix="normalize each time step by itself (LayerNorm over channels), or use BatchNorm or cumulative statistics",
-    example="class Causal(nn.Conv1d):\n"
-    "    def forward(self, x):\n"
-    "        return super().forward(nn.functional.pad(x, (2, 0)))\n\n\n"
-    "model = nn.Sequential(Causal(4, 8, 3), nn.GroupNorm(1, 8), nn.ReLU(), Causal(8, 2, 3))\n"
-    "data = torch.randn(16, 4, 20)",
-    good="class Causal(nn.Conv1d):\n"
-    "    def forward(self, x):\n"
-    "        return super().forward(nn.functional.pad(x, (2, 0)))\n\n\n"
-    "model = nn.Sequential(Causal(4, 8, 3, bias=False), nn.BatchNorm1d(8), nn.ReLU(), Causal(8, 2, 3))\n"
-    "data = torch.randn(16, 4, 20)",
+    example=_CAUSAL.format("Causal(4, 8, 3), nn.GroupNorm(1, 8)"),
+    good=_CAUSAL.format("Causal(4, 8, 3, bias=False), nn.BatchNorm1d(8)"),
     needs=("program", "data"),
     look=_look,
     threads=("espnet/espnet/issues/5900",),

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.frozen_in_training import is_frozen
 from normscope.doctor.subject import Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 #: Probes in a row that must agree.
 PROBES = 2
@@ -26,10 +23,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     if trained:
         yield rule.finding(
             trained[0],
-            (
-                f"the model is in evaluation mode: its {len(trained)} BatchNorm layers use their running "
-                "statistics and do not update them"
-            ),
+            f"the model is in evaluation mode: its {len(trained)} BatchNorm layers use their running statistics and do "
+            "not update them",
             {"layers": len(trained)},
         )
 
@@ -45,10 +40,8 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         since = after[0][0]
         yield rule.finding(
             track.place,
-            (
-                "it was trained in train mode but has been in evaluation mode at every probe since step "
-                f"{since}: its statistics stand still while the weights move"
-            ),
+            f"it was trained in train mode but has been in evaluation mode at every probe since step {since}: its "
+            "statistics stand still while the weights move",
             {"since": int(since)},
             severity=Severity.WARNING,
             certainty=Certainty.MEASURED,
@@ -61,12 +54,8 @@ RULE = Rule(
     title="model in evaluation mode while it trains",
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "A validation loop calls model.eval(), and nothing calls model.train() afterwards. "
-        "Training continues with dropout off and with running statistics instead of those of the "
-        "batch, which no longer follow the weights."
-    ),
+    why="A validation loop calls model.eval(), and nothing calls model.train() afterwards. Training continues with "
+    "dropout off and with running statistics instead of those of the batch, which no longer follow the weights.",
     effect="the loss falls more slowly or diverges after the first validation; dropout does nothing",
     fix="call model.train() at the beginning of every epoch, or after every validation",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.Linear(8, 2)).eval()\n"

@@ -20,7 +20,7 @@ from normscope.graph.weights_validation import STATISTICS, named_tensors
 #: Precisions narrower than float32.
 _HALF = (torch.float16, torch.bfloat16)
 _FIXES = {
-    "overflow": ("scale it down first (a normalizer, a smaller weight), keep this layer in float32, or use bfloat16"),
+    "overflow": "scale it down first (a normalizer, a smaller weight), keep this layer in float32, or use bfloat16",
     "underflow": "compute it in float32, or with larger numbers",
     "cancellation": "subtract the mean first, then average the squares: (x - mean).square().mean(); or compute it in "
     "float64",
@@ -36,7 +36,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         for finding in _beyond(rule, subject, planned):
             beyond = True
             yield finding
-    if beyond or subject.captured is None or subject.broken:
+    if beyond or subject.broken:
         return
     if planned is not None:
         if subject.planned is None:
@@ -44,7 +44,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         graph = subject.planned.graph
         beside = precision_run(subject.planned, subject.batch or subject.captured.example)
     else:
-        graph, beside = subject.captured.graph, subject.again.beside
+        graph, beside = subject.graph, subject.again.beside
     loss = None if beside is None else beside.first()
     if loss is not None:
         yield _finding(rule, graph, loss)
@@ -91,8 +91,8 @@ def _finding(rule: Rule, graph: Graph, loss: Loss) -> Finding:
     elif loss.kind == "cancellation":
         where = graph[loss.at]
         text = (
-            f"{off}: {name_of(where)} reads numbers of size {loss.reached:.3g} that differ by "
-            f"{loss.left:.2g}, so that few or none of the digits of {dtype} are left"
+            f"{off}: {name_of(where)} reads numbers of size {loss.reached:.3g} that differ by {loss.left:.2g}, so that "
+            f"few or none of the digits of {dtype} are left"
         )
     elif loss.kind == "underflow":
         text = f"{off}: many entries are zero in {dtype} but not in float64"
@@ -124,21 +124,16 @@ RULE = Rule(
     code="NS307",
     name="lost-precision",
     title="the precision is too low for the numbers",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="E x^2 - (E x)^2 loses log10((E x)^2 / Var x) digits; float16 ends at 65504",
-    why=(
-        "A few samples are run in the precision of the model, or in the planned one (dtype=), and "
-        "in float64. A running variance above 65504 is infinite in float16, and its channel zero; "
-        "activations overflow; a variance computed as the mean of squares minus the squared mean "
-        "is noise where the mean is far larger than the spread, and so is anything divided by its "
-        "root."
-    ),
+    why="A few samples are run in the precision of the model, or in the planned one (dtype=), and in float64. A "
+    "running variance above 65504 is infinite in float16, and its channel zero; activations overflow; a variance "
+    "computed as the mean of squares minus the squared mean is noise where the mean is far larger than the spread, and "
+    "so is anything divided by its root.",
     effect="the network computes something other than what it was trained for, or NaN",
     fix="compute this layer in a wider precision, or rewrite it so that nothing cancels or overflows",
     example=_NORM.format("x.pow(2).mean(-1, keepdim=True) - mean.pow(2)"),
     good=_NORM.format("(x - mean).pow(2).mean(-1, keepdim=True)"),
-    needs=("program",),
     look=_look,
     threads=(
         "k2-fsa/sherpa-onnx/pull/3857",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import Tensor
-
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.modules import batch_norms, listed_channels
 from normscope.doctor.rule import Rule
@@ -15,17 +13,17 @@ from normscope.doctor.subject import Subject
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every BatchNorm with such channels."""
     for path, bn in batch_norms(subject.model):
-        variance = getattr(bn, "running_var", None)
-        if not isinstance(variance, Tensor):
+        variance = bn.running_var
+        if variance is None:
             continue
         wrong = (variance < 0).nonzero().flatten().tolist()
         if wrong:
-            least, eps = float(variance.min()), float(getattr(bn, "eps", 0.0))
-            what = "its root is NaN" if least + eps < 0 else "only eps keeps its root real"
+            least = float(variance.min())
+            what = "its root is NaN" if least + bn.eps < 0 else "only eps keeps its root real"
             yield rule.finding(
                 path,
                 f"running_var of {listed_channels(wrong)} is negative (smallest {least:.3g}): {what}",
-                {"channels": len(wrong), "least": least, "eps": eps},
+                {"channels": len(wrong), "least": least, "eps": bn.eps},
             )
 
 
@@ -35,12 +33,9 @@ RULE = Rule(
     title="negative running variance",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "A variance is never negative. A negative running variance was written by something else: "
-        "an extrapolating average of checkpoints, a momentum above one, a converter that "
-        "subtracts eps, or arithmetic on a whole state_dict."
-    ),
+    why="A variance is never negative. A negative running variance was written by something else: an extrapolating "
+    "average of checkpoints, a momentum above one, a converter that subtracts eps, or arithmetic on a whole "
+    "state_dict.",
     effect="evaluation returns NaN, or a channel amplified by up to 1/sqrt(eps)",
     fix="estimate the statistics again (train mode, momentum=None), and find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 4, bias=False), nn.BatchNorm1d(4)).eval()\nmodel[1].running_var[2] = "

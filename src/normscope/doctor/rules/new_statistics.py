@@ -71,10 +71,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if subject.model.training and not bn.training:
             yield rule.finding(
                 path,
-                (
-                    "it is in evaluation mode while the model trains, with the initial statistics (mean 0, "
-                    "variance 1): it normalizes nothing"
-                ),
+                "it is in evaluation mode while the model trains, with the initial statistics (mean 0, variance 1): it "
+                "normalizes nothing",
                 facts,
                 severity=Severity.WARNING,
             )
@@ -91,10 +89,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if because and _called(subject, path) and _misses(subject, path):
             yield rule.finding(
                 path,
-                (
-                    "running statistics still have their initial values (mean 0, variance 1, no batch "
-                    f"counted), but {because}"
-                ),
+                "running statistics still have their initial values (mean 0, variance 1, no batch counted), but "
+                f"{because}",
                 facts,
                 severity=Severity.ERROR if inside else Severity.WARNING,
                 certainty=Certainty.LIKELY,
@@ -113,10 +109,8 @@ def _hand_written(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if is_trained(modules[path]):
             yield rule.finding(
                 path,
-                (
-                    "its statistics still have their initial values (mean 0, variance 1), but its scale and "
-                    "shift were trained"
-                ),
+                "its statistics still have their initial values (mean 0, variance 1), but its scale and shift were "
+                "trained",
                 {"channels": site.running[0].numel()},
             )
 
@@ -168,20 +162,14 @@ RULE = Rule(
     title="initial running statistics with trained weights",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "Running statistics are buffers, not parameters. They are lost when only parameters are "
-        "saved, averaged (EMA) or loaded, when keys do not match and strict=False hides it, and "
-        "when a functional copy is trained. In evaluation, BatchNorm then divides by one and "
-        "subtracts nothing. A converter may lose one of the two: estimated means next to "
-        "variances of exactly one in every channel. Weights with a folded normalizer, loaded into "
-        "a network that still has the normalizer, leave all of it at its initial values."
-    ),
+    why="Running statistics are buffers, not parameters. They are lost when only parameters are saved, averaged (EMA) "
+    "or loaded, when keys do not match and strict=False hides it, and when a functional copy is trained. In "
+    "evaluation, BatchNorm then divides by one and subtracts nothing. A converter may lose one of the two: estimated "
+    "means next to variances of exactly one in every channel. Weights with a folded normalizer, loaded into a network "
+    "that still has the normalizer, leave all of it at its initial values.",
     effect="evaluation is close to chance, while training looks fine",
-    fix=(
-        "save and load the whole state_dict, average buffers too, or estimate the statistics "
-        "again: run training data through the model in train mode with momentum=None"
-    ),
+    fix="save and load the whole state_dict, average buffers too, or estimate the statistics again: run training data "
+    "through the model in train mode with momentum=None",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())\n"
     "nn.init.normal_(model[1].bias)  # trained weights were loaded, their statistics were not",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU())\n"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.neighbours import LAYERS as LAYER_OPERATIONS
-from normscope.doctor.neighbours import before, moving
+from normscope.doctor.neighbours import before
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Ref
@@ -28,14 +28,13 @@ _PASSING = ("view", "reshape", "flatten", "squeeze", "clone", "contiguous", "dro
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers behind which nothing but an ending comes, if the output is too small for an embedding."""
-    if subject.captured is None or subject.program is None or len(subject.program.layers) < LAYERS:
+    if len(subject.program.layers) < LAYERS:
         return
-    graph = subject.captured.graph
-    depends = moving(graph)
+    graph = subject.graph
     sites = {s.node: s for s in subject.sites()}
     ends = [a.name for n in graph if n.op == "output" for a in n.args if isinstance(a, Ref)]
     for end in ends:
-        for node in (graph[end], *before(graph, end, depends)):
+        for node in (graph[end], *before(graph, end)):
             site = sites.get(node.name)
             if site is not None:
                 axis = 1 if site.kind == "batch_norm" else len(site.shape) - 1
@@ -44,10 +43,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 if few and _of_a_layer(graph, site.source):
                     yield rule.finding(
                         place_of(site),
-                        (
-                            f"{site.kind} is the last layer: it fixes the mean and variance of the {site.shape[axis]} "
-                            "outputs, whatever the targets are"
-                        ),
+                        f"{site.kind} is the last layer: it fixes the mean and variance of the {site.shape[axis]} "
+                        "outputs, whatever the targets are",
                         {"outputs": site.shape[axis]},
                     )
                 break
@@ -67,21 +64,15 @@ RULE = Rule(
     code="NS106",
     name="normalized-output",
     title="normalizer right before the output",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "A normalizer as the last layer fixes the mean and variance of the outputs over the "
-        "batch, or over the outputs of a sample. Regression targets and the logits of a "
-        "classifier have their own scale. Outputs of more than 16 entries are taken for "
-        "embeddings, which are normalized on purpose, and a single layer for a part of a network; "
-        "pooled features and residual sums are not outputs of a head."
-    ),
+    why="A normalizer as the last layer fixes the mean and variance of the outputs over the batch, or over the outputs "
+    "of a sample. Regression targets and the logits of a classifier have their own scale. Outputs of more than 16 "
+    "entries are taken for embeddings, which are normalized on purpose, and a single layer for a part of a network; "
+    "pooled features and residual sums are not outputs of a head.",
     effect="the network cannot fit the scale of its targets; with BatchNorm, predictions depend on the batch",
     fix="remove the normalizer after the last linear layer",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1, bias=False), nn.BatchNorm1d(1))",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))",
-    needs=("program",),
     look=_look,
     not_for=("contrastive",),
     threads=("fastai/fastai2/issues/107", "Lab41/attalos/pull/89", "yaoing/DAN/issues/14"),

@@ -17,8 +17,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     elif subject.random_at:
         yield rule.finding(
             subject.random_at,
-            ("it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked"),
-            fix=("pass training=self.training to dropout, move sampling and noise out of forward(), or draw them once"),
+            "it draws random numbers in evaluation mode: two runs on one input differ; only the modules were checked",
+            fix="pass training=self.training to dropout, move sampling and noise out of forward(), or draw them once",
         )
     elif subject.failure:
         reason = " ".join(subject.failure.split())
@@ -44,21 +44,18 @@ def _stateful(rule: Rule, subject: Subject) -> Finding:
         changed += f"{' and ' if parameters else ''}changes {listed(others)}"
     return rule.finding(
         place,
-        (
-            f"a forward pass in evaluation mode {changed}, and the output depends on it: the first "
-            "batch after loading determines what the network computes, so only the modules were "
-            "checked"
-        ),
+        f"a forward pass in evaluation mode {changed}, and the output depends on it: the first batch after loading "
+        "determines what the network computes, so only the modules were checked",
         {"changed": ", ".join(subject.moved)},
         severity=Severity.ERROR if parameters else None,
         fix=(
-            "initialize from data in train mode only, and store a flag for it as a buffer, so that a "
-            "checkpoint contains it"
+            "initialize from data in train mode only, and store a flag for it as a buffer, so that a checkpoint "
+            "contains it"
         )
         if parameters
         else (
-            "change state in train mode only (if self.training), and store it in buffers, so that a "
-            "checkpoint contains it"
+            "change state in train mode only (if self.training), and store it in buffers, so that a checkpoint "
+            "contains it"
         ),
     )
 
@@ -72,15 +69,10 @@ RULE = Rule(
     code="NS001",
     name="not-captured",
     title="the model cannot be captured",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "Most rules read the graph of what the model computes. Without it, only the modules and "
-        "the optimizer are checked. A forward pass that changes the model in evaluation "
-        "(parameters set from the first batch, a counter) means that the output depends on more "
-        "than the input; the finding names what changes."
-    ),
+    why="Most rules read the graph of what the model computes. Without it, only the modules and the optimizer are "
+    "checked. A forward pass that changes the model in evaluation (parameters set from the first batch, a counter) "
+    "means that the output depends on more than the input; the finding names what changes.",
     effect="most rules did not run",
     fix="pass an input shape (--input) or data, or make forward() run on them without errors",
     example="class Net(nn.Module):\n"

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.history import History
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -49,11 +46,8 @@ RULE = Rule(
     title="weights or activations are not finite",
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "A NaN or an infinity in one weight spreads to every output that depends on it; no other "
-        "statement about such a network is possible."
-    ),
+    why="A NaN or an infinity in one weight spreads to every output that depends on it; no other statement about such "
+    "a network is possible.",
     effect="every output that depends on it is NaN",
     fix="load an earlier checkpoint; find what divides by zero or overflows",
     example="model = nn.Linear(4, 2)\nmodel.weight.data[0] = float('nan')",

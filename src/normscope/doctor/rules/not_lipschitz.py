@@ -15,8 +15,6 @@ from normscope.operators.nonlinear import Opaque
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield operations known not to be Lipschitz, then those that are not on all inputs, each kind once."""
     program = subject.program
-    if program is None:
-        return
     broken: dict[str, dict[str, str]] = {}
     for atom in program.opaque:
         if atom.atom.known:
@@ -46,10 +44,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     for op, (place, uses) in first.items():
         yield rule.finding(
             place,
-            (
-                f"{op} has no finite constant on all inputs ({uses} uses): its inputs, which it multiplies "
-                "or divides, are unbounded"
-            ),
+            f"{op} has no finite constant on all inputs ({uses} uses): its inputs, which it multiplies or divides, are "
+            "unbounded",
             {"uses": uses, "operation": op},
             fix="put a normalizer or a bounded activation before it; on data of bounded range it has a constant",
         )
@@ -62,12 +58,9 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why=(
-        "A discontinuous operation (rounding, argmax, comparisons) or one of unbounded slope (a "
-        "square, a quotient, a root at zero) has no Lipschitz constant: arbitrarily small changes "
-        "of the input may change the output by a fixed amount, or gradients may be arbitrarily "
-        "large. No certificate passes through it."
-    ),
+    why="A discontinuous operation (rounding, argmax, comparisons) or one of unbounded slope (a square, a quotient, a "
+    "root at zero) has no Lipschitz constant: arbitrarily small changes of the input may change the output by a fixed "
+    "amount, or gradients may be arbitrarily large. No certificate passes through it.",
     effect="no certificate passes through it; gradients there are zero or unbounded",
     fix="bound its input (a normalizer or clamp before it), or use a smooth counterpart",
     example="class Net(nn.Module):\n"
@@ -84,7 +77,6 @@ RULE = Rule(
     "\n"
     "model = Net()\n"
     "options = {'input_shape': (4,)}",
-    needs=("program",),
     look=_look,
     slow=True,
 )

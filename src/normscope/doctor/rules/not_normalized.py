@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.neighbours import LAYERS, moving, reach, reads
+from normscope.core.finding import Certainty, Finding
+from normscope.doctor.neighbours import LAYERS, reach, reads
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.interpreter import run
@@ -49,11 +49,7 @@ class Candidate:
 
 def candidates(subject: Subject) -> Iterator[Candidate]:
     """Yield the modules that are called normalizers, reduce or hold statistics, and are not known to normalize."""
-    captured = subject.captured
-    if captured is None:
-        return
-    graph = captured.graph
-    depends, users = moving(graph), graph.users()
+    graph, depends, users = subject.graph, subject.graph.moving, subject.graph.users()
     known = {s.owner for s in subject.sites() if s.kind != "switch_norm"}
     owned: dict[str, list[Node]] = {}
     for node in graph:
@@ -66,34 +62,31 @@ def candidates(subject: Subject) -> Iterator[Candidate]:
         if path in known or any(name_of(n) in LAYERS or "softmax" in n.op for n in nodes):
             continue
         names = {n.name for n in nodes}
-        if not _has_statistics(graph, nodes, depends):
+        if not _has_statistics(graph, nodes):
             continue
         ends = [n for n in nodes if n.name in depends and any(u not in names for u in users[n.name])]
         starts = {s for n in nodes for s in n.inputs() if s in depends and s not in names}
         if len(ends) == 1 and len(starts) == 1:
-            yield Candidate(path, kind, _without_affine(graph, ends[0], depends).name, _divides(nodes))
+            divides = any(name_of(n) in ("div", "rsqrt", "reciprocal", "sqrt", "pow") for n in nodes)
+            yield Candidate(path, kind, _without_affine(graph, ends[0]).name, divides)
 
 
-def _divides(nodes: list[Node]) -> bool:
-    return any(name_of(n) in ("div", "rsqrt", "reciprocal", "sqrt", "pow") for n in nodes)
-
-
-def _has_statistics(graph: Graph, nodes: list[Node], depends: set[str]) -> bool:
+def _has_statistics(graph: Graph, nodes: list[Node]) -> bool:
     """Tell whether some nodes reduce what depends on the input, or read a buffer that is called a statistic."""
     for node in nodes:
-        if name_of(node) in _REDUCTIONS and any(n in depends for n in node.inputs()):
+        if name_of(node) in _REDUCTIONS and any(n in graph.moving for n in node.inputs()):
             return True
         if any(graph[n].op == "buffer" and _STATISTICS.search(graph[n].target) for n in node.inputs()):
             return True
     return False
 
 
-def _without_affine(graph: Graph, node: Node, depends: set[str]) -> Node:
+def _without_affine(graph: Graph, node: Node) -> Node:
     """Return the node before scales and shifts that are made of parameters."""
     back = reads(graph)
     while True:
-        sources = [n for n in node.inputs() if n in depends]
-        others = [n for n in node.inputs() if n not in depends]
+        sources = [n for n in node.inputs() if n in graph.moving]
+        others = [n for n in node.inputs() if n not in graph.moving]
         learned = bool(others) and any(graph[n].op == "parameter" for n in reach(others, back))
         plain = name_of(node) in _SAME or (name_of(node) in ("add", "sub", "mul", "div") and learned)
         if len(sources) != 1 or not plain or graph[sources[0]].owner != node.owner:
@@ -133,7 +126,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the modules whose output on the data is not normalized."""
     yield from _sums_for_means(rule, subject)
     found = {c.node: c for c in candidates(subject)}
-    if not found or subject.captured is None or subject.batch is None:
+    if not found or subject.batch is None:
         return
     values: dict[str, Tensor] = {}
 
@@ -142,7 +135,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             values[node.name] = value
 
     with torch.no_grad():
-        run(subject.captured.graph, subject.captured.tensors, subject.batch, visit)
+        run(subject.graph, subject.captured.tensors, subject.batch, visit)
     for name, value in values.items():
         one = found[name]
         if not bool(torch.isfinite(value).all()) or value.ndim < 2 or is_normalized(value, divides=one.divides):
@@ -150,69 +143,55 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         size, mean = float(value.double().square().mean().sqrt()), float(value.double().mean())
         yield rule.finding(
             one.path,
-            (
-                f"this {one.kind} does not normalize: on the data its output, without scale and shift, has "
-                f"a root mean square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along "
-                "any axis"
-            ),
+            f"this {one.kind} does not normalize: on the data its output, without scale and shift, has a root mean "
+            f"square of {size:.3g} (mean {mean:.3g}), and its norms are not equal along any axis",
             {"root_mean_square": size, "mean": mean, "samples": subject.batched},
         )
 
 
 def _sums_for_means(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield what is called a root mean square normalizer and makes vectors of length one."""
-    captured = subject.captured
     for site in subject.sites():
-        if captured is None or site.kind != "l2_norm" or site.spread is None:
+        if site.kind != "l2_norm" or site.spread is None:
             continue
-        kind = captured.graph[site.node].owner_type
+        kind = subject.graph[site.node].owner_type
         scale = 1.0 if site.gamma is None else float(site.gamma.detach().double().abs().median())
         if re.search(r"rms_?norm", kind, re.IGNORECASE) and scale * FAR < site.spread.size**0.5:
             yield rule.finding(
                 site.owner,
-                (
-                    f"this {kind} divides by the root of the sum of {site.spread.size} squares, not of their "
-                    f"mean: its output has a root mean square of {scale / site.spread.size**0.5:.3g}"
-                ),
+                f"this {kind} divides by the root of the sum of {site.spread.size} squares, not of their mean: its "
+                f"output has a root mean square of {scale / site.spread.size**0.5:.3g}",
                 {"root_mean_square": scale / site.spread.size**0.5, "entries": site.spread.size},
                 certainty=Certainty.PROVED,
                 fix="take the mean of the squares, or multiply by the root of the number of entries",
             )
 
 
+_NORM = (
+    "class FeatureNorm(nn.Module):\n"
+    "    def __init__(self, mean, std):\n"
+    "        super().__init__()\n"
+    "        self.register_buffer('mean', mean)\n"
+    "        self.register_buffer('std', std)\n\n"
+    "    def forward(self, x):\n"
+    "        return {}\n\n\n"
+    "data = 50 + 9 * torch.randn(64, 8)\n"
+    "model = nn.Sequential(FeatureNorm(data.mean(0), data.std(0)), nn.Linear(8, 2))"
+)
+
 RULE = Rule(
     code="NS608",
     name="not-normalized",
     title="normalizer that does not normalize",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="mean of z^2 over groups of mean square one is one",
-    why=(
-        "A normalizer written by hand is a formula with axes, brackets and a root. A misplaced "
-        "bracket, a variance of variances, or a variance that cancels in float32 gives numbers of "
-        "any size, and no error. Whatever the axes, a normalized tensor has a root mean square "
-        "near one before scale and shift, or norms that are all equal."
-    ),
+    why="A normalizer written by hand is a formula with axes, brackets and a root. A misplaced bracket, a variance of "
+    "variances, or a variance that cancels in float32 gives numbers of any size, and no error. Whatever the axes, a "
+    "normalized tensor has a root mean square near one before scale and shift, or norms that are all equal.",
     effect="the layers after it see features of unexpected scale; training is slow or diverges",
     fix="compare the module with torch's own on the same input (F.layer_norm, F.batch_norm, F.instance_norm)",
-    example="class FeatureNorm(nn.Module):\n"
-    "    def __init__(self, mean, std):\n"
-    "        super().__init__()\n"
-    "        self.register_buffer('mean', mean)\n"
-    "        self.register_buffer('std', std)\n\n"
-    "    def forward(self, x):\n"
-    "        return x - self.mean / self.std  # a bracket is missing\n\n\n"
-    "data = 50 + 9 * torch.randn(64, 8)\n"
-    "model = nn.Sequential(FeatureNorm(data.mean(0), data.std(0)), nn.Linear(8, 2))",
-    good="class FeatureNorm(nn.Module):\n"
-    "    def __init__(self, mean, std):\n"
-    "        super().__init__()\n"
-    "        self.register_buffer('mean', mean)\n"
-    "        self.register_buffer('std', std)\n\n"
-    "    def forward(self, x):\n"
-    "        return (x - self.mean) / self.std\n\n\n"
-    "data = 50 + 9 * torch.randn(64, 8)\n"
-    "model = nn.Sequential(FeatureNorm(data.mean(0), data.std(0)), nn.Linear(8, 2))",
+    example=_NORM.format("x - self.mean / self.std  # a bracket is missing"),
+    good=_NORM.format("(x - self.mean) / self.std"),
     needs=("program", "data"),
     look=_look,
     threads=(

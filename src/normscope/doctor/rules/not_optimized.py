@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.weight_decay import scales_and_shifts
@@ -30,10 +30,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if any(id(p) in rates for p in around):
             yield rule.finding(
                 path,
-                (
-                    f"the parameters of this {type(module).__name__} are in no group of the optimizer, while "
-                    "those of its neighbours are: they never move"
-                ),
+                f"the parameters of this {type(module).__name__} are in no group of the optimizer, while those of its "
+                "neighbours are: they never move",
                 {"parameters": sum(p.numel() for p in own)},
             )
     yield from _standing(rule, subject, rates)
@@ -52,49 +50,38 @@ def _standing(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator
         if around > 0:
             yield rule.finding(
                 path,
-                (
-                    f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
-                    f"{'it never moves' if len(names) == 1 else 'they never move'}"
-                ),
+                f"the learning rate of {' and '.join(names)} is 0, that of weights around it {around:g}: "
+                f"{'it never moves' if len(names) == 1 else 'they never move'}",
                 {"parameters": len(names), "rate": around},
-                fix=(
-                    "give the group of these parameters a learning rate; after a warm-up, check that every "
-                    "group gets its own rate back"
-                ),
+                fix="give the group of these parameters a learning rate; after a warm-up, check that every group gets "
+                "its own rate back",
             )
 
 
 def _frozen_lengths(rule: Rule, subject: Subject, rates: dict[int, float]) -> Iterator[Finding]:
     """Yield weight normalizations whose directions train and whose lengths, which differ, cannot."""
-    users = {} if subject.captured is None else subject.captured.graph.users()
     for site in subject.weight_sites():
         direction = subject.parameters.get(site.source) if site.kind == "weight_norm" else None
         if direction is None or not direction.requires_grad or not rates.get(id(direction)):
             continue
-        for name, length in _lengths(subject, site, users):
+        for name, length in _lengths(subject, site):
             learns = length.requires_grad and bool(rates.get(id(length)))
             flat = length.detach().flatten()
             if learns or flat.numel() < 2 or bool((flat == flat[0]).all()):
                 continue  # all of one length is a choice
             yield rule.finding(
                 layer_of(site),
-                (
-                    f"the lengths {name} of this weight normalization are not trained, but its directions are: "
-                    "the layer keeps its initial gain"
-                ),
+                f"the lengths {name} of this weight normalization are not trained, but its directions are: the layer "
+                "keeps its initial gain",
                 {"lengths": flat.numel()},
                 fix="make the lengths parameters that require a gradient, in a group of the optimizer",
             )
 
 
-def _lengths(subject: Subject, site: Site, users: dict[str, list[str]]) -> Iterator[tuple[str, Tensor]]:
+def _lengths(subject: Subject, site: Site) -> Iterator[tuple[str, Tensor]]:
     """Yield the tensors that scale the directions of a weight normalization, with their names."""
-    captured = subject.captured
-    if captured is None:
-        return
-    graph = captured.graph
-    node = graph[site.node]
-    near = [node, *(graph[n] for n in users[node.name] if name_of(graph[n]) == "mul")]
+    graph = subject.graph
+    near = [graph[site.node], *(graph[n] for n in graph.users()[site.node] if name_of(graph[n]) == "mul")]
     tensors = {**dict(subject.model.named_buffers()), **subject.parameters}
     for other in {n for item in near for n in item.inputs()}:
         source = graph[other]
@@ -108,16 +95,11 @@ RULE = Rule(
     code="NS403",
     name="not-optimized",
     title="scale, shift or length that no optimizer moves",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "An optimizer holds the parameters it was built with. A layer that is replaced afterwards "
-        "(converted, pruned, wrapped) brings new ones, and groups made by name miss some. A group "
-        "whose learning rate a schedule left at zero does not move either, nor do the lengths of "
-        "a weight normalization that are frozen, or not parameters, while its directions train "
-        "(if all lengths are equal, this is taken to be intended)."
-    ),
+    why="An optimizer holds the parameters it was built with. A layer that is replaced afterwards (converted, pruned, "
+    "wrapped) brings new ones, and groups made by name miss some. A group whose learning rate a schedule left at zero "
+    "does not move either, nor do the lengths of a weight normalization that are frozen, or not parameters, while its "
+    "directions train (if all lengths are equal, this is taken to be intended).",
     effect="scale and shift keep their values while everything around them is trained",
     fix="build the optimizer after the last change of the model, and add every parameter to one group",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
-from normscope.operators.program import Program
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield each kind of operation once, at its first place."""
-    unknown = [a.atom for a in (subject.program or Program()).opaque if not a.atom.known]
+    unknown = [a.atom for a in subject.program.opaque if not a.atom.known]
     for op in dict.fromkeys(r.op for r in unknown):
         places = [r for r in unknown if r.op == op]
         reason = " ".join(places[0].reason.split())
@@ -30,10 +29,8 @@ RULE = Rule(
     severity=Severity.INFO,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why=(
-        "A bound through an operation without a rule is infinite. This says nothing about the "
-        "operation, only that what follows it was not checked."
-    ),
+    why="A bound through an operation without a rule is infinite. This says nothing about the operation, only that "
+    "what follows it was not checked.",
     effect="nothing after it is certified",
     fix="register a rule for it (normscope.register_rule), or write it with known operations",
     example="class Net(nn.Module):\n"
@@ -50,6 +47,5 @@ RULE = Rule(
     "\n"
     "model = Net()\n"
     "options = {'input_shape': (4,)}",
-    needs=("program",),
     look=_look,
 )

@@ -54,20 +54,15 @@ RULE = Rule(
     code="NS304",
     name="odd-eps",
     title="one eps unlike the others",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "Layers at the same position of equal blocks have the same eps. One that differs was "
-        "built on another code path, or its checkpoint was trained with another value: 1e-5 "
-        "instead of 1e-6 is enough to change what a language model says."
-    ),
+    why="Layers at the same position of equal blocks have the same eps. One that differs was built on another code "
+    "path, or its checkpoint was trained with another value: 1e-5 instead of 1e-6 is enough to change what a language "
+    "model says.",
     effect="outputs differ from those of the network the weights were trained in",
     fix="use the eps of the others, or say in the code why it differs",
     example="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))\n"
     "model[2][1].eps = 1e-3",
     good="model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8, eps=1e-6)) for _ in range(4)))",
-    needs=("program",),
     look=_look,
     threads=("LeelaChessZero/lc0/pull/1914", "huggingface/candle/pull/271"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, layer_of
 from normscope.operators.normalizer import acts_on_weights
@@ -54,10 +54,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         why = f": its {gone} was removed, leaving the weight without it" if gone else ""
         yield rule.finding(
             path,
-            (
-                f"its weight has the same direction as at the earlier checkpoint but {much} the length"
-                f"{why}; the outputs are off by {earlier.distance:.0%} of their size"
-            ),
+            f"its weight has the same direction as at the earlier checkpoint but {much} the length{why}; the outputs "
+            f"are off by {earlier.distance:.0%} of their size",
             {"least_factor": low, "largest_factor": high, "distance": earlier.distance},
         )
 
@@ -66,20 +64,13 @@ RULE = Rule(
     code="NS607",
     name="other-length",
     title="weight with the same direction and another length",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "Training turns a weight; only a factor changes its length and nothing else. Removing "
-        "spectral or weight normalization must leave the normalized weight: the raw one has "
-        "another length. A lost g, or a normalizer folded twice or folded without being removed, "
-        "looks the same. Nothing is reported if the outputs are unchanged."
-    ),
+    why="Training turns a weight; only a factor changes its length and nothing else. Removing spectral or weight "
+    "normalization must leave the normalized weight: the raw one has another length. A lost g, or a normalizer folded "
+    "twice or folded without being removed, looks the same. Nothing is reported if the outputs are unchanged.",
     effect="the network computes something other than the trained one",
-    fix=(
-        "store the weight the layer computed with: remove_parametrizations(layer, 'weight', "
-        "leave_parametrized=True), or fold once"
-    ),
+    fix="store the weight the layer computed with: remove_parametrizations(layer, 'weight', leave_parametrized=True), "
+    "or fold once",
     example="import copy\n\n"
     "model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))\n"
     "options = {'before': copy.deepcopy(model)}\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import listed_channels
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
@@ -15,7 +15,7 @@ FACTOR, FEWEST = 100.0, 3
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the layers with such rows."""
-    for layer in () if subject.program is None else subject.program.layers:
+    for layer in subject.program.layers:
         op = layer.op
         if op is None or op.kind == "embedding" or op.data.get("transposed"):
             continue
@@ -30,8 +30,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield rule.finding(
                 op.owner,
                 f"{len(long)} of {lengths.numel()} rows are far longer than the others ({listed_channels(long)}): up "
-                "to "
-                f"{factor:.3g} times the median",
+                f"to {factor:.3g} times the median",
                 {"rows": len(long), "factor": factor, "channels": ", ".join(map(str, long))},
             )
 
@@ -40,19 +39,14 @@ RULE = Rule(
     code="NS508",
     name="outlier-row",
     title="rows of a layer far longer than the others",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "The rows of a layer are its output units. One that is a hundred times longer than the "
-        "median alone determines the constant of the layer, and in the last layer one class wins "
-        "whatever the input: rows initialized differently, a unit conversion, a diverged class."
-    ),
+    why="The rows of a layer are its output units. One that is a hundred times longer than the median alone determines "
+    "the constant of the layer, and in the last layer one class wins whatever the input: rows initialized differently, "
+    "a unit conversion, a diverged class.",
     effect="one output dominates; the first loss is huge",
     fix="initialize the rows like the others, or find what wrote them",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))\nmodel[2].weight.data[1] *= 1000",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))",
-    needs=("program",),
     look=_look,
     slow=True,
     threads=("yaoing/DAN/issues/14",),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 
@@ -52,7 +52,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     if share < SHARE:
         return
     # A program holds one sample, or the whole example; more rows than samples are places of sequences.
-    samples = 1 if subject.captured is None else max(t.shape[0] for t in subject.captured.example if t.ndim)
+    samples = max(t.shape[0] for t in subject.captured.example if t.ndim)
     for site in subject.sites():
         if site.kind in _OVER_PLACES and (len(site.shape) > 2 or site.shape[0] > samples):
             yield rule.finding(
@@ -62,31 +62,26 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             )
 
 
+_NET = (
+    "model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1{})\n"
+    "data = torch.randn(32, 4, 12)\n"
+    "for i, row in enumerate(data):\n"
+    "    row[:, 3 + i % 9 :] = 0  # sequences of 3 to 11 steps"
+)
+
 RULE = Rule(
     code="NS214",
     name="padding",
     title="padding inside statistics",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
-    statement="",
-    why=(
-        "Sequences of different lengths are padded to one length. BatchNorm and InstanceNorm do "
-        "not know the lengths: zeros pull the mean to zero and shrink the variance, by an amount "
-        "that changes with the longest sequence of each batch."
-    ),
+    why="Sequences of different lengths are padded to one length. BatchNorm and InstanceNorm do not know the lengths: "
+    "zeros pull the mean to zero and shrink the variance, by an amount that changes with the longest sequence of each "
+    "batch.",
     effect="a sequence is normalized differently in every batch, and again in evaluation",
-    fix=(
-        "use a normalizer of single positions (LayerNorm over the features), mask the statistics, "
-        "or batch sequences of similar length"
-    ),
-    example="model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1, bias=False), nn.BatchNorm1d(8))\n"
-    "data = torch.randn(32, 4, 12)\n"
-    "for i, row in enumerate(data):\n"
-    "    row[:, 3 + i % 9 :] = 0  # sequences of 3 to 11 steps",
-    good="model = nn.Sequential(nn.Conv1d(4, 8, 3, padding=1), nn.GroupNorm(2, 8))\n"
-    "data = torch.randn(32, 4, 12)\n"
-    "for i, row in enumerate(data):\n"
-    "    row[:, 3 + i % 9 :] = 0",
+    fix="use a normalizer of single positions (LayerNorm over the features), mask the statistics, or batch sequences "
+    "of similar length",
+    example=_NET.format(", bias=False), nn.BatchNorm1d(8)"),
+    good=_NET.format("), nn.GroupNorm(2, 8)"),
     needs=("program", "data"),
     look=_look,
     threads=("pytorch/pytorch/issues/70529", "SeanNaren/deepspeech.pytorch/issues/312"),

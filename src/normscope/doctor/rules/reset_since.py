@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.new_statistics import are_new
 from normscope.doctor.subject import Subject, place_of
@@ -64,16 +64,11 @@ RULE = Rule(
     code="NS606",
     name="reset-since",
     title="normalizer reset since the earlier checkpoint",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "A converter whose list of names misses one, strict=False, or a rebuilt layer leaves a "
-        "scale of one, a shift of zero or new statistics where there were others, or another "
-        "framework's eps. Every shape fits, so there is no error. Comparing with an earlier "
-        "checkpoint shows it. Nothing is reported if the outputs are unchanged: then the values "
-        "were folded into another layer."
-    ),
+    why="A converter whose list of names misses one, strict=False, or a rebuilt layer leaves a scale of one, a shift "
+    "of zero or new statistics where there were others, or another framework's eps. Every shape fits, so there is no "
+    "error. Comparing with an earlier checkpoint shows it. Nothing is reported if the outputs are unchanged: then the "
+    "values were folded into another layer.",
     effect="the network computes something other than the trained one",
     fix="copy every parameter, buffer and eps of the normalizer from the earlier checkpoint, and compare outputs",
     example="import copy\n\n"

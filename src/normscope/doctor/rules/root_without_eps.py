@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.neighbours import moving
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node, Ref
@@ -35,7 +34,7 @@ def bare_roots(graph: Graph) -> Iterator[tuple[Node, Node, bool]]:
         The quotient, the root, and whether something is added behind the root. The derivative of a root at zero is
         infinite; torch defines those of a norm and a standard deviation to be zero, so there only the quotient counts.
     """
-    depends = moving(graph)
+    depends = graph.moving
     for node in graph:
         if name_of(node) != "div" or len(node.args) < 2 or node.name not in depends:
             continue
@@ -65,16 +64,11 @@ def _is_bare(graph: Graph, root: Node) -> bool:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every quotient by such a root that depends on the input."""
-    graph = None if subject.captured is None else subject.captured.graph
-    for node, root, added in () if graph is None else bare_roots(graph):
-        what = (
-            (
-                "eps is added after the root, whose derivative is infinite where entries are equal: "
-                "gradients are NaN there"
-            )
-            if added
-            else "nothing is added to the divisor: equal entries are divided by zero"
-        )
+    for node, root, added in bare_roots(subject.graph):
+        what = "nothing is added to the divisor: equal entries are divided by zero"
+        if added:
+            what = "eps is added after the root, whose derivative is infinite where entries are equal: gradients are "
+            what += "NaN there"
         evidence: dict[str, float | int | str] = {"root": root.name}
         seen = subject.probe.divisors.get(node.name)
         far = seen is not None and seen[0] >= max(FAR * seen[1], LEAST)
@@ -89,31 +83,27 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         )
 
 
+_NORM = (
+    "class Norm(nn.Module):\n"
+    "    def forward(self, x):\n"
+    "        y = x - x.mean(-1, keepdim=True)\n"
+    "        return y / (y.pow(2).mean(-1, keepdim=True){}\n\n\n"
+    "model = nn.Sequential(nn.Linear(8, 8), Norm())"
+)
+
 RULE = Rule(
     code="NS306",
     name="root-without-eps",
     title="root without eps",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="d sqrt(v)/dv = 1/(2 sqrt(v)), infinite at v = 0",
-    why=(
-        "eps after the root keeps the value finite but not its derivative: at equal entries the "
-        "chain rule multiplies infinity by zero. A single constant sample, or padding, is enough. "
-        "If the data stays far from zero, the finding is only a remark."
-    ),
+    why="eps after the root keeps the value finite but not its derivative: at equal entries the chain rule multiplies "
+    "infinity by zero. A single constant sample, or padding, is enough. If the data stays far from zero, the finding "
+    "is only a remark.",
     effect="training runs for hours and then the loss is NaN",
     fix="add eps inside the root: (variance + eps).sqrt()",
-    example="class Norm(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        y = x - x.mean(-1, keepdim=True)\n"
-    "        return y / (y.pow(2).mean(-1, keepdim=True).sqrt() + 1e-5)\n\n\n"
-    "model = nn.Sequential(nn.Linear(8, 8), Norm())",
-    good="class Norm(nn.Module):\n"
-    "    def forward(self, x):\n"
-    "        y = x - x.mean(-1, keepdim=True)\n"
-    "        return y / (y.pow(2).mean(-1, keepdim=True) + 1e-5).sqrt()\n\n\n"
-    "model = nn.Sequential(nn.Linear(8, 8), Norm())",
-    needs=("program",),
+    example=_NORM.format(".sqrt() + 1e-5)"),
+    good=_NORM.format(" + 1e-5).sqrt()"),
     look=_look,
     threads=("keras-team/keras/issues/2960", "richzhang/PerceptualSimilarity/issues/69", "pytorch/pytorch/issues/4320"),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import is_normalizer, role
 from normscope.doctor.neighbours import consumers, producers
 from normscope.doctor.rule import Rule
@@ -16,9 +16,7 @@ from normscope.operators.site import Site
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers that are called between layers which have nothing in common."""
-    if subject.captured is None:
-        return
-    graph = subject.captured.graph
+    graph = subject.graph
     ends = [s.node for s in subject.sites()]
     modules = dict(subject.model.named_modules())
     for place, times in subject.calls.items():
@@ -37,9 +35,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if found is None:
             continue  # the layers around are shared too, or stand at equal places of equal blocks
         first, second = found
-        what = (
-            "its running statistics fit neither of them" if sites[0].kind == "batch_norm" else "with one scale for both"
-        )
+        tracks = sites[0].kind == "batch_norm"
+        what = "its running statistics fit neither of them" if tracks else "with one scale for both"
         yield rule.finding(
             place,
             f"this {sites[0].kind} is called {times} times, {side} {first} and {side} {second}: {what}",
@@ -79,15 +76,10 @@ RULE = Rule(
     code="NS213",
     name="shared-normalizer",
     title="one normalizer for different layers",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "A module that is called twice has one set of parameters and buffers. A BatchNorm shared "
-        "by two layers averages the statistics of both, and in evaluation neither is normalized; "
-        "in training, where the batch is used, nothing looks wrong. A shared LayerNorm gives both "
-        "layers one scale and shift."
-    ),
+    why="A module that is called twice has one set of parameters and buffers. A BatchNorm shared by two layers "
+    "averages the statistics of both, and in evaluation neither is normalized; in training, where the batch is used, "
+    "nothing looks wrong. A shared LayerNorm gives both layers one scale and shift.",
     effect="evaluation with BatchNorm is much worse than training",
     fix="build one normalizer for each layer",
     example="class Net(nn.Module):\n"
@@ -101,7 +93,6 @@ RULE = Rule(
     good="model = nn.Sequential(\n"
     "    nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)\n"
     ")",
-    needs=("program",),
     look=_look,
     threads=(
         "pytorch/pytorch/issues/1738",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.neighbours import moving
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node, Ref
@@ -16,18 +15,15 @@ _SOFTMAX = ("softmax", "_softmax", "log_softmax", "_log_softmax")
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every softmax whose result is one, or zero for its logarithm, whatever it is given."""
-    graph = None if subject.captured is None else subject.captured.graph
-    if graph is None:
-        return
-    depends, short = moving(graph), _of_one_token(graph)
+    graph, short = subject.graph, _of_one_token(subject.graph)
     for node in graph:
-        if name_of(node) in _SOFTMAX and node.name in depends and _length(graph, node) == 1:
+        if name_of(node) in _SOFTMAX and node.name in graph.moving and _length(graph, node) == 1:
             result = "0" if "log" in name_of(node) else "1"
             yield rule.finding(
                 node.owner or node.name,
                 (
-                    f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is "
-                    f"{result}, so whatever computes its input has no effect and no gradient"
+                    f"{name_of(node)} runs along axis {node.args[1]}, which has one entry: every result is {result}, "
+                    "so whatever computes its input has no effect and no gradient"
                 )
                 + ("; the given inputs have one token" if short else ""),
                 {"axis": int(node.args[1]), "operation": name_of(node)},
@@ -57,19 +53,14 @@ RULE = Rule(
     code="NS107",
     name="single-softmax",
     title="softmax over one entry",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="e^x / e^x = 1",
-    why=(
-        "A softmax divides by the sum along an axis. If that axis has one entry, the result is "
-        "always one: the intended axis was another (the tokens), or a sigmoid was intended for a "
-        "single output."
-    ),
+    why="A softmax divides by the sum along an axis. If that axis has one entry, the result is always one: the "
+    "intended axis was another (the tokens), or a sigmoid was intended for a single output.",
     effect="whatever computes its input never learns, and attention or probability is constant",
     fix="use the axis of the competing entries (the tokens, the classes), or a sigmoid for one output",
     example=_HEAD.format(1),
     good=_HEAD.format(2),
-    needs=("program",),
     look=_look,
     threads=("Amshaker/SwiftFormer/issues/2",),
 )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from torch import nn
 
 from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.modules import modules_of
+from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.operators.normalizer import couples_samples
@@ -21,7 +21,7 @@ VALUES = 16
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the worst BatchNorm for the batch size, and a last batch that cannot be normalized at all."""
     size = subject.batch_size or 0
-    synchronized = {path for path, _ in modules_of(subject.model, nn.SyncBatchNorm)}
+    synchronized = {path for path, bn in batch_norms(subject.model) if isinstance(bn, nn.SyncBatchNorm)}
     places = {
         place_of(s): math.prod(s.shape[2:])
         for s in subject.sites()
@@ -65,16 +65,12 @@ RULE = Rule(
     code="NS201",
     name="small-batch",
     title="batch too small for BatchNorm",
-    severity=Severity.WARNING,
     certainty=Certainty.MEASURED,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
-    why=(
-        "BatchNorm divides by the variance of the batch. Estimated from few values it is noise: "
-        "training and evaluation then see different networks, and the noise grows with every "
-        "layer. Values of one image are not independent, so large feature maps help less than "
-        "samples. Accumulating the gradients of several batches does not help: what counts is the "
-        "size of one forward pass."
-    ),
+    why="BatchNorm divides by the variance of the batch. Estimated from few values it is noise: training and "
+    "evaluation then see different networks, and the noise grows with every layer. Values of one image are not "
+    "independent, so large feature maps help less than samples. Accumulating the gradients of several batches does not "
+    "help: what counts is the size of one forward pass.",
     effect="training is noisy, and evaluation uses a different network than training",
     fix="use a larger batch, SyncBatchNorm across devices, or GroupNorm or LayerNorm, which do not use the batch",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8))\noptions = {'batch_size': 2}",

@@ -17,18 +17,14 @@ SMALL = 1e-3
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each layer with such vectors."""
-    captured = subject.captured
     for site in subject.weight_sites():
-        stored = None if captured is None else captured.tensors.get(site.source)
+        stored = subject.captured.tensors.get(site.source)
         undone = normalizers()[site.kind].symmetry
         if undone is None or undone.shift or stored is None or stored.ndim < 1:
             continue
         weight = stored.detach().double()
-        lengths = (
-            weight.flatten(1).norm(dim=1)
-            if weight.ndim > 1 and undone.per == "neuron"
-            else (weight.flatten().norm().reshape(1))
-        )
+        each = weight.ndim > 1 and undone.per == "neuron"
+        lengths = weight.flatten(1).norm(dim=1) if each else weight.norm().reshape(1)
         typical = float(lengths.median())
         floor = max(SMALL * typical, float(torch.finfo(stored.dtype).eps) ** 2)
         small = lengths <= floor
@@ -36,10 +32,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             least = float(lengths.min())
             yield rule.finding(
                 layer_of(site),
-                (
-                    f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length "
-                    f"are nearly zero: smallest {least:.3g}, median {typical:.3g}"
-                ),
+                f"{int(small.sum())} of {lengths.numel()} vectors that {site.kind} divides by their length are nearly "
+                f"zero: smallest {least:.3g}, median {typical:.3g}",
                 {"vectors": int(small.sum()), "of": lengths.numel(), "least": least, "median": typical},
                 severity=Severity.ERROR if least == 0 else Severity.WARNING,
             )
@@ -49,19 +43,15 @@ RULE = Rule(
     code="NS602",
     name="small-direction",
     title="weight-normalized vector near zero",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="d(g v/||v||)/dv = (g/||v||) (I - v v^T/||v||^2)",
-    why=(
-        "Weight normalization divides a vector by its length. Near zero its gradient grows as "
-        "1/||v||, so one step can turn it in any direction; at zero the weight is NaN."
-    ),
+    why="Weight normalization divides a vector by its length. Near zero its gradient grows as 1/||v||, so one step can "
+    "turn it in any direction; at zero the weight is NaN.",
     effect="one step can turn the vector in any direction; at zero the weight is NaN",
     fix="scale the vector up: only its direction counts, so v -> c v changes nothing",
     example="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))\n"
     "model[0].parametrizations.weight.original1.data[0] *= 1e-6",
     good="model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8)))",
-    needs=("program",),
     look=_look,
     threads=("pytorch/pytorch/issues/19126",),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 
@@ -50,19 +50,14 @@ RULE = Rule(
     code="NS604",
     name="small-scale",
     title="scales near zero, or doubled",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "Trained scales of LayerNorm and RMSNorm are near one and have one sign. Some families of "
-        "models store deviations from one and multiply by 1 + w; read without the one, every "
-        "normalizer nearly closes, and with w set to one it doubles every signal."
-    ),
+    why="Trained scales of LayerNorm and RMSNorm are near one and have one sign. Some families of models store "
+    "deviations from one and multiply by 1 + w; read without the one, every normalizer nearly closes, and with w set "
+    "to one it doubles every signal.",
     effect="the model's outputs are garbage, without an error",
     fix="multiply by 1 + weight, or add one to these weights when converting the checkpoint",
     example="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 0.0, 0.05)",
     good="model = nn.Sequential(nn.Linear(16, 16), nn.RMSNorm(16))\nnn.init.normal_(model[1].weight, 1.0, 0.05)",
-    needs=("program",),
     look=_look,
     threads=("pytorch/executorch/pull/19901", "llmmanorg/llmman/pull/151", "huggingface/transformers/pull/40796"),
 )

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, layer_of
 
@@ -39,7 +39,7 @@ def attained_norm(weight: Tensor) -> float:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield every spectrally normalized weight that is still longer than one."""
     owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
-    for layer in () if subject.program is None else subject.program.layers:
+    for layer in subject.program.layers:
         op = layer.op
         if op is None or op.owner not in owners:
             continue
@@ -48,10 +48,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if norm >= ABOVE:
             yield rule.finding(
                 op.owner,
-                (
-                    f"the spectrally normalized weight has norm {norm:.3g} instead of 1: its power iteration "
-                    "has not converged"
-                ),
+                f"the spectrally normalized weight has norm {norm:.3g} instead of 1: its power iteration has not "
+                "converged",
                 {"norm": norm},
             )
 
@@ -60,14 +58,10 @@ RULE = Rule(
     code="NS506",
     name="spectral-behind",
     title="power iteration of spectral normalization has not converged",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "Spectral normalization divides by an estimate that one power iteration improves at every "
-        "training step, and none in evaluation. Weights loaded without their vectors, or changed "
-        "in evaluation, are divided by an estimate for other weights."
-    ),
+    why="Spectral normalization divides by an estimate that one power iteration improves at every training step, and "
+    "none in evaluation. Weights loaded without their vectors, or changed in evaluation, are divided by an estimate "
+    "for other weights.",
     effect="the layer is steeper than promised: a discriminator or an invertible network breaks in evaluation",
     fix="run some batches in train mode (or raise n_power_iterations), and load u and v with the weights",
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))\n"
@@ -77,7 +71,6 @@ RULE = Rule(
     "nn.init.normal_(model[0].parametrizations.weight.original)\n"
     "model(torch.randn(4, 8))\n"
     "model.eval()",
-    needs=("program",),
     look=_look,
     threads=("jarrelscy/iResnet/issues/2", "pytorch/pytorch/pull/59564"),
     explains=("NS505",),

@@ -17,7 +17,7 @@ ABOVE = 1.01
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield a finding for each spectrally normalized convolution with an attained norm above one."""
     owners = {layer_of(s) for s in subject.weight_sites() if s.kind == "spectral_norm"}
-    for layer in () if subject.program is None else subject.program.layers:
+    for layer in subject.program.layers:
         op = layer.op
         if op is None or op.kind != "convolution" or op.owner not in owners:
             continue
@@ -54,7 +54,6 @@ RULE = Rule(
     example="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Conv2d(8, 8, 3, padding=1)))\n"
     "options = {'input_shape': (8, 6, 6)}",
     good="model = nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8)))",
-    needs=("program",),
     look=_look,
     threads=("pytorch/pytorch/issues/99149", "pfnet-research/sngan_projection/issues/37"),
 )

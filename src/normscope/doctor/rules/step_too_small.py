@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import torch
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
+from normscope.doctor.history import History
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 #: Steps after which a scale should have moved.
 STEPS = 50
@@ -46,11 +43,9 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             name = str(scale.dtype).removeprefix("torch.")
             yield rule.finding(
                 path,
-                (
-                    f"{key} is {name}: near {float(scale.detach().float().abs().median()):.3g} the smallest "
-                    f"change is {least_step(scale):.2g}, but a step of {type(optimizer).__name__} is about "
-                    f"{rate:g}: it rounds to nothing"
-                ),
+                f"{key} is {name}: near {float(scale.detach().float().abs().median()):.3g} the smallest change is "
+                f"{least_step(scale):.2g}, but a step of {type(optimizer).__name__} is about {rate:g}: it rounds to "
+                "nothing",
                 {"rate": rate, "least": least_step(scale), "dtype": name},
             )
 
@@ -63,14 +58,11 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if track.last == 0 and track.steps[-1] - track.steps[0] >= STEPS and trains:
             yield rule.finding(
                 track.place,
-                (
-                    f"its scale is exactly what it was at step {track.steps[0]}, "
-                    f"{track.steps[-1] - track.steps[0]} steps ago, while others have moved: its steps round "
-                    "to nothing, or it is in no optimizer"
-                ),
+                f"its scale is exactly what it was at step {track.steps[0]}, {track.steps[-1] - track.steps[0]} steps "
+                "ago, while others have moved: its steps round to nothing, or it is in no optimizer",
                 {"steps": int(track.steps[-1] - track.steps[0])},
                 certainty=Certainty.MEASURED,
-                fix=("keep the parameters of normalizers in float32, and check that they are in an optimizer group"),
+                fix="keep the parameters of normalizers in float32, and check that they are in an optimizer group",
             )
 
 
@@ -78,14 +70,10 @@ RULE = Rule(
     code="NS404",
     name="step-too-small",
     title="scale that optimizer steps cannot change",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="1 - lr rounds to 1 if lr < eps/4",
-    why=(
-        "A scale starts at one, where bfloat16 has a spacing of 1/128. Adam's steps are about the "
-        "learning rate: below 1/512 each of them is rounded away. Weights start near zero, where "
-        "the spacing is finer, and do move."
-    ),
+    why="A scale starts at one, where bfloat16 has a spacing of 1/128. Adam's steps are about the learning rate: below "
+    "1/512 each of them is rounded away. Weights start near zero, where the spacing is finer, and do move.",
     effect="normalizers are still at one after training, and the model is worse for it",
     fix="keep the parameters in float32 (autocast, or a master copy), at least those of normalizers",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8)).bfloat16()\n"

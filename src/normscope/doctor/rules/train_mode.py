@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch import nn
-
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.doctor.companions import JOINS
-from normscope.doctor.modules import modules_of
-from normscope.doctor.neighbours import moving
+from normscope.doctor.modules import batch_norms
+from normscope.doctor.neighbours import reach
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
 from normscope.graph.ir import Graph, Node
@@ -17,14 +15,13 @@ from normscope.graph.recognise import name_of
 
 #: Averages, and operations that apply one to samples.
 _AVERAGES, _APPLIED = ("mean", "sum", "std", "var", "linalg_vector_norm", "norm"), ("div", "mul", "sub")
-_BATCH_NORM = nn.modules.batchnorm._BatchNorm
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield BatchNorm modules left in train mode, and normalizers over the batch axis in evaluation."""
     left = set()
     whole = subject.model.training
-    for path, module in modules_of(subject.model, _BATCH_NORM):
+    for path, module in batch_norms(subject.model):
         if module.training and (not whole or subject.purpose == "inference"):
             left.add(path)
             while_ = "but is used for inference" if whole else "while the model is in evaluation"
@@ -45,39 +42,32 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             f"{site.kind} uses the statistics of the batch in evaluation: one sample's output depends on the others",
             {"eps": site.eps},
             severity=Severity.WARNING,
-            certainty=Certainty.PROVED,
             fix="keep running statistics (track_running_stats=True), or use a normalizer of single samples",
         )
     told = {s.owner for s in subject.sites()} | left
-    if subject.captured is not None:
-        for node in batch_averages(subject.captured.graph):
-            if node.owner not in told:
-                told.add(node.owner)
-                yield rule.finding(
-                    node.owner or node.name,
-                    f"{name_of(node)} over the whole batch scales or shifts every sample in evaluation: one sample's "
-                    "output depends on the others",
-                    {"operation": name_of(node)},
-                    severity=Severity.WARNING,
-                    certainty=Certainty.PROVED,
-                    fix="take the mean of each sample: pass the axes, without the first",
-                )
+    for node in batch_averages(subject.graph):
+        if node.owner not in told:
+            told.add(node.owner)
+            yield rule.finding(
+                node.owner or node.name,
+                f"{name_of(node)} over the whole batch scales or shifts every sample in evaluation: one sample's "
+                "output depends on the others",
+                {"operation": name_of(node)},
+                severity=Severity.WARNING,
+                fix="take the mean of each sample: pass the axes, without the first",
+            )
     met = None if subject.again.apart is None else subject.again.apart.culprit()
     if met is not None and met.owner not in told:
         yield rule.finding(
             met.owner or met.name,
-            (
-                f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, a "
-                "sample has another output"
-                f"{'; if its first axis does not hold samples, this is fine' if name_of(met) in JOINS else ''}"
-            ),
+            f"{name_of(met)} couples the samples of a batch, also in evaluation: without the others, a sample has "
+            "another "
+            f"output{'; if its first axis does not hold samples, this is fine' if name_of(met) in JOINS else ''}",
             {"operation": name_of(met)},
             severity=Severity.INFO if name_of(met) in JOINS else Severity.WARNING,
             certainty=Certainty.MEASURED,
-            fix=(
-                "let it act on each sample separately (the first axis holds the samples), or use a value "
-                "stored from training"
-            ),
+            fix="let it act on each sample separately (the first axis holds the samples), or use a value stored from "
+            "training",
         )
 
 
@@ -85,6 +75,7 @@ def batch_averages(graph: Graph) -> Iterator[Node]:
     """Yield the averages over the axis of samples that are then applied to samples, as a factor or a shift.
 
     >>> import torch
+    >>> from torch import nn
     >>> from normscope.graph.capture import capture
     >>> from normscope.graph.inputs import ModelInputs
     >>> class Scaled(nn.Module):
@@ -93,19 +84,14 @@ def batch_averages(graph: Graph) -> Iterator[Node]:
     >>> [name_of(n) for n in batch_averages(capture(Scaled(), ModelInputs((torch.rand(4, 3),))).graph)]
     ['mean']
     """
-    users, depends = graph.users(), moving(graph)
-    rows = {n.name for n in graph if n.name in depends and n.shape and n.shape[0] == -1}  # one entry per sample
+    users = graph.users()
+    rows = {n.name for n in graph if n.name in graph.moving and n.shape and n.shape[0] == -1}  # one entry per sample
     for node in graph:
         source = node.inputs()[:1]
         if name_of(node) not in _AVERAGES or not set(source) & rows or -1 in (node.shape or ()):
             continue
-        near, stack = set[str](), [node.name]
-        while stack:  # through what acts on the average alone
-            for user in users.get(stack.pop(), ()):
-                if user not in near and user not in rows:
-                    near.add(user)
-                    stack.append(user)
-        ends = {user for name in (node.name, *near) for user in users.get(name, ())} & rows
+        near = reach([node.name], users, without=rows)  # through what acts on the average alone
+        ends = {user for name in near for user in users[name]} & rows
         if any(name_of(graph[end]) in _APPLIED for end in ends):
             yield node
 
@@ -117,13 +103,10 @@ RULE = Rule(
     severity=Severity.ERROR,
     certainty=Certainty.PROVED,
     statement="normscope F2",
-    why=(
-        "In evaluation, BatchNorm should be a fixed affine map. With batch statistics, the result "
-        "for one sample changes with its neighbours, accuracy depends on the order of the data, "
-        "and running statistics keep moving. The same is true of any operation along the sample "
-        "axis (a deviation over the batch, a view that mixes samples): with data, samples are run "
-        "with and without the others of their batch and compared."
-    ),
+    why="In evaluation, BatchNorm should be a fixed affine map. With batch statistics, the result for one sample "
+    "changes with its neighbours, accuracy depends on the order of the data, and running statistics keep moving. The "
+    "same is true of any operation along the sample axis (a deviation over the batch, a view that mixes samples): with "
+    "data, samples are run with and without the others of their batch and compared.",
     effect="the result for one sample changes with the others of its batch",
     fix="call model.eval(), and keep running statistics",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\nmodel[1].train()",

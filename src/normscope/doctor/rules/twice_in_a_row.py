@@ -34,8 +34,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield rule.finding(
                 first,
                 f"{pair.first.kind} {first} is followed directly by {pair.second.kind} {second}, and its output is "
-                "used "
-                "elsewhere too (a residual): that branch is normalized twice",
+                "used elsewhere too (a residual): that branch is normalized twice",
                 {"second": second, "first_removable": "no"},
                 certainty=Certainty.LIKELY,
                 severity=Severity.INFO,
@@ -46,7 +45,6 @@ RULE = Rule(
     code="NS102",
     name="twice-in-a-row",
     title="normalizer directly after a normalizer",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="N(a N(x) + b) = N(x) for a > 0, eps = 0, where a and b are constant within a group",
     why="The second normalizer undoes the first one's scale and shift where they are constant within its groups, so "
@@ -55,7 +53,6 @@ RULE = Rule(
     fix="keep one of the two",
     example="model = nn.Sequential(nn.LayerNorm(8), nn.LayerNorm(8), nn.Linear(8, 2))",
     good="model = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 2))",
-    needs=("program",),
     look=_look,
     threads=(
         "pytorch/pytorch/issues/50086",

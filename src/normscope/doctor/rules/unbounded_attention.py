@@ -17,7 +17,7 @@ from normscope.operators.nonlinear import Nonlinear
 
 def attentions(subject: Subject) -> Iterator[tuple[Nonlinear, tuple[Expr, Expr]]]:
     """Yield every attention with its queries and keys: fused, or a softmax of a product written out."""
-    for atom in () if subject.program is None else subject.program.atoms:
+    for atom in subject.program.atoms:
         rule = atom.atom
         if isinstance(rule, Attention) and rule.scale and rule.inputs[1].shape[-2] > 1:
             yield rule, (rule.inputs[0], rule.inputs[1])
@@ -56,7 +56,6 @@ RULE = Rule(
     example="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)\noptions = {'input_shape': (5, 16)}",
     good="model = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True, norm_first=True)\n"
     "options = {'input_shape': (5, 16)}",
-    needs=("program",),
     look=_look,
     slow=True,
 )

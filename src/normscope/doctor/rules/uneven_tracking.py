@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from normscope.core.finding import Certainty, Finding, Severity
+from normscope.doctor.history import History
 from normscope.doctor.modules import batch_norms
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
-
-if TYPE_CHECKING:
-    from normscope.doctor.history import History
 
 
 def between(counts: list[int]) -> list[int]:
@@ -33,7 +30,7 @@ def between(counts: list[int]) -> list[int]:
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the layers whose number of batches does not fit that of their neighbours."""
     called = subject.calls
-    counted = [(path, getattr(bn, "num_batches_tracked", None)) for path, bn in batch_norms(subject.model)]
+    counted = [(path, bn.num_batches_tracked) for path, bn in batch_norms(subject.model)]
     found = [(path, int(n)) for path, n in counted if n is not None and called.get(path, 1) == 1]
     counts = [n for _, n in found]
     usual = Counter(counts).most_common(1)[0][0] if counts else 0
@@ -43,10 +40,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue  # never used, or never counted: another rule's matter
         yield rule.finding(
             path,
-            (
-                f"its statistics come from {n} batches, those before and after it from {usual}: they come "
-                "from another run, or the layer was frozen for a while"
-            ),
+            f"its statistics come from {n} batches, those before and after it from {usual}: they come from another "
+            "run, or the layer was frozen for a while",
             {"batches": n, "others": usual},
         )
 
@@ -61,21 +56,17 @@ def _over_time(rule: Rule, history: History) -> Iterator[Finding]:
         if abs(rate - usual) > 1e-3 * max(1.0, usual) and times > len(rates) / 2:
             yield rule.finding(
                 place,
-                (
-                    f"it counts {rate:.3g} batches per step, most others {usual:.3g}: it is called more often, "
-                    "or is frozen part of the time"
-                ),
+                f"it counts {rate:.3g} batches per step, most others {usual:.3g}: it is called more often, or is "
+                "frozen part of the time",
                 {"batches": rate, "others": usual},
             )
     if usual > 1 and times > len(rates) / 2:
         first = next(place for place, rate in rates.items() if abs(rate - usual) <= 1e-3 * usual)
         yield rule.finding(
             first,
-            (
-                f"running statistics are updated with {usual:.3g} batches per step: forward runs more than "
-                "once (activation checkpointing, accumulation, a second pass), so they follow the batches "
-                "as with a larger momentum"
-            ),
+            f"running statistics are updated with {usual:.3g} batches per step: forward runs more than once "
+            "(activation checkpointing, accumulation, a second pass), so they follow the batches as with a larger "
+            "momentum",
             {"batches": usual},
             severity=Severity.INFO,
             fix="with checkpointing use momentum 1 - sqrt(1 - momentum); run other passes in evaluation mode",
@@ -86,14 +77,10 @@ RULE = Rule(
     code="NS206",
     name="uneven-tracking",
     title="statistics from different numbers of batches",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "Every BatchNorm counts the batches it has seen in training. Layers that are called once "
-        "per step have the same count. A layer in the middle with another count got its buffers "
-        "from another checkpoint, or was left out of a copy or an average."
-    ),
+    why="Every BatchNorm counts the batches it has seen in training. Layers that are called once per step have the "
+    "same count. A layer in the middle with another count got its buffers from another checkpoint, or was left out of "
+    "a copy or an average.",
     effect="the layer normalizes by statistics of other weights; accuracy in evaluation drops",
     fix="load all buffers from one checkpoint, or estimate the statistics again",
     example="model = nn.Sequential(*(nn.BatchNorm1d(4) for _ in range(3)))\n"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.number_text import number_text
 from normscope.doctor.rule import Rule
-from normscope.doctor.structure import below
+from normscope.doctor.structure import below, reached
 from normscope.doctor.subject import Subject, place_of
 from normscope.lipschitz.composition import Domain
 from normscope.lipschitz.quick import QuickNorms, Roughly, RoughNorms
@@ -66,8 +66,6 @@ class Stretch:
 def stretches(subject: Subject, norms: QuickNorms | None = None, fewest: int = 1) -> list[Stretch]:
     """Return the stretches of a network of some layers at least, each with the certified constant it has by itself."""
     program = subject.training
-    if program is None:
-        return []
     layers = {e.id: e for e in program.layers}
     ends = [(place_of(site), source) for site, source, _ in subject.structure.sites()]
     ends += [("the output" if name == "output" else f"output {name}", expr) for name, expr in program.outputs]
@@ -98,17 +96,9 @@ def suspects(subject: Subject) -> list[Stretch]:
     ]
 
 
-def _between(expr: Expr) -> set[int]:
-    """Return the ids of everything below an expression, up to normalizers."""
-    seen: set[int] = set()
-    stack = [expr]
-    while stack:
-        item = stack.pop()
-        if item.id in seen or (item.op is None and isinstance(item.atom, Division | Input)):
-            continue
-        seen.add(item.id)
-        stack.extend(below(item))
-    return seen
+def _between(expr: Expr) -> dict[int, Expr]:
+    """Return by id everything below an expression, down to normalizers."""
+    return reached([expr], lambda e: () if e.op is None and isinstance(e.atom, Division | Input) else below(e))
 
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
@@ -126,8 +116,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         yield rule.finding(
             owner,
             f"the certified product of {len(stretch.layers)} layers before {stretch.end} {what}: "
-            f"{number_text(stretch.log10)} without a normalizer; one after {owner} leaves parts of "
-            f"at {side} {number_text(rest)}",
+            f"{number_text(stretch.log10)} without a normalizer; one after {owner} leaves parts of at {side} "
+            f"{number_text(rest)}",
             {"log10": stretch.log10, "layers": len(stretch.layers), "log10_after": rest, "end": stretch.end},
             severity=Severity.WARNING if vanishes else Severity.INFO,
         )
@@ -137,15 +127,11 @@ RULE = Rule(
     code="NS502",
     name="unnormalized-segment",
     title="product of layers explodes or vanishes without a normalizer",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F10",
-    why=(
-        "Without a normalizer the constants of layers multiply. A certified product of 1e-4 or "
-        "less proves that the segment hardly transmits anything: differences of inputs, and "
-        "gradients, shrink at least that much. A product of 1e6 or more proves nothing by itself "
-        "(it is an upper bound), but nothing prevents the segment from reaching it."
-    ),
+    why="Without a normalizer the constants of layers multiply. A certified product of 1e-4 or less proves that the "
+    "segment hardly transmits anything: differences of inputs, and gradients, shrink at least that much. A product of "
+    "1e6 or more proves nothing by itself (it is an upper bound), but nothing prevents the segment from reaching it.",
     effect="differences of inputs, and gradients, vanish: the layers before are not trained",
     fix="put a normalizer where the message says, or rescale the weights there",
     example="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.Tanh())))\n"
@@ -154,7 +140,6 @@ RULE = Rule(
     good="model = nn.Sequential(*(m for _ in range(10) for m in (nn.Linear(64, 64), nn.LayerNorm(64), nn.Tanh())))\n"
     "for layer in model[::3]:\n"
     "    nn.init.orthogonal_(layer.weight, gain=0.3)",
-    needs=("program",),
     look=_look,
     slow=True,
 )

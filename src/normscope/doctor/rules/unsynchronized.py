@@ -26,7 +26,7 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if not isinstance(bn, nn.SyncBatchNorm) and (size is None or few):
             yield rule.finding(
                 path,
-                (f"{type(bn).__name__} under {subject.parallel} normalizes by the share{share} of each device alone"),
+                f"{type(bn).__name__} under {subject.parallel} normalizes by the share{share} of each device alone",
                 {"batch_size": size or 0, "wrapper": subject.parallel},
                 severity=Severity.WARNING if few else Severity.INFO,
             )
@@ -36,14 +36,11 @@ RULE = Rule(
     code="NS209",
     name="unsynchronized",
     title="BatchNorm separate on each device",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
     statement="the variance of m normal values has the relative standard error sqrt(2/(m - 1))",
-    why=(
-        "Data-parallel training splits the batch. Plain BatchNorm then sees the share of its "
-        "device: with few samples each, the statistics are noise although the whole batch is "
-        "large. With sixteen or more each there is little to gain."
-    ),
+    why="Data-parallel training splits the batch. Plain BatchNorm then sees the share of its device: with few samples "
+    "each, the statistics are noise although the whole batch is large. With sixteen or more each there is little to "
+    "gain.",
     effect="training is noisier, and evaluation worse, than on one device with the same total batch",
     fix="model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before wrapping it, or use GroupNorm",
     example="model = nn.DataParallel(nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.ReLU()))\n"

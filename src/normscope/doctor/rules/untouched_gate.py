@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.rules.weight_decay import gates
@@ -42,11 +42,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             continue  # a branch that starts at zero may have been added to a trained network just now
         yield rule.finding(
             name.rpartition(".")[0],
-            (
-                f"{name} is {start:g} in every entry, the initial value of a branch scale, but the "
-                "normalizers of this network were trained: was it lost in loading? The branch adds almost "
-                "nothing"
-            ),
+            f"{name} is {start:g} in every entry, the initial value of a branch scale, but the normalizers of this "
+            "network were trained: was it lost in loading? The branch adds almost nothing",
             {"scale": start, "entries": gate.numel()},
         )
 
@@ -55,15 +52,10 @@ RULE = Rule(
     code="NS605",
     name="untouched-gate",
     title="branch scale at its initial value in a trained network",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with "
-        "the first step. If it is still there while the shifts of normalizers were trained, it "
-        "was not loaded: old names (gamma, beta) that a loader renames, or a key that "
-        "strict=False ignores. Every branch is then multiplied by almost zero."
-    ),
+    why="A layer scale starts at a tiny number (1e-6), the same in every channel, and moves with the first step. If it "
+    "is still there while the shifts of normalizers were trained, it was not loaded: old names (gamma, beta) that a "
+    "loader renames, or a key that strict=False ignores. Every branch is then multiplied by almost zero.",
     effect="whole blocks do nothing, and the model's outputs are garbage, without an error",
     fix="load the scale from the checkpoint: check which keys load_state_dict reports as missing or unexpected",
     example="class Block(nn.Module):\n"
@@ -86,7 +78,6 @@ RULE = Rule(
     "        return x + self.gamma * torch.relu(self.fc(self.norm(x)))\n\n\n"
     "model = nn.Sequential(Block(), Block())  # as it starts\n"
     "options = {'input_shape': (8,)}",
-    needs=("program",),
     look=_look,
     threads=("2noise/ChatTTS/issues/732",),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.modules import is_normalizer
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
@@ -16,21 +16,16 @@ _SCALE = re.compile(r"scale|gamma|gain")
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers of modules that run, which do not run themselves."""
-    if subject.captured is None:
-        return
     yield from _forgotten(rule, subject)
-    graph = subject.captured.graph
+    graph = subject.graph
     owners = {n.owner for n in graph}
     targets = {n.target for n in graph if n.target}
     names = {id(p): name for name, p in subject.model.named_parameters(remove_duplicate=False)}
     for path, module in subject.model.named_modules():
         own = list(module.parameters(recurse=False))
-        if (
-            not path
-            or not own
-            or not is_normalizer(module)
-            or any(o == path or o.startswith(f"{path}.") for o in owners)
-        ):
+        if not path or not own or not is_normalizer(module):
+            continue
+        if any(o == path or o.startswith(f"{path}.") for o in owners):
             continue
         if any(names.get(id(p), "") in targets or f"{path}.{key}" in targets for key, p in module.named_parameters()):
             continue  # something else uses its parameters
@@ -38,19 +33,15 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
         if any(o == parent or o.startswith(f"{parent}." if parent else "") for o in owners if o):
             yield rule.finding(
                 path,
-                (
-                    f"{type(module).__name__} is built but never called: its {sum(p.numel() for p in own)} "
-                    "parameters have no effect"
-                ),
+                f"{type(module).__name__} is built but never called: its {sum(p.numel() for p in own)} parameters have "
+                "no effect",
                 {"parameters": sum(p.numel() for p in own)},
             )
 
 
 def _forgotten(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the modules with a normalizer written out, whose own scales no operation reads."""
-    if subject.captured is None:
-        return
-    targets = {n.target for n in subject.captured.graph if n.target}
+    targets = {n.target for n in subject.graph if n.target}
     modules = dict(subject.model.named_modules())
     for path in dict.fromkeys(site.owner for site in subject.sites() if site.written_out and site.owner in modules):
         lost = [
@@ -71,14 +62,9 @@ RULE = Rule(
     code="NS105",
     name="unused-normalizer",
     title="normalizer that is never called",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
-    statement="",
-    why=(
-        "forward() does not call a normalizer that __init__ builds, although the module it "
-        "belongs to runs. The network is not the intended one; DistributedDataParallel stops with "
-        "an error about unused parameters."
-    ),
+    why="forward() does not call a normalizer that __init__ builds, although the module it belongs to runs. The "
+    "network is not the intended one; DistributedDataParallel stops with an error about unused parameters.",
     effect="a layer lacks the normalizer it was meant to have",
     fix="call it, or remove it",
     example="class Net(nn.Module):\n"
@@ -90,7 +76,6 @@ RULE = Rule(
     "        return self.out(self.fc(x).relu())\n\n\n"
     "model = Net()",
     good="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 2))",
-    needs=("program",),
     look=_look,
     threads=("lucidrains/PaLM-rlhf-pytorch/issues/46", "lucidrains/x-transformers/issues/352"),
 )

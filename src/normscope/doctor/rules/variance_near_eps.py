@@ -38,10 +38,8 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
                 continue
             yield rule.finding(
                 place_of(site),
-                (
-                    f"{where} at most {NEAR:g} eps{named}: smallest {least:.3g}, eps {site.eps:g} is "
-                    f"{share:.0%} of the divisor, and the channel is amplified {steep:.3g} times"
-                ),
+                f"{where} at most {NEAR:g} eps{named}: smallest {least:.3g}, eps {site.eps:g} is {share:.0%} of the "
+                f"divisor, and the channel is amplified {steep:.3g} times",
                 {"channels": count, "of": variance.numel(), "least_variance": least, "eps": site.eps, "gain": steep},
                 certainty=certainty,
                 severity=Severity.WARNING if certainty is Certainty.PROVED and steep >= STEEP else Severity.INFO,
@@ -63,12 +61,11 @@ def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certa
     if site.running is not None or seen is None:
         what = f"half of the {variance.numel()} running variances are at most {float(variance.median()):.3g}"
     else:
-        what = (
-            f"{seen.below_eps} of {seen.groups} groups have a variance below eps, smallest {float(variance.min()):.3g}"
-        )
+        least = float(variance.min())
+        what = f"{seen.below_eps} of {seen.groups} groups have a variance below eps, smallest {least:.3g}"
     steep = float(_gain(site, variance).max())
     # Before a layer that makes features, small variances come of the data; behind one, they may be those of the start.
-    made = subject.captured is not None and bool(producers(subject.captured.graph, site.node))
+    made = bool(producers(subject.graph, site.node))
     loud = steep >= STEEP if certainty is Certainty.PROVED else not made
     return rule.finding(
         place_of(site),
@@ -76,9 +73,7 @@ def _too_large(rule: Rule, subject: Subject, site: Site, variance: Tensor, certa
         {"least_variance": float(variance.min()), "eps": site.eps, "gain": steep, "of": variance.numel()},
         certainty=certainty,
         severity=Severity.WARNING if loud else Severity.INFO,
-        fix=(
-            "lower eps to a hundredth of the variance or less, or scale the data up: the channels are alive but small"
-        ),
+        fix="lower eps to a hundredth of the variance or less, or scale the data up: the channels are alive but small",
     )
 
 
@@ -109,23 +104,18 @@ RULE = Rule(
     code="NS301",
     name="variance-near-eps",
     title="variance near or below eps",
-    severity=Severity.WARNING,
     certainty=Certainty.PROVED,
     statement="normscope F1",
-    why=(
-        "The constant of a channel is |gamma|/sqrt(variance + eps). Where the variance falls to "
-        "eps, the channel is nearly constant on the data, is amplified up to 1/sqrt(eps) times "
-        "(316 for 1e-5), and is no longer normalized: a small shift of the data moves it by many "
-        "standard deviations. Where most channels, or most samples, are below eps, nothing is "
-        "wrong with them: eps is too large, and the layer hardly normalizes."
-    ),
+    why="The constant of a channel is |gamma|/sqrt(variance + eps). Where the variance falls to eps, the channel is "
+    "nearly constant on the data, is amplified up to 1/sqrt(eps) times (316 for 1e-5), and is no longer normalized: a "
+    "small shift of the data moves it by many standard deviations. Where most channels, or most samples, are below "
+    "eps, nothing is wrong with them: eps is too large, and the layer hardly normalizes.",
     effect="the channel is amplified up to 1/sqrt(eps) times: a small shift of the data moves it by a lot",
     fix="remove the dead channel (its unit carries no signal while the others do), restart it, or raise eps above the "
     "noise",
     example="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()\n"
     "model[1].running_var[3] = 1e-8",
     good="model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.BatchNorm1d(8)).eval()",
-    needs=("program",),
     look=_look,
     threads=(
         "Tomiinek/Multilingual_Text_to_Speech/issues/81",

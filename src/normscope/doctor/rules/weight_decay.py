@@ -7,8 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from normscope.core.finding import Certainty, Finding, Severity
-from normscope.doctor.neighbours import moving
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject
 from normscope.graph.ir import Graph, Node
@@ -51,10 +50,7 @@ def gates(subject: Subject) -> dict[str, str]:
     One number or one per channel, as it is or through an entrywise function, times what depends on the input; the
     product is added to something else that does.
     """
-    if subject.captured is None:
-        return {}
-    graph = subject.captured.graph
-    depends, users = moving(graph), graph.users()
+    graph, depends = subject.graph, subject.graph.moving
     found: dict[str, str] = {}
     for node in graph:
         if name_of(node) != "mul" or len(node.inputs()) != 2 or sum(n in depends for n in node.inputs()) != 1:
@@ -63,18 +59,19 @@ def gates(subject: Subject) -> dict[str, str]:
         while len(parameter.inputs()) == 1:
             parameter = graph[parameter.inputs()[0]]
         shape = parameter.shape or ()
-        if parameter.op == "parameter" and sum(n > 1 for n in shape) <= 1 and _is_added(graph, node, depends, users):
+        if parameter.op == "parameter" and sum(n > 1 for n in shape) <= 1 and _is_added(graph, node):
             found[parameter.target] = "gate of a branch"
     return found
 
 
-def _is_added(graph: Graph, node: Node, depends: set[str], users: dict[str, list[str]]) -> bool:
+def _is_added(graph: Graph, node: Node) -> bool:
     """Tell whether what a node gives is added to something else that depends on the input, perhaps moved before."""
+    users = graph.users()
     while len(users[node.name]) == 1:
         node, before = graph[users[node.name][0]], node
         if name_of(node) == "add":
             others = [n for n in node.inputs() if n != before.name]
-            return bool(others) and others[0] in depends
+            return bool(others) and others[0] in graph.moving
         if len(node.inputs()) != 1:
             return False
     return False
@@ -116,15 +113,10 @@ RULE = Rule(
     code="NS401",
     name="decayed-normalizer",
     title="weight decay on normalization parameters, gates or biases",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias "
-        "pulls its mean: it limits what the layer can represent, not the size of a weight. A "
-        "learned number that scales a residual branch (a gate, a layer scale) is pulled to zero, "
-        "which closes the branch. Common recipes exclude all of these from decay."
-    ),
+    why="Decay on a scale pulls the output of its normalizer to zero, decay on a shift or bias pulls its mean: it "
+    "limits what the layer can represent, not the size of a weight. A learned number that scales a residual branch (a "
+    "gate, a layer scale) is pulled to zero, which closes the branch. Common recipes exclude all of these from decay.",
     effect="decay pulls the output of normalizers to zero and limits what layers can represent",
     fix="put parameters with one axis into a group with weight_decay=0",
     example="model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8))\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from normscope.core.finding import Certainty, Finding, Severity
+from normscope.core.finding import Certainty, Finding
 from normscope.doctor.neighbours import reach, reads
 from normscope.doctor.rule import Rule
 from normscope.doctor.subject import Subject, place_of
@@ -24,8 +24,6 @@ def _axis(axis: int, shape: tuple[int, ...], samples: int = 1) -> str:
 
 def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield the normalizers whose groups do not fit the axis along which the layer before makes features."""
-    if subject.captured is None:
-        return
     yield from _along_kernels(rule, subject)
     yield from _lengths_elsewhere(rule, subject)
     for site in subject.sites():
@@ -38,32 +36,35 @@ def _look(rule: Rule, subject: Subject) -> Iterator[Finding]:
             yield from _over_tokens(rule, site)
         if not features or len(site.shape) < 3 or (site.written_out and not _called_layer_norm(subject, site)):
             continue
-        text = _layer_norm(site, features) if site.written_out else _KINDS.get(site.kind, _nothing)(site, features)
+        text = ""  # the axes of other normalizers are a matter of design
+        if site.written_out or site.kind in ("layer_norm", "rms_norm"):
+            text = _layer_norm(site, features)
+        elif site.kind in ("batch_norm", "group_norm", "instance_norm"):
+            text = _channels(site, features)
         if text:
             yield rule.finding(place_of(site), text, {"features": ", ".join(map(str, sorted(features)))})
 
 
 def _called_layer_norm(subject: Subject, site: Site) -> bool:
     """Tell whether a normalizer written out is one of features by the name of its class."""
-    captured = subject.captured
-    kind = "" if captured is None else captured.graph[site.node].owner_type
+    kind = subject.graph[site.node].owner_type
     return bool(re.search(r"(Layer|RMS)_?Norm", kind)) and not re.search(r"1d|2d|3d|Group|Instance|Global", kind)
 
 
-def _nothing(site: Site, features: frozenset[int]) -> str:
-    """Say nothing: the axes of other normalizers are a matter of design."""
-    return ""
-
-
-def _batch_norm(site: Site, features: frozenset[int]) -> str:
-    """Tell what is wrong with a normalizer whose channels are on axis 1."""
+def _channels(site: Site, features: frozenset[int]) -> str:
+    """Tell what is wrong with a normalizer that takes axis 1 for channels: all, in groups or one by one."""
     if 1 in features or len(features) != 1:
         return ""
     (axis,) = features
+    taken, given = _axis(1, site.shape), _axis(axis, site.shape)
+    if site.kind == "batch_norm":
+        return (
+            f"{site.kind} keeps statistics for each position of {taken}, but the features are on {given}: it "
+            "normalizes all features together and no feature by itself"
+        )
     return (
-        f"{site.kind} keeps statistics for each position of {_axis(1, site.shape)}, but the "
-        f"features are on {_axis(axis, site.shape)}: it normalizes all features together and no "
-        "feature by itself"
+        f"{site.kind} takes {taken} for channels, but the features are on {given}: it has scales and groups of "
+        "positions, not of features"
     )
 
 
@@ -82,30 +83,10 @@ def _layer_norm(site: Site, features: frozenset[int]) -> str:
     extra = reduced - features
     if extra and features == {rank - 1} and 0 not in extra:
         return (
-            f"{site.kind} normalizes over {_axis(max(extra), site.shape)} as well as over the "
-            "features: positions see each other, and the layer accepts inputs of one length only"
+            f"{site.kind} normalizes over {_axis(max(extra), site.shape)} as well as over the features: positions see "
+            "each other, and the layer accepts inputs of one length only"
         )
     return ""
-
-
-def _group_norm(site: Site, features: frozenset[int]) -> str:
-    """Tell what is wrong with a normalizer that takes axis 1 for channels, in groups or one by one."""
-    if 1 in features or len(features) != 1:
-        return ""
-    (axis,) = features
-    return (
-        f"{site.kind} takes {_axis(1, site.shape)} for channels, but the features are on "
-        f"{_axis(axis, site.shape)}: it has scales and groups of positions, not of features"
-    )
-
-
-_KINDS = {
-    "batch_norm": _batch_norm,
-    "group_norm": _group_norm,
-    "instance_norm": _group_norm,
-    "layer_norm": _layer_norm,
-    "rms_norm": _layer_norm,
-}
 
 
 def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
@@ -114,10 +95,8 @@ def _over_tokens(rule: Rule, site: Site) -> Iterator[Finding]:
     if spread is not None and len(site.shape) == len(spread.view) == 3 and tuple(spread.axes) == (1,):
         yield rule.finding(
             place_of(site),
-            (
-                f"each feature is divided by its norm over {_axis(1, site.shape)}, but the features are on "
-                f"{_axis(2, site.shape)}: tokens do not have length one, and see each other"
-            ),
+            f"each feature is divided by its norm over {_axis(1, site.shape)}, but the features are on "
+            f"{_axis(2, site.shape)}: tokens do not have length one, and see each other",
             {"features": "2"},
             fix="F.normalize(x, dim=-1): without dim it normalizes over axis 1",
         )
@@ -133,10 +112,8 @@ def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | No
     if reduced and reduced < sides:
         yield rule.finding(
             place_of(site),
-            (
-                f"{site.kind} runs along {_axis(max(reduced), site.shape)}, one side of the image, but the "
-                f"features are on {_axis(1, site.shape)}: rows of pixels are normalized, not features"
-            ),
+            f"{site.kind} runs along {_axis(max(reduced), site.shape)}, one side of the image, but the features are on "
+            f"{_axis(1, site.shape)}: rows of pixels are normalized, not features",
             {"features": "1"},
             fix="normalize over axis 1, where the features are (dim=1), or over the whole plane",
         )
@@ -144,25 +121,21 @@ def _one_side_of_the_plane(rule: Rule, site: Site, features: frozenset[int] | No
 
 def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
     """Yield a BatchNorm after a view that gives parts of a feature's plane channels of their own."""
-    captured = subject.captured
-    if captured is None or site.kind != "batch_norm" or len(site.shape) < 3:
+    if site.kind != "batch_norm" or len(site.shape) < 3:
         return
-    node = captured.graph[site.source]
+    node = subject.graph[site.source]
     while name_of(node) in ("view", "reshape", "_unsafe_view", "unflatten", "flatten", "contiguous"):
-        node = captured.graph[node.inputs()[0]]
+        node = subject.graph[node.inputs()[0]]
     shape, channels = node.shape or (), site.shape[1]
-    if (
-        node.name == site.source
-        or subject.features.get(node.name) != frozenset({1})
-        or len(shape) < 3
-        or channels <= shape[1]
-    ):
+    if node.name == site.source or subject.features.get(node.name) != frozenset({1}):
+        return
+    if len(shape) < 3 or channels <= shape[1]:
         return
     yield rule.finding(
         place_of(site),
         (
-            f"it has {channels} channels for an input of {shape[1]} features: a view cuts the "
-            "positions of each feature into parts, which are normalized separately"
+            f"it has {channels} channels for an input of {shape[1]} features: a view cuts the positions of each "
+            "feature into parts, which are normalized separately"
         )
         + (", and mixes features" if channels % shape[1] else ""),
         {"channels": channels, "features": shape[1]},
@@ -172,13 +145,11 @@ def _cut_features(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]
 
 def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield weights divided by norms along one axis and multiplied by lengths along another."""
-    captured = subject.captured
-    users = {} if captured is None else captured.graph.users()
+    graph, users = subject.graph, subject.graph.users()
     for site in subject.weight_sites():
-        node = None if captured is None else captured.graph[site.node]
-        if captured is None or node is None or site.kind != "weight_norm" or name_of(node) not in ("div", "mul"):
+        node, rank = graph[site.node], len(site.shape)
+        if site.kind != "weight_norm" or name_of(node) not in ("div", "mul"):
             continue
-        graph, rank = captured.graph, len(site.shape)
         norms = _axes_of(graph, node.inputs()[-1], rank)
         for user in (graph[n] for n in users[node.name] if name_of(graph[n]) == "mul"):
             others = [n for n in user.inputs() if n != node.name]
@@ -186,11 +157,9 @@ def _lengths_elsewhere(rule: Rule, subject: Subject) -> Iterator[Finding]:
             if norms and lengths and not norms & lengths:
                 yield rule.finding(
                     place_of(site),
-                    (
-                        f"weights of shape {site.shape} have one norm for each position of "
-                        f"{_axis(min(norms), site.shape, 0)} but one length for each position of "
-                        f"{_axis(min(lengths), site.shape, 0)}: the lengths do not belong to what was normalized"
-                    ),
+                    f"weights of shape {site.shape} have one norm for each position of "
+                    f"{_axis(min(norms), site.shape, 0)} but one length for each position of "
+                    f"{_axis(min(lengths), site.shape, 0)}: the lengths do not belong to what was normalized",
                     {"norms": min(norms), "lengths": min(lengths)},
                     fix="take the norm over all axes but that of the lengths (the outputs)",
                 )
@@ -207,12 +176,11 @@ def _axes_of(graph: Graph, name: str, rank: int) -> set[int]:
 
 def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
     """Yield weights of convolutions that are divided by norms along the kernel alone, not by those of filters."""
-    captured = subject.captured
     for site in subject.weight_sites():
-        if captured is None or site.kind != "weight_norm" or len(site.shape) < 3:
+        if site.kind != "weight_norm" or len(site.shape) < 3:
             continue
-        above = reach([site.node], reads(captured.graph))
-        for node in captured.graph:
+        above = reach([site.node], reads(subject.graph))
+        for node in subject.graph:
             if node.name not in above or name_of(node) not in ("linalg_vector_norm", "norm"):
                 continue
             axes = next((a for a in node.args if isinstance(a, list | tuple)), ())
@@ -230,12 +198,11 @@ def _along_kernels(rule: Rule, subject: Subject) -> Iterator[Finding]:
 
 def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
     """Yield a GroupNorm after attention whose groups hold parts of heads."""
-    captured = subject.captured
-    if captured is None or site.spread is None or len(site.shape) < 2:
+    if site.spread is None or len(site.shape) < 2:
         return
     channels, groups = site.shape[1], site.spread.view[1]
-    above = reach([site.source], reads(captured.graph))
-    for node in captured.graph:
+    above = reach([site.source], reads(subject.graph))
+    for node in subject.graph:
         if node.name not in above or name_of(node) not in ("matmul", "bmm", "scaled_dot_product_attention"):
             continue
         shape = node.shape or ()
@@ -244,10 +211,8 @@ def _cut_heads(rule: Rule, subject: Subject, site: Site) -> Iterator[Finding]:
         if (channels // groups) % shape[-1]:
             yield rule.finding(
                 place_of(site),
-                (
-                    f"{site.kind} has {groups} groups of {channels // groups}, but there are {shape[-3]} heads "
-                    f"of {shape[-1]}: its groups split heads"
-                ),
+                f"{site.kind} has {groups} groups of {channels // groups}, but there are {shape[-3]} heads of "
+                f"{shape[-1]}: its groups split heads",
                 {"groups": groups, "heads": shape[-3]},
             )
             return
@@ -257,22 +222,16 @@ RULE = Rule(
     code="NS211",
     name="wrong-axis",
     title="normalized axis is not the feature axis",
-    severity=Severity.WARNING,
     certainty=Certainty.LIKELY,
-    statement="",
-    why=(
-        "A convolution puts features on axis 1, a linear layer on the last one. BatchNorm keeps "
-        "statistics for axis 1, LayerNorm normalizes the last axes. Given a tensor of the other "
-        "layout, they raise no error if the sizes happen to fit, and normalize rows of pixels, or "
-        "time steps, instead of features."
-    ),
-    effect=("the network trains, but worse: features of different scale are mixed, and positions depend on each other"),
+    why="A convolution puts features on axis 1, a linear layer on the last one. BatchNorm keeps statistics for axis 1, "
+    "LayerNorm normalizes the last axes. Given a tensor of the other layout, they raise no error if the sizes happen "
+    "to fit, and normalize rows of pixels, or time steps, instead of features.",
+    effect="the network trains, but worse: features of different scale are mixed, and positions depend on each other",
     fix="move the features to the axis the normalizer expects (transpose, permute), or use GroupNorm(1, channels)",
     example="model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.LayerNorm(6), nn.ReLU())\n"
     "options = {'input_shape': (3, 6, 6)}",
     good="model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(1, 8), nn.ReLU())\n"
     "options = {'input_shape': (3, 6, 6)}",
-    needs=("program",),
     look=_look,
     slow=True,
     threads=(

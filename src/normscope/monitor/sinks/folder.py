@@ -117,8 +117,8 @@ class RunFolder:
         if differing:
             was, comes = _first_difference(known[differing[0]], now.get(differing[0]))
             raise InputError(
-                f"{self.path} contains a run that differs in its {' and its '.join(differing)} ({was}, now "
-                f"{comes}). Use a new folder."
+                f"{self.path} contains a run that differs in its {' and its '.join(differing)} ({was}, now {comes}). "
+                "Use a new folder."
             )
         return known
 
@@ -145,8 +145,8 @@ class RunFolder:
         points = [(line, point) for line, point in pairs if point is not None]
         if step == 0 and points and points[-1][1].step > 0:
             raise InputError(
-                f"{self.path} contains a run that is past its start, but training starts at step 0. Use a "
-                "new folder, or remove that one."
+                f"{self.path} contains a run that is past its start, but training starts at step 0. Use a new folder, "
+                "or remove that one."
             )
         points = [(line, point) for line, point in points if step is None or point.step <= step]
         last = points[-1][1] if points else Point(0, 0.0)
