@@ -29,7 +29,10 @@ def reproduce(
     ],
     scale: Annotated[
         str,
-        typer.Option(help="Scale: smoke (a minute, digits), laptop (half an hour, CIFAR-10) or paper (100 epochs)."),
+        typer.Option(
+            help="Scale: smoke (a minute, digits), laptop (half an hour, CIFAR-10); for figures also long (hours: 100 "
+            "epochs, ResNet-18 at a quarter of its width) or paper (100 epochs of the full networks, days)."
+        ),
     ] = "laptop",
     data_root: Annotated[Path | None, typer.Option(help="Folder of the data set, CIFAR-10 or MNIST.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),

@@ -55,7 +55,8 @@ def reproduce(
 
     Args:
         figure: ``fig1``, ``fig2`` or ``fig3`` of Than 2025.
-        scale: ``smoke`` (a minute), ``laptop`` (half an hour) or ``paper`` (100 epochs).
+        scale: ``smoke`` (a minute), ``laptop`` (half an hour), ``long`` (100 epochs of smaller networks) or
+            ``paper`` (100 epochs).
         out: folder for runs and figures; the same call goes on where an earlier one stopped.
         data_root: folder of CIFAR-10.
         seed: random seed.

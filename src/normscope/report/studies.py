@@ -43,7 +43,8 @@ def reproduce(
 
     Args:
         name: ``fig1``, ``fig2`` or ``fig3`` of Than 2025, or a study, e.g. ``wn-depth``.
-        scale: ``smoke`` (seconds to a minute), ``laptop`` (at most half an hour) or, for figures, ``paper``.
+        scale: ``smoke`` (seconds to a minute), ``laptop`` (at most half an hour) or, for figures, ``long``
+            (hours) and ``paper``.
         out: folder for the files; a figure resumes where an earlier call stopped.
         data_root: folder of MNIST or CIFAR-10.
         seed: random seed; the first one if a study runs several.

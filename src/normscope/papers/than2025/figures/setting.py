@@ -14,7 +14,7 @@ FIGURES: dict[str, tuple[str, ...]] = {
     "fig2": ("relu10", "resnet18"),
     "fig3": ("efficientnet_b3",),
 }
-SCALES = ("smoke", "laptop", "paper")
+SCALES = ("smoke", "laptop", "long", "paper")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,12 @@ _LAPTOP = {
     "resnet18": replace(_PAPER["resnet18"], network="resnet18", arguments={"classes": 10}, epochs=3, probes=40),
     "efficientnet_b3": replace(_PAPER["efficientnet_b3"], examples=8192, epochs=4, probes=16),
 }
+#: The paper's number of epochs on networks that a laptop can train for that long.
+_LONG = {
+    "relu10": _PAPER["relu10"],
+    "resnet18": replace(_LAPTOP["resnet18"], arguments={"classes": 10, "width": 16}, epochs=100, probes=100),
+    "efficientnet_b3": replace(_LAPTOP["efficientnet_b3"], epochs=100, probes=100),
+}
 _SMOKE = {
     "relu10": replace(
         _PAPER["relu10"], data="digits", arguments={"width": 64, "in_features": 64}, epochs=6, probes=6
@@ -82,7 +88,7 @@ _SMOKE = {
         certified=False,
     ),
 }  # fmt: skip
-_ALL = {"smoke": _SMOKE, "laptop": _LAPTOP, "paper": _PAPER}
+_ALL = {"smoke": _SMOKE, "laptop": _LAPTOP, "long": _LONG, "paper": _PAPER}
 
 
 def settings_of(figure: str, scale: str, seed: int = 0) -> tuple[Setting, ...]:
@@ -90,7 +96,8 @@ def settings_of(figure: str, scale: str, seed: int = 0) -> tuple[Setting, ...]:
 
     Args:
         figure: a key of :data:`FIGURES`.
-        scale: ``smoke`` (seconds, embedded digits), ``laptop`` (half an hour, CIFAR-10) or ``paper`` (days here).
+        scale: ``smoke`` (seconds, embedded digits), ``laptop`` (half an hour, CIFAR-10), ``long`` (hours: the paper's
+            100 epochs, ResNet-18 at a quarter of its width) or ``paper`` (days on a CPU).
         seed: random seed.
 
     Returns:
