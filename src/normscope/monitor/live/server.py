@@ -51,6 +51,7 @@ class WatchServer(ThreadingHTTPServer):
 
     daemon_threads = True
     block_on_close = False
+    request_queue_size = CONNECTIONS  # with the usual five, a page that asks for more waits for seconds
 
     def __init__(self, feed: Feed, host: str = "127.0.0.1", port: int = 0) -> None:
         self.feed, self.host, self.token = feed, host, new_token()
