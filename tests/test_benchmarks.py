@@ -147,6 +147,7 @@ def test_training_beside_the_monitor_is_identical(quick: tuple[subprocess.Comple
         assert row["probes"] <= 1 or row["share"] <= 2 * row["budget"]
 
 
+@pytest.mark.turns(2)
 def test_unknown_benchmark_is_refused() -> None:
     done = _run("speed")
     assert done.returncode == 2

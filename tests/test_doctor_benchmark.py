@@ -28,6 +28,7 @@ def test_every_case_says_where_it_comes_from_and_what_is_expected() -> None:
     assert len({code for case in CASES.values() for code in case.codes}) >= 35
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", SOME)
 def test_found_at_the_right_layer_and_not_on_the_twin(name: str) -> None:
     """As the whole benchmark should be."""

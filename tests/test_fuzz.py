@@ -27,6 +27,7 @@ COUNT = int(os.environ.get("NORMSCOPE_FUZZ", "510"))
 CHUNK = 15
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("start", todays(range(0, COUNT, CHUNK), 4))
 def test_nothing_attained_exceeds_a_bound(start: int) -> None:
     """Jacobians, pairs, ascent and every tensor inside stay below what is certified, on all four domains."""
@@ -37,6 +38,7 @@ def test_nothing_attained_exceeds_a_bound(start: int) -> None:
         assert checked.violations == [], f"seed {seed}: {checked.violations[:5]}\n{network}"
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("start", todays(range(0, COUNT, 5 * CHUNK), 2))
 def test_the_whole_analysis_has_an_answer(start: int) -> None:
     """``analyze`` ends with a result, its upper bounds above what it attained itself; one network in five."""
@@ -150,6 +152,7 @@ REFUSED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_discontinuous_or_unknown_is_refused(name: str) -> None:
     """Never a finite number: the bound is infinite and the operation is named."""

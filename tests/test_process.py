@@ -5,9 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 CALLS = ("check", "fix", "analyze", "weight_lipschitz")
 
 
+@pytest.mark.turns(3)
 def test_environment_and_filters_of_warnings_stay() -> None:
     """Of which libraries change some when they are imported, or first used."""
     program = f"""

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 USER = """
 from torch import nn
 
@@ -17,6 +19,7 @@ def test_bad(assert_healthy):
 """
 
 
+@pytest.mark.turns(3)
 def test_a_healthy_model_passes_and_another_fails(tmp_path: Path) -> None:
     """With the finding as the reason; the fixture loads nothing before it is asked for."""
     (tmp_path / "test_user.py").write_text(USER)

@@ -46,6 +46,7 @@ def test_nothing_of_an_architecture_is_refuted(name: str, state: str) -> None:
     _sweep(name, state, 1.0)
 
 
+@pytest.mark.turns(3)
 def test_nothing_of_one_architecture_is_refuted() -> None:
     """Another one every day."""
     ((name, state),) = todays(((name, state) for name in BUILDS for state in STATES), 1)[:1]

@@ -112,6 +112,7 @@ def test_rms_norm_takes_the_epsilon_of_its_dtype(dtype: torch.dtype, expected: f
     assert _ordered(result)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("depth", "expected"), [(1, 306.1862), (2, 90773.05), (3, 2.691090e7), (4, 7.9781e9)])
 def test_layer_norm_blows_up_near_zero(depth: int, expected: float) -> None:
     """Identity weights, LN and ReLU: at x = tau v the Jacobian is sqrt(1-1/n) (1-1/n)^(K-1) eps^(-K/2)."""
@@ -277,6 +278,7 @@ def test_a_zero_scale_closes_the_branch() -> None:
     assert _upper(analyze(model, DATA)) == pytest.approx(1.0, rel=1e-9)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision(dtype: torch.dtype) -> None:
     """Weights are taken as the numbers they are; the floors hold for the network in exact arithmetic."""
@@ -387,6 +389,7 @@ def test_hooks_take_part() -> None:
     assert _upper(analyze(model, DATA)) == pytest.approx(3 * plain, rel=1e-8)
 
 
+@pytest.mark.turns(2)
 def test_compiled_and_parallel_wrappers_change_nothing() -> None:
     """torch.compile and DataParallel compute the same network, and nothing is compiled for it."""
     model = _net(nn.Linear(4, 4), nn.LayerNorm(4))
@@ -484,6 +487,7 @@ def _stream() -> Iterator[Tensor]:
     yield from DATA.split(3)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "data",
     [

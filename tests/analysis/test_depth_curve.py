@@ -47,6 +47,7 @@ def result(request: pytest.FixtureRequest) -> Result:
     return _zoo(name, **arguments)
 
 
+@pytest.mark.turns(3)
 def test_curves_end_at_the_end_to_end_constants(result: Result) -> None:
     """First the input with constant one, last the output with the number of the table, all places between."""
     depth = result.depth

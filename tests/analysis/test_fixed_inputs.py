@@ -122,6 +122,7 @@ def test_tokens_that_are_only_embedded_are_not_held() -> None:
     assert result.input["held_fixed"] == []
 
 
+@pytest.mark.turns(2)
 def test_an_attention_mask_is_called_by_its_name() -> None:
     """A transformer with padded samples."""
     config = BertConfig(

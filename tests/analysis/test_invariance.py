@@ -66,6 +66,7 @@ def _logs(result: Result) -> dict[str, float]:
     return found
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("factors", [{0: 8.0}, {0: 0.5, 3: 4.0}, {0: 3.0, 3: 0.01}])
 @pytest.mark.parametrize("name", todays(NORMALIZERS, 2))
 def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, factors: dict[int, float]) -> None:
@@ -80,6 +81,7 @@ def test_rescaling_a_weight_before_a_normalizer_changes_nothing(name: str, facto
         assert after[key] == pytest.approx(log, abs=1e-3 if key in SEARCHED else 1e-6), key
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("name", todays(["batch norm", "layer norm", "group norm"], 1))
 def test_the_printed_product_moves_and_says_so(name: str) -> None:
     """Every rescaled layer moves the printed product of normalizers by its factor."""
@@ -100,6 +102,7 @@ def test_the_folded_product_stays() -> None:
     assert "unchanged" in before.effect["folded_product"]["note"]
 
 
+@pytest.mark.turns(2)
 def test_without_normalizers_the_scale_counts() -> None:
     """The bare network is another function after rescaling: its bound moves by the factor."""
     model = _network(NORMALIZERS["layer norm"])

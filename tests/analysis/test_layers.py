@@ -80,6 +80,7 @@ def test_equal_channels_are_not_hot() -> None:
     assert "hot_channels" not in row.details
 
 
+@pytest.mark.turns(2)
 def test_groups_have_their_own_floor() -> None:
     """GroupNorm: the factor of a channel uses the least spread of its group."""
     data = torch.randn(50, 4, 5, 5, generator=torch.Generator().manual_seed(0))

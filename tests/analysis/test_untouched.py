@@ -84,6 +84,7 @@ def test_the_data_may_be_frozen_in_place_operations_notwithstanding() -> None:
     assert torch.equal(data, DATA)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(
     "context", [torch.no_grad, torch.inference_mode, lambda: torch.device("meta")], ids=("no_grad", "inference", "meta")
 )

@@ -47,6 +47,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("converged", [False, True], ids=["fresh", "converged"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_row_is_above_the_layer(name: str, converged: bool) -> None:

@@ -78,6 +78,7 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", ["running", "batch", "frozen-batch"])
 @pytest.mark.parametrize("name", todays(NETWORKS, 4))
 def test_every_table_is_there(name: str, mode: str) -> None:
@@ -123,6 +124,7 @@ STEPS = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parts_may_fail
 @pytest.mark.parametrize(
     ("module", "step", "said", "empty"), todays(STEPS, 4), ids=lambda x: x if isinstance(x, str) else ""

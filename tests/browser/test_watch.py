@@ -111,6 +111,7 @@ def serve() -> Iterator[Callable[..., WatchServer]]:
         server.close()
 
 
+@pytest.mark.turns(3)
 def test_points_arrive_while_a_real_process_trains(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path
 ) -> None:
@@ -146,6 +147,7 @@ def test_points_arrive_while_a_real_process_trains(
     assert cells[1] == "attained"
 
 
+@pytest.mark.turns(2)
 def test_a_resumed_run_is_drawn_anew(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ def long_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return large(tmp_path_factory.mktemp("long") / "run")
 
 
+@pytest.mark.turns(3)
 def test_a_hundred_thousand_points_and_two_hundred_layers_stay_responsive(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], long_run: Path
 ) -> None:
@@ -223,6 +226,7 @@ def test_a_hundred_thousand_points_and_two_hundred_layers_stay_responsive(
     assert page.complaints() == []
 
 
+@pytest.mark.turns(2)
 def test_looking_closer_brings_every_point(
     visit: Callable[..., Page], serve: Callable[..., WatchServer], long_run: Path
 ) -> None:

@@ -273,6 +273,7 @@ def test_same_seed_same_numbers(run: Run) -> None:
     assert json.loads(texts[0])["end_to_end"]["global"] != json.loads(texts[2])["end_to_end"]["global"]
 
 
+@pytest.mark.turns(2)
 def test_options_reach_the_analysis(run: Run, files: Path) -> None:
     """Options change what is computed: no bound without normalizers, a stacked batch, fewer samples, batch mode."""
     data = ["--data", "good.npy"]
@@ -296,6 +297,7 @@ def test_text_is_full_width_whatever_the_terminal(run: Run, files: Path, monkeyp
     assert len(row) > 60
 
 
+@pytest.mark.turns(2)
 def test_all_shows_every_row(run: Run) -> None:
     """Long tables are folded, and whole with --all."""
     deep = "zoo:relu10[width=3,depth=34,in_features=4]"
@@ -328,6 +330,7 @@ def test_nothing_is_written_where_writing_fails(run: Run, files: Path, monkeypat
     assert not (files / "result.json").exists()
 
 
+@pytest.mark.turns(2)
 def test_the_report_is_written_where_it_should(run: Run, files: Path) -> None:
     """Beside the result, or where --report says, or not at all; it holds the result."""
     assert run("analyze", SMALL, "--out", "a", "-q").exit_code == 0

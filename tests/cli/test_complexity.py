@@ -13,6 +13,7 @@ Run = Callable[..., Any]
 MODEL = "zoo:relu10[norm=bn,width=6,in_features=64]"
 
 
+@pytest.mark.turns(2)
 def test_model_and_result_agree(run: Run) -> None:
     """The counts of a model are those of its result."""
     direct = run("complexity", MODEL, "--json")
@@ -30,6 +31,7 @@ def test_model_and_result_agree(run: Run) -> None:
     assert first["layers"][-1]["with_normalizers"] is None
 
 
+@pytest.mark.turns(2)
 def test_any_model_has_counts_on_its_real_graph(run: Run) -> None:
     """A network with skips is no chain, and its weights still have certified constants."""
     shown = run("complexity", "zoo:preact_resnet18[width=4]", "--json", "--input", "3,8,8")

@@ -271,6 +271,7 @@ def _output(code: str, **settings: object) -> subprocess.CompletedProcess[bytes]
     )  # type: ignore[call-overload]
 
 
+@pytest.mark.turns(2)
 def test_json_is_alone_on_stdout_whatever_the_users_code_does(tmp_path: Path) -> None:
     """It prints by descriptor, by children, to the first stdout and at the exit: all of that is on stderr."""
     (tmp_path / "loud.py").write_text(LOUD)

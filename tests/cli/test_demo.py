@@ -36,6 +36,7 @@ def shown(demo: tuple[Any, Path], monkeypatch: pytest.MonkeyPatch) -> Any:
     return demo[0]
 
 
+@pytest.mark.turns(3)
 def test_writes_every_result_and_says_where(shown: Any) -> None:
     """Two results, the BatchNorm one again, and the summary; last comes the report to open."""
     assert shown.exit_code == 0

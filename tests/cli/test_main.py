@@ -63,6 +63,7 @@ def test_wrong_use_is_two(run: Run, arguments: list[str]) -> None:
     assert "Traceback" not in result.output
 
 
+@pytest.mark.turns(2)
 def test_interrupt_is_130_without_a_traceback(tmp_path: Path) -> None:
     """Ctrl-C during a slow factory ends with one plain line, exit code 130, and nothing written."""
     ready = tmp_path / "ready"

@@ -68,6 +68,7 @@ def test_a_name_may_have_another_name_inside(tmp_path: Path) -> None:
     assert names() == sorted(public) == ["VERSION", "root", "sqrt"]
 
 
+@pytest.mark.turns(2)
 def test_type_checkers_see_what_is_there(tmp_path: Path) -> None:
     """Behind lazy names stand types, not ``Any``."""
     program = tmp_path / "program.py"
@@ -80,6 +81,7 @@ def test_type_checkers_see_what_is_there(tmp_path: Path) -> None:
     assert "-> torch.nn.modules.module.Module" in done.stdout, done.stdout
 
 
+@pytest.mark.turns(2)
 def test_folders_need_no_import_of_their_own() -> None:
     """``import normscope`` is enough for ``normscope.geometry.conservation``."""
     program = "import normscope; print(normscope.weight_normalization.verify.__name__, normscope.geometry.__name__)"

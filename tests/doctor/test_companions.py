@@ -32,6 +32,7 @@ FORWARDS: dict[str, tuple[Callable[[Lambda, Tensor], Tensor], str]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", FORWARDS)
 def test_the_operation_in_which_samples_meet(name: str) -> None:
     """The model itself says whether the first output changes when the other samples go."""

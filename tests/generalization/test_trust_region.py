@@ -18,6 +18,7 @@ def _ball(n: int, radius: float, source: torch.Generator) -> Tensor:
     return radius * torch.cat([inner, p])
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("case", ["indefinite", "definite", "negative", "zero", "hard", "no vector"])
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_no_point_is_lower(case: str, n: int) -> None:

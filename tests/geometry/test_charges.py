@@ -38,6 +38,7 @@ def test_column_sums_before_layer_norm_stay(law: str) -> None:
     assert all(abs(row.difference) < 1e-12 for row in sums)
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("law", ["steps", "flow"])
 def test_rescalings_through_relu(law: str) -> None:
     """gamma^2 + beta^2 - ||column||^2 of every unit, by hand; a step moves it by eta^2 of the same of the gradient."""

@@ -211,6 +211,7 @@ def drawn(shape: tuple[int, ...]) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_dimension_is_the_number_of_zeros(name: str) -> None:
     build, shape, loss, mode, printed = NETWORKS[name]
@@ -237,6 +238,7 @@ READ: dict[str, tuple[Build, Tensor]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", READ)
 def test_constants_that_recurrent_layers_take_up(name: str) -> None:
     build, x = READ[name]
@@ -404,6 +406,7 @@ def test_an_operation_without_forward_derivative_is_named() -> None:
         symmetry(nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), Distances()), torch.randn(8, 3))
 
 
+@pytest.mark.turns(3)
 def test_convnext() -> None:
     """Columns of the patches behind a LayerNorm, rows behind a layer scale."""
     from transformers import ConvNextConfig, ConvNextModel

@@ -42,6 +42,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_dimensions_add_up(name: str) -> None:
     build, shape = NETWORKS[name]

@@ -71,6 +71,7 @@ def _eager(model: nn.Module, x: Tensor) -> tuple[Tensor, ...]:
         return model(x)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("dynamic", [True, False])
 @pytest.mark.parametrize(("factory", "shape"), MODELS.values(), ids=MODELS.keys())
 def test_the_graph_is_the_model(factory: Callable[[], nn.Module], shape: tuple[int, ...], dynamic: bool) -> None:

@@ -433,6 +433,7 @@ def _program(steps: list[tuple[bool, int, int]]) -> Callable[[Tensor], tuple[Ten
     return run_program
 
 
+@pytest.mark.turns(2)
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(STEPS)
 def test_random_programs_on_shared_memory(steps: list[tuple[bool, int, int]]) -> None:

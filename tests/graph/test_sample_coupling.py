@@ -140,6 +140,7 @@ def _model(function: Callable[[Tensor], object]) -> nn.Module:
     return Lambda(lambda s, x: function(x), p=nn.Parameter(torch.zeros(1).double()))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", COUPLED)
 def test_coupled_samples_are_found(name: str, batch: str) -> None:
@@ -148,6 +149,7 @@ def test_coupled_samples_are_found(name: str, batch: str) -> None:
     assert captured.graph.batch != "dynamic" or where_samples_meet(captured)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("batch", BATCHES)
 @pytest.mark.parametrize("name", INDEPENDENT)
 def test_independent_samples_are_not_accused(name: str, batch: str) -> None:

@@ -57,6 +57,7 @@ def test_agrees_with_dense_svd_in_two_dimensions(mode: str, stride: int, dilatio
         assert_exact(bounds, dense_norm(layer, 2, size))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("stride", [1, 2, 3])
 @pytest.mark.parametrize("groups", [1, 3])
@@ -188,6 +189,7 @@ def test_width_on_medium_maps(kernel: object, channels: tuple[int, int], size: i
     assert bounds.upper <= bounds.lower * 1.02
 
 
+@pytest.mark.turns(2)
 def test_the_certificate_holds_against_a_larger_dense_operator() -> None:
     """A map solved by torus and Lanczos contains the dense singular value."""
     weight = he_normal((12, 12, 3, 3), 1)

@@ -55,6 +55,7 @@ def test_absolute_norm_and_apply_error() -> None:
         assert part.apply_error < 1e-12 * part.absolute_norm
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mode", ["zeros", "circular", "reflect"])
 @pytest.mark.parametrize("channels", [3, 34])
 def test_large_blocks_agree_with_the_dense_certificate(

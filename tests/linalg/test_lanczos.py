@@ -48,6 +48,7 @@ def test_exhausted_krylov_space_gives_the_norm(shape: tuple[int, int]) -> None:
     assert truth * (1 - 1e-14) <= run.probable <= truth * (1 + 1e-9)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 @pytest.mark.parametrize("steps", [6, 12])
 def test_failures_of_both_certificates_stay_below_delta(delta: float, steps: int) -> None:
@@ -66,6 +67,7 @@ def test_failures_of_both_certificates_stay_below_delta(delta: float, steps: int
     assert failures["a priori"] <= allowed
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("delta", [0.5, 0.1])
 def test_the_failure_probability_of_the_krylov_certificate_is_used_up(delta: float) -> None:
     """One step before the end in four dimensions it fails exactly when the start misses the top vector.

@@ -122,6 +122,7 @@ def test_groups_are_bounded_each_by_itself() -> None:
     assert together.tolist() == pytest.approx(alone, rel=1e-9)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("factor", [0.5, 0.999, 1.0001])
 def test_large_sides_from_guesses_of_any_quality(factor: float) -> None:
     """A guess below costs eigenvalues, one above is kept: both certify."""

@@ -43,6 +43,7 @@ def test_multiplications_are_those_torch_counts(name: str) -> None:
     assert forward_cost(program) == counter.get_total_flops() / 2 + entries
 
 
+@pytest.mark.turns(2)
 def test_what_counts_as_large() -> None:
     """A narrow ResNet-18 on images of 32 pixels does not; one layer of the usual width on 80 pixels does."""
     small = program_of(seeded(resnet18(classes=10, image_size=32, width=16)), points(2, 3, 32, 32))

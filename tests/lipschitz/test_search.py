@@ -194,6 +194,7 @@ def in_decimals(log: float) -> float:
     return log / math.log(10.0)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("a", "biased"), todays([(0.5, False), (0.5, True), (2.0, True), (3.0, False)], 1))
 def test_theorem_6_networks_of_depth_5000(a: float, biased: bool) -> None:
     """``relu(a I x + b)`` five thousand times: the bound is a^5000, attained at x > 0, with b > 0 as without."""
@@ -224,6 +225,7 @@ def test_a_convolutional_chain_of_depth_5000() -> None:
     assert in_decimals(upper - found.jacobian) < 1e-6
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("scale", "depth"), [(5.0, DEPTH), (0.2, 1000)])
 def test_random_linear_chains(scale: float, depth: int) -> None:
     """Without activations the norm is that of one product of matrices, multiplied out with fifty digits."""
@@ -283,6 +285,7 @@ class Mixed(nn.Module):
         return self.last(-torch.relu(self.third(x.flatten(1))).abs())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("limits", [(0.9, 1.1), (2.0, 3.0), (1e-3, 1e-2)])
 def test_rescaling_changes_the_jacobian_by_the_factor_it_says(

@@ -115,6 +115,7 @@ def _measured(model: nn.Module, shape: tuple[int, ...], effort: Effort | None = 
     return SegmentNorms(effort).norm(program.atoms[0], target)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", SEGMENTS)
 def test_a_segment_is_one_operator(name: str) -> None:
     """Whatever linear operations lie between two atoms, their norm is that of the one dense matrix they make."""

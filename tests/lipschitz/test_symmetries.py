@@ -84,6 +84,7 @@ def _numbers(model: nn.Module, x: Tensor, seconds: float = 0.5) -> dict[str, flo
     return {"everywhere": everywhere, "around": math.log(around), "here": math.log(here)}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("kind", ["dense", "convolutional"])
 def test_headline_numbers_stay(kind: str, seed: int) -> None:

@@ -85,6 +85,7 @@ def _scale(model: nn.Module) -> None:
             p.mul_(1.5).add_(0.01)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("kind", CHANGES)
 @pytest.mark.parametrize("preset", ["standard"])
 def test_numbers_are_those_of_the_model_as_it_is(kind: str, preset: str, tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def run(loop: Loop, *, monitored: bool, model: nn.Module | None = None) -> tuple
         return model, losses
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("loop", [plain, accumulated, mixed, scaled])
 def test_weights_and_losses_are_the_same(loop: Loop) -> None:
     one, first = run(loop, monitored=False)
@@ -182,6 +183,7 @@ def test_modules_are_looked_at_without_a_trace(build: Callable[[], nn.Module], m
     _same(one, two)
 
 
+@pytest.mark.turns(2)
 def test_a_probe_leaves_everything_as_it_is() -> None:
     model = net()
     x, y = data()

@@ -46,6 +46,7 @@ def _turn(model: nn.Sequential, step: int) -> float:
     return math.acos(float(before @ after / (before.norm() * after.norm())))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("every", [1, 4, 6])
 @pytest.mark.parametrize("last", [3, 7, 8])
 def test_an_angle_is_recorded_where_an_update_lies_between_and_only_there(

@@ -90,6 +90,7 @@ def _trained(path: Path, first: int, last: int, *, step: int | None = None, stat
     return {name: value.clone() for name, value in model.state_dict().items()}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("broken", "goes_on", "end"), [(13, 8, False), (9, 9, False), (9, 9, True), (10, 10, True)])
 def test_a_resumed_run_is_that_of_an_unbroken_one(tmp_path: Path, broken: int, goes_on: int, end: bool) -> None:
     """Broken at one step, gone on with from a checkpoint of the same or an earlier one; ended properly or not."""

@@ -14,6 +14,7 @@ from normscope.monitor.run_lines import Point, from_line, to_line, whole_lines
 NUMBERS = some.floats(allow_nan=False) | some.just(-0.0)
 
 
+@pytest.mark.turns(2)
 @given(some.integers(0, 10**12), some.dictionaries(some.text(max_size=8), NUMBERS, max_size=4), some.text(max_size=9))
 def test_a_point_survives(step: int, metrics: dict[str, float], note: str) -> None:
     line = to_line(Point(step, 1.25, metrics, note))

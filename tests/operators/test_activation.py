@@ -45,6 +45,7 @@ CURVES: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", CURVES)
 def test_slopes_on_the_whole_line(name: str) -> None:
     """The largest slope, as the paper and the tables have it, and a point comes close to it."""
@@ -145,6 +146,7 @@ _FUNCTIONS = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", _FUNCTIONS)
 def test_unusual_parameters(name: str) -> None:
     """No pair of near points, at branches and elsewhere, has a larger ratio than the constant."""

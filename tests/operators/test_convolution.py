@@ -19,6 +19,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_two_axes(settings: dict[str, int]) -> None:
     """Stride, padding, dilation and groups together."""

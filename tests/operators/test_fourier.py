@@ -58,6 +58,7 @@ LINEAR: dict[str, Case] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LINEAR)
 def test_transforms_are_linear(name: str) -> None:
     """Exact on small maps."""

@@ -51,6 +51,7 @@ FIXED: dict[str, Case] = {
 }  # fmt: skip
 
 
+@pytest.mark.turns(3)
 @pytest.mark.filterwarnings("ignore:index_reduce")
 @pytest.mark.parametrize("name", FIXED)
 def test_entries_at_fixed_places(name: str) -> None:

@@ -34,6 +34,7 @@ NORMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", NORMS)
 def test_nothing_refutes_a_normalizer(name: str) -> None:
     """Jacobians, pairs and values at every node, between two linear layers too."""

@@ -33,6 +33,7 @@ def _model(name: str) -> nn.Module:
     return seeded(Lambda(lambda s, x: s.r(x)[0], r=layer), scale=0.5)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", LAYERS)
 def test_unrolled_layers_are_bounded(name: str) -> None:
     """On all inputs: gates and states are bounded after any number of steps."""

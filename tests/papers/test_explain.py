@@ -135,6 +135,7 @@ sys.exit(first != every_statement())
 """
 
 
+@pytest.mark.turns(3)
 def test_importing_everything_adds_no_statement() -> None:
     """What is found by looking at the sources is what is there once all is imported."""
     assert subprocess.run([sys.executable, "-c", PROGRAM], check=False).returncode == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import pytest
+
 from normscope.analysis import analyze
 from normscope.report.architecture import SHOWN, Branch, architecture
 from normscope.zoo.catalogue import build, example_input
@@ -17,6 +19,7 @@ def _walk(branches: Sequence[Branch]) -> Iterator[Branch]:
         yield from _walk(branch.children)
 
 
+@pytest.mark.turns(3)
 def test_every_normalizer_is_marked_once() -> None:
     """In a folded transformer the marks count all of them, with least and most of their constants."""
     arguments = {"width": 8, "layers": 3, "heads": 2, "vocabulary": 11}

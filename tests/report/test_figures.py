@@ -26,6 +26,7 @@ def run(tmp_path: Path) -> Run:
     return Run.open(tmp_path)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("figure", PANELS)
 def test_each_figure_has_its_panels_for_each_network(run: Run, figure: str, tmp_path: Path) -> None:
     """A row for every three of them; it can be written."""

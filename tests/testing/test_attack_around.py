@@ -40,6 +40,7 @@ def _attacks(model: nn.Module, data: torch.Tensor, result: normscope.Result) -> 
     return here.attacks
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("build", [_dense, _gated])
 def test_what_was_computed_stands(build: Any) -> None:
     """Every point at every radius, and every decision; at the points themselves the attack comes near."""
@@ -52,6 +53,7 @@ def test_what_was_computed_stands(build: Any) -> None:
     assert max(a.ratio for a in attacks if a.name == "within 0") > 0.99
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("radius", [0, 1, 2])
 def test_forged_constants_fall(radius: int) -> None:
     """One point of one radius says a little less than is attained there."""

@@ -33,6 +33,7 @@ def _attained(network: Any, table: str, name: str, key: str) -> float:
     return max(a.attained for a in _honest(network) if (a.table, a.name, a.number) == (table, name, key))
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("network", [small, convolutional])
 def test_what_was_computed_stands(network: Any) -> None:
     """Every constant and every place of every curve is attacked, and none falls."""
@@ -60,6 +61,7 @@ def test_a_forged_curve_falls_at_its_place(key: str) -> None:
     assert refuted == {("1", key)}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("key", ["stacked_batch", "jacobian", "global"])
 def test_a_forged_total_falls(key: str) -> None:
     """A bound below what is attained; an attained value above the whole Jacobian at the data."""

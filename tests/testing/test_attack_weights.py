@@ -12,6 +12,7 @@ from normscope.testing.attack_weights import attack_weights
 from refuting import convolutional, less, scene, small
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("network", [small, convolutional])
 def test_what_was_computed_stands(network: Any) -> None:
     """Every weight is attacked, and none falls."""

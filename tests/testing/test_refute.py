@@ -28,6 +28,7 @@ class _RMSNorm(nn.Module):
         return self.weight * (wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)).to(x.dtype)
 
 
+@pytest.mark.turns(2)
 def test_a_model_is_attacked_everywhere_and_left_alone() -> None:
     """Tables, curves, totals and weights; text and JSON agree."""
     model, data, _ = small()

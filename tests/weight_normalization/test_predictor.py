@@ -62,6 +62,7 @@ CASES = [*((_random_network, seed) for seed in range(36)), *((_with_gains, s) fo
          *((_convolution, s) for s in range(4))]  # fmt: skip
 
 
+@pytest.mark.turns(2)
 def test_every_bound_holds_against_dense_derivatives_on_fifty_networks() -> None:
     for build, seed in CASES:
         net, inputs = build(seed)

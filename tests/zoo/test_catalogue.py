@@ -45,6 +45,7 @@ ON_TOKENS = ("convnext_tiny", "convnextv2_atto", "vit_tiny", "mixer", "gpt", "ls
 ON_VECTORS = ("relu10", "mlp")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", ZOO)
 def test_defaults_build_and_run(name: str) -> None:
     """The entry's input shape and dtype are what the network takes, and the output is finite."""
@@ -63,6 +64,7 @@ def allowed(name: str) -> tuple[str, ...]:
     return tuple(norm for norm in NORMS if norm != "in") if name in ON_VECTORS else NORMS
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("name", "norm"), [(name, norm) for name in SMALL for norm in allowed(name)])
 def test_every_normalizer_runs_forward_and_backward(name: str, norm: str) -> None:
     """In training mode each parameter that can gets a finite gradient."""

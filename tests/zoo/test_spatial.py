@@ -53,6 +53,7 @@ def test_the_trainer_refuses_smaller_images_than_the_network_was_built_for() -> 
         train(model, *_images(), epochs=1, batch=4)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("network", ["relu10", "resnet18", "efficientnet_b3"])
 def test_every_norm_on_the_networks_of_the_figures(network: str, norm: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from torch import Tensor, nn
 
 from checking import noise, places
@@ -39,6 +40,7 @@ class _Recurrent(nn.Module):
         return self.head(self.norm(self.rnn(x)[0]))
 
 
+@pytest.mark.turns(3)
 def test_recurrent_layers() -> None:
     """One way; a bidirectional one looks ahead anyway."""
     x = noise(4, 20, 4)

@@ -13,6 +13,7 @@ from normscope.generalization.bench.draw import Draw
 from normscope.generalization.bench.run import try_bound
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", [n for n in CONTESTANTS if n not in FALSE])
 def test_ours_pass(name: str) -> None:
     """30 draws here, 200 in the slow test."""

@@ -83,6 +83,7 @@ def test_steps_are_those_of_geoopt(kind: str) -> None:
         assert float((ours.detach() - theirs.detach()).abs().max()) < 1e-6
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_compiled_models_and_steps_are_those_of_plain_ones(kind: type[torch.optim.Optimizer]) -> None:
     """A compiled model under the same optimizer, and a compiled step: the same losses."""

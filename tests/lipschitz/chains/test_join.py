@@ -72,6 +72,7 @@ def test_a_network_without_activations_needs_no_chain() -> None:
     assert joined == alone
 
 
+@pytest.mark.turns(2)
 def test_in_a_deep_network_only_short_chains_are_made() -> None:
     """Every block adds to what the next chain runs over: those that are too long are left out, by counting."""
 

@@ -47,6 +47,7 @@ def _constant(model: nn.Module, x: Tensor, radius: float) -> Ball:
     return on_ball(program_of(model, x), Steps(SegmentNorms()), [x], radius)
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(0, 30, 2))
 @pytest.mark.parametrize("radius", [0.01, 1.0])
 def test_no_jacobian_and_no_pair_of_the_ball_exceeds_it(seed: int, radius: float) -> None:
@@ -63,6 +64,7 @@ def test_no_jacobian_and_no_pair_of_the_ball_exceeds_it(seed: int, radius: float
         assert float((model(x + d) - model(x + e)).detach().norm()) <= bound * float((d - e).norm())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(1, 30, 3))
 def test_at_the_point_it_is_the_jacobian(seed: int) -> None:
     build, shape = _networks(seed)

@@ -42,6 +42,7 @@ def _program(model: nn.Module, x: Tensor) -> tuple[Program, Steps]:
     return program_of(model, x), Steps(SegmentNorms())
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("precise", [0.0, 1.0])
 def test_it_gives_what_a_bounded_walk_gives(seed: int, precise: float, monkeypatch: pytest.MonkeyPatch) -> None:

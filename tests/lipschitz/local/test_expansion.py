@@ -64,6 +64,7 @@ OPERATIONS: dict[str, tuple[Build, tuple[int, ...]]] = {
 }
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_at_the_point_it_is_the_jacobian_and_around_it_above_all(name: str) -> None:
     build, shape = OPERATIONS[name]

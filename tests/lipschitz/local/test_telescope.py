@@ -99,6 +99,7 @@ def _constant(model: nn.Module, x: Tensor, radius: float) -> float:
     return Telescope(program_of(model, x), Steps(SegmentNorms()), [x], radius).constant()
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("radius", [0.003, 0.05, 0.3])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_no_jacobian_of_the_ball_exceeds_it(name: str, radius: float) -> None:

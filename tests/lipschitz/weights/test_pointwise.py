@@ -48,6 +48,7 @@ CASES = {
 WAYS = ("rows", "lanczos", "together")
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)
 def test_norms_are_those_of_dense_jacobians(

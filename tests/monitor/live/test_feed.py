@@ -126,6 +126,7 @@ def test_new_metrics_make_new_charts(feed: Feed, tmp_path: Path) -> None:
     assert "certified" in [g.key for g in feed.groups()]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("value", [None, 7, [None], {"a": 1}, "\ud800", ["\ud800"], math.nan])
 @pytest.mark.parametrize(
     "key", ["model", "parameters", "commit", "notes", "layers", "normalizers", "metrics", "resumed"]

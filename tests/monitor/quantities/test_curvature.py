@@ -20,6 +20,7 @@ def _spectrum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tenso
     return torch.linalg.eigvalsh(plain_hessian(model, x, y, train=True))
 
 
+@pytest.mark.turns(2)
 def test_it_follows_the_largest_eigenvalue_of_a_run_with_four_products_per_reading(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

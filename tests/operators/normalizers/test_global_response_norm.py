@@ -60,6 +60,7 @@ def ascend(channels: int, positions: int, seed: int, steps: int = 120) -> float:
     return best
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("channels", "positions"), [(1, 2), (2, 1), (2, 3), (4, 2)])
 def test_adversarial_ascent_comes_close_and_never_above(channels: int, positions: int) -> None:
     """Gradient ascent on the Jacobian norm reaches 99.9 percent of the constant."""

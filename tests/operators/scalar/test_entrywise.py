@@ -49,6 +49,7 @@ def whole(found: Program) -> list[Entrywise]:
     return [a.atom for a in found.atoms if isinstance(a.atom, Entrywise)]
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_written_out(name: str) -> None:
     """One atom with the known constant; Jacobians, pairs and ranges do not refute it."""

@@ -25,6 +25,7 @@ def found() -> dict[str, Outcome]:
     return outcomes
 
 
+@pytest.mark.turns(2)
 def test_verdicts(found: dict[str, Outcome]) -> None:
     assert {id: outcome.verdict.value for id, outcome in found.items()} == VERDICTS
 

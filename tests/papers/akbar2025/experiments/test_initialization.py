@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 
+import pytest
+
 from normscope.papers.akbar2025.experiments.initialization import run
 
 
+@pytest.mark.turns(2)
 def test_ten_seeds_give_a_verdict_for_each_claim() -> None:
     study = run("smoke", 0, None, lambda line: None)
     assert study.name == "geometry4"

@@ -14,6 +14,7 @@ from normscope.papers.run import checked
 VERDICTS = {"004-lim2": "false", "004-lim3": "needs an assumption", "004-fail2": "holds", "004-fail3": "holds"}
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize(("id", "verdict"), VERDICTS.items())
 def test_verdicts(id: str, verdict: str) -> None:
     entry = checked(CLAIMS[id])

@@ -33,6 +33,7 @@ def test_the_jacobian_has_the_product_as_norm(widths: list[int]) -> None:
     assert float(quotients.max().detach()) <= net.constant.value
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize(("scale", "digits"), [(2.0, 1505.1499783), (0.5, -1505.1499783)])
 def test_depth_five_thousand(scale: float, digits: float) -> None:
     """In the log domain; the network itself attains it, though its output is no float."""
