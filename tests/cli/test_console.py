@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import io
 import json
 import os
@@ -17,7 +16,7 @@ from typing import Any
 import pytest
 
 from normscope.cli import console
-from normscope.cli.console import LOADING, Stages, aside, guarded, is_terminal, show, visible
+from normscope.cli.console import Stages, guarded, is_terminal, show, visible
 from normscope.core.errors import InputError
 from normscope.report.table import Section, Table
 
@@ -50,31 +49,6 @@ def test_quick_work_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     with Stages() as stages:
         stages("quick")
     assert capsys.readouterr() == ("", "")
-
-
-def test_no_garbage_is_looked_for_while_libraries_load() -> None:
-    """Then it is again, however the work ends; who had turned it off finds it off."""
-    frozen = gc.get_freeze_count()
-    with Stages() as stages:
-        stages(LOADING)
-        assert not gc.isenabled()
-        stages(LOADING)
-        stages("working")
-        assert gc.isenabled()
-    with contextlib.suppress(InputError), Stages() as stages:
-        stages(LOADING)
-        raise InputError("no")
-    assert gc.isenabled()
-    assert gc.get_freeze_count() == frozen  # only a process of its own keeps what it has loaded for good
-    gc.disable()
-    try:
-        with Stages() as stages:
-            stages(LOADING)
-            stages("working")
-            assert not gc.isenabled()
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
 
 
 @pytest.mark.usefixtures("impatient")
@@ -246,68 +220,40 @@ COMMAND = [sys.executable, "-m", "normscope"]
 #: Streams hold text back, as they do unless told otherwise.
 BUFFERED = {**os.environ, "PYTHONUNBUFFERED": ""}
 LOUD = """
-import atexit, os, subprocess, sys
 from torch import nn
 
 class Loud(nn.Linear):
     def forward(self, x):
-        os.write(1, b"number one\\n")
+        print("a print in forward")
         return super().forward(x)
 
 def build():
-    os.system("echo a shell")
-    subprocess.run(["echo", "a child"])
-    print("the first stdout", file=sys.__stdout__)
-    print("a plain print")
-    atexit.register(print, "at the exit")
+    print("a print in the factory")
     return Loud(4, 2)
 """
 
 
-def _output(code: str, **settings: object) -> subprocess.CompletedProcess[bytes]:
-    """Run a program with the package."""
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, check=True, **{"env": BUFFERED, **settings}
-    )  # type: ignore[call-overload]
-
-
 @pytest.mark.turns(2)
-def test_json_is_alone_on_stdout_whatever_the_users_code_does(tmp_path: Path) -> None:
-    """It prints by descriptor, by children, to the first stdout and at the exit: all of that is on stderr."""
+def test_json_is_alone_on_stdout_whatever_the_users_code_prints(tmp_path: Path) -> None:
+    """That goes to stderr."""
     (tmp_path / "loud.py").write_text(LOUD)
     arguments = ["analyze", "loud.py:build", "--input", "4", "--no-report", "--json", "--out", "."]
     done = subprocess.run(
         [*COMMAND, *arguments], cwd=tmp_path, env=BUFFERED, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == json.loads((tmp_path / "result.json").read_text())
-    for said in ("number one", "a shell", "a child", "the first stdout", "a plain print", "at the exit"):
+    for said in ("a print in forward", "a print in the factory"):
         assert said in done.stderr
 
 
-def test_what_is_printed_aside_is_on_stderr_in_its_order() -> None:
+def test_what_is_printed_during_the_work_is_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     """Before and after the block stdout is itself again, also where the block fails."""
-    done = _output(
-        "import os, sys\n"
-        "from normscope.cli.console import aside\n"
-        "print('before')\n"
-        "try:\n"
-        "    with aside():\n"
-        "        print('inside'); os.write(1, b'below\\n'); sys.__stdout__.write('held back\\n'); raise KeyError\n"
-        "except KeyError:\n"
-        "    print('after'); sys.stdout.flush(); os.write(1, b'at last\\n')\n"
-    )
-    assert done.stdout == b"before\nafter\nat last\n"
-    assert set(done.stderr.split(b"\n")) == {b"inside", b"below", b"held back", b""}
-
-
-def test_what_is_printed_aside_leaves_no_open_files(capfd: pytest.CaptureFixture[str]) -> None:
-    """There are as many after the block as before."""
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
-    with aside():
-        os.write(1, b"captured")
-    assert capfd.readouterr() == ("", "captured")
-    if before:
-        assert len(os.listdir("/proc/self/fd")) == before
+    print("before")
+    with contextlib.suppress(KeyError), Stages():
+        print("inside")
+        raise KeyError
+    print("after")
+    assert capsys.readouterr() == ("before\nafter\n", "inside\n")
 
 
 @pytest.mark.parametrize("arguments", [["version"], ["--help"]])

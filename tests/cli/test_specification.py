@@ -13,7 +13,6 @@ from normscope.cli.specification import (
     checked_apart,
     checked_file,
     checked_folder,
-    parse_shape,
     split_arguments,
     split_commas,
     writing,
@@ -52,25 +51,6 @@ def test_what_is_no_argument(inside: str) -> None:
     """Anything else is refused, and never evaluated."""
     with pytest.raises(ModelNotFoundError, match="name=value"):
         split_arguments(f"zoo:cnn[{inside}]")
-
-
-def test_shapes() -> None:
-    """Shapes are read with commas or crosses."""
-    assert (parse_shape("16"), parse_shape("3x32x32"), parse_shape(None)) == ((16,), (3, 32, 32), None)
-
-
-@pytest.mark.parametrize("text", ["", "a", "3,0", "-1", "3,,3", "2.5"])
-def test_what_is_no_shape(text: str) -> None:
-    """Anything but positive integers is refused."""
-    with pytest.raises(typer.BadParameter, match="positive integers"):
-        parse_shape(text)
-
-
-@pytest.mark.parametrize("text", ["99999999999999999999", "999999,999999,999999", "268435457"])
-def test_shapes_that_fit_into_no_memory(text: str) -> None:
-    """They are refused before anything is loaded."""
-    with pytest.raises(typer.BadParameter, match="at most 268435456 numbers"):
-        parse_shape(text)
 
 
 def test_folders_are_checked_and_not_made(tmp_path: Path) -> None:

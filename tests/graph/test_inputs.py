@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from fingerprints import fingerprint
 from normscope.core.errors import InputError, NonFiniteError, StateChangedError
-from normscope.graph.inputs import ModelInputs, as_inputs, check_runs, guess_inputs, iterate, parse_shape
+from normscope.graph.inputs import ModelInputs, as_inputs, check_runs, guess_inputs, iterate
 
 
 class Two(nn.Module):
@@ -324,13 +324,6 @@ def test_a_given_shape_is_taken_or_refused_with_the_layer() -> None:
     assert guess_inputs(nn.Identity(), (4,), torch.float64).args[0].dtype == torch.float64
     with pytest.raises(InputError, match=r"layer 1, Linear\(in_features=784.*got \(2, 1024\).*--input 3,224,224"):
         guess_inputs(model, "1,32,32")
-
-
-@pytest.mark.parametrize("shape", ["3,a", "", "0,3", (-1,), "3;4", ("a",)])
-def test_malformed_shapes(shape: Any) -> None:
-    """Malformed shapes."""
-    with pytest.raises(InputError, match="positive integers"):
-        parse_shape(shape)
 
 
 def test_when_nothing_can_be_guessed_the_error_says_what_to_pass() -> None:

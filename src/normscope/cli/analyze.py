@@ -10,32 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
+from normscope.cli import options
+from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Inputs, Loaded, Named, load
-from normscope.cli.options import (
-    MODEL,
-    DataName,
-    DataRoot,
-    Device,
-    Everything,
-    InputShape,
-    Json,
-    Limit,
-    Mode,
-    NoReport,
-    Normalize,
-    Out,
-    Quiet,
-    ReportFile,
-    Seed,
-    Split,
-    Tolerance,
-    WeightsFile,
-)
-from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, parse_shape, writing
+from normscope.cli.specification import checked_apart, checked_file, checked_folder, new_folder, writing
 from normscope.core.errors import STOPPED, InputError, NormscopeError, attempt, failure
 from normscope.core.files import user_path
-from normscope.core.numbers import check_fraction
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,7 +41,7 @@ SPLIT = "test"
 #: Options that are not called as the field they set.
 _SPELLED = {"stacked": "--stacked/--no-stacked", "without_normalizers": "--no-without"}
 _MODEL = (
-    f"{MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of "
+    f"{options.MODEL}; or a .safetensors or .pt file, a .safetensors.index.json or a directory of "
     "them, for the norms of the weights only."
 )
 
@@ -82,23 +62,23 @@ class Request(Named):
 @guarded
 def analyze(
     model: Annotated[str, typer.Argument(metavar="MODEL", help=_MODEL, show_default=False)],
-    weights: WeightsFile = None,
-    data: DataName = None,
-    data_root: DataRoot = None,
-    split: Split = SPLIT,
-    limit: Limit = None,
-    normalize: Normalize = None,
-    input: InputShape = None,
-    mode: Mode = "running",
+    weights: options.WeightsFile = None,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    split: options.Split = SPLIT,
+    limit: options.Limit = None,
+    normalize: options.Normalize = None,
+    input: options.InputShape = None,
+    mode: options.Mode = "running",
     points: Annotated[
         int | None, typer.Option(min=1, help="Number of points at which the Jacobian is computed.")
     ] = None,
     ascent: Annotated[
         int | None, typer.Option(min=0, help="Number of steps in the search for worst-case inputs.")
     ] = None,
-    tolerance: Tolerance = None,
+    tolerance: options.Tolerance = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each probabilistic bound.")] = 1e-9,
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     radius: Annotated[
         list[float] | None,
         typer.Option(min=0.0, help="Certify the constant within this l2 distance of data points; may be repeated."),
@@ -115,7 +95,7 @@ def analyze(
         float | None,
         typer.Option(min=0.0, help="Seconds to search for tighter bounds, on all inputs and around data points."),
     ] = None,
-    device: Device = None,
+    device: options.Device = None,
     stacked: Annotated[
         bool | None,
         typer.Option(
@@ -126,24 +106,22 @@ def analyze(
         bool, typer.Option("--no-without", help="Skip the comparison with the network without normalizers.")
     ] = False,
     fast: Annotated[bool, typer.Option("--fast", help="Stop after the first look, which takes seconds.")] = False,
-    out: Out = None,
-    report: ReportFile = None,
-    no_report: NoReport = False,
+    out: options.Out = None,
+    report: options.ReportFile = None,
+    no_report: options.NoReport = False,
     check: Annotated[bool, typer.Option("--check/--no-check", help="Also run the doctor (normscope check).")] = True,
     printed: Annotated[bool, typer.Option("--printed", help="Also show the formulas printed in papers.")] = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    everything: Everything = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    everything: options.Everything = False,
 ) -> None:
     """Show how the output of MODEL reacts to its input, what normalization does, and what to do next.
 
     Lipschitz constants, layer by layer and end to end, each with its guarantee, and the doctor's findings. Writes
     result.json and report.html. A large network gets a first answer within seconds; Ctrl-C keeps what is known.
     """
-    checked_numbers(tolerance, delta, share, confidence)
-    shape = parse_shape(input)
     target, page = checked_places(out, FILE, report, no_report=no_report, name=model)
-    options = {
+    settings = {
         "mode": mode,
         "points": points,
         "ascent": ascent,
@@ -157,9 +135,8 @@ def analyze(
         "confidence": confidence,
         "sketch": sketch,
     } | ({} if time is None else {"time": time})
-    request = Request(model, weights, data, data_root, split, limit, normalize, shape, device, options)
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages(LOADING)
+    request = Request(model, weights, data, data_root, split, limit, normalize, input, device, settings)
+    with Stages(quiet=quiet, lines=not json) as stages:
         _check_unused(request)
         theory: list[Guarantees] = []
         told: list[str] = []
@@ -181,13 +158,14 @@ def analyze(
                 found.save(target.with_name(WEIGHT_NORM))
     if page is not None:
         _report(result, page, told, panels=theory)
-    if json:
-        print(result.to_json())
-    elif not quiet:
-        show(sections_of(result, everything=everything, printed=printed, theory=theory))
-        print(f"\nwritten: {target}")
-        if page is not None and not told:
-            print(f"open: {page}")
+    finish(
+        result,
+        lambda: sections_of(result, everything=everything, printed=printed, theory=theory),
+        json=json,
+        quiet=quiet,
+        written=target,
+        page=None if told else page,
+    )
     if told:
         raise NormscopeError("; ".join(dict.fromkeys(told)))
 
@@ -225,7 +203,7 @@ def _report(result: Result | CheckpointResult, page: Path, told: list[str], **re
 
 def run(
     request: Request,
-    stages: Stages,
+    stages: Callable[[str], None],
     *,
     check: bool = False,
     fast: bool = False,
@@ -237,17 +215,13 @@ def run(
 
     Args:
         request: what is asked.
-        stages: called with a line of text at each step.
+        stages: called with a line of text at each step, as in all functions here.
         check: ask the doctor, too.
         fast: stop after the first look.
         first: called with the first look at a large network.
         told: a doctor who cannot speak is named here, or raises without it.
         theory: takes what the theory of weight normalization proves, where it covers the model and data have labels.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
     """
-    stages(LOADING)
     from normscope.analysis.checkpoint import analyze_checkpoint, is_checkpoint
 
     if is_checkpoint(request.model):
@@ -289,14 +263,8 @@ def run(
     return measured(request, stages, twin)
 
 
-def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Stages) -> list[Guarantees]:
-    """Return what is proved about a weight-normalized network, or nothing where the theory does not cover it.
-
-    Args:
-        model: any network.
-        inputs: its data, if there are some; a sample of them is used.
-        stages: called with a line of text at each step.
-    """
+def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Callable[[str], None]) -> list[Guarantees]:
+    """Return what is proved about a weight-normalized network, or nothing where the theory does not cover it."""
     from normscope.weight_normalization import verify
     from normscope.weight_normalization.chain import read_chain
 
@@ -311,19 +279,11 @@ def weight_normalization(model: nn.Module, inputs: Inputs | None, stages: Stages
         return []
 
 
-def measured(request: Request, stages: Stages, twin: Callable[..., Measured]) -> Measured:
+def measured(request: Request, stages: Callable[[str], None], twin: Callable[..., Measured]) -> Measured:
     """Load model and data, and hand them to the Python twin of a verb.
 
-    Args:
-        request: what is asked.
-        stages: called with a line of text at each step.
-        twin: takes what ``normscope.analyze`` takes; its result has ``model``, ``input`` and ``messages``.
-
-    Returns:
-        The result, which also says where model and data come from.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
+    The twin takes what ``normscope.analyze`` takes; its result has ``model``, ``input`` and ``messages``, and is
+    returned with where model and data come from.
     """
     from normscope.analysis import Options
 
@@ -363,11 +323,7 @@ def with_origin(result: Measured, loaded: Loaded, request: Request) -> Measured:
 
 
 def write(result: Result | CheckpointResult | WeightResult, target: Path) -> Path:
-    """Write a result, whole or not at all.
-
-    Raises:
-        typer.BadParameter: if it cannot be written there.
-    """
+    """Write a result, whole or not at all."""
     with writing(target):
         return result.save(target)
 
@@ -375,11 +331,7 @@ def write(result: Result | CheckpointResult | WeightResult, target: Path) -> Pat
 def write_page(
     results: Result | CheckpointResult | Mapping[str, Result], target: Path, option: str = "--report", **rest: Any
 ) -> Path:
-    """Write the report on one or several results, whole or not at all.
-
-    Raises:
-        typer.BadParameter: if it cannot be written there.
-    """
+    """Write the report on one or several results, whole or not at all."""
     from normscope.report.html import save_html
 
     with writing(target, option):
@@ -391,7 +343,7 @@ def findings_of(
     model: nn.Module,
     data: Any,
     shape: tuple[int, ...] | None,
-    stages: Stages,
+    stages: Callable[[str], None],
     prepared: Any = None,
     *,
     quick: bool = False,
@@ -445,9 +397,6 @@ def checked_places(
         no_report: write none.
         name: what the result is about, for the name of a new folder.
         page: what the report is called where it was not named.
-
-    Raises:
-        typer.BadParameter: if one cannot be written, or both are one.
     """
     folder = checked_folder(new_folder(name) if out is None else out)
     target = checked_file(folder / file)
@@ -458,23 +407,6 @@ def checked_places(
     written = checked_file(folder / page) if report is None else checked_file(report, "--report")
     checked_apart(written, target, "--report")
     return target, written
-
-
-def checked_numbers(
-    tolerance: float | None, delta: float | None = None, share: float | None = None, confidence: float | None = None
-) -> None:
-    """Raise if a number is out of range, before anything is loaded."""
-    for value, what, option in (
-        (tolerance, "a relative width", "--tolerance"),
-        (delta, "a probability", "--delta"),
-        (share, "a share", "--share"),
-        (confidence, "a confidence", "--confidence"),
-    ):
-        try:
-            if value is not None:
-                check_fraction(value, what)
-        except InputError as error:
-            raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 def checked_device(device: str | None) -> None:

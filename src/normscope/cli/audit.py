@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
+from normscope.cli import options
+from normscope.cli.console import Stages, finish, guarded, show
 from normscope.cli.demo import one_thread
-from normscope.cli.options import Json, Quiet, Seed
-from normscope.cli.specification import checked_apart, checked_file, split_commas, writing
+from normscope.cli.specification import checked_apart, checked_file, split_commas, write_file
 
 
 @guarded
@@ -32,12 +32,12 @@ def audit(
     ] = None,
     draws: Annotated[int, typer.Option(min=1, help="Number of draws of each problem, with --bound.")] = 200,
     delta: Annotated[float, typer.Option(help="Allowed failure probability of the bound, with --bound.")] = 0.05,
-    seed: Seed = 0,
-    json: Json = False,
+    seed: options.Seed = 0,
+    json: options.Json = False,
     out: Annotated[Path | None, typer.Option(help="Write the JSON result to this file.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the audit as an HTML page to this file.")] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show numbers and corrections.")] = False,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Check the claims of the papers behind Normscope now: which hold, which are loose or false, and what is true.
 
@@ -52,7 +52,6 @@ def audit(
     markdown = None if markdown is None else checked_file(markdown, "--markdown")
     checked_apart(markdown, out, "--markdown")
     with Stages(quiet=quiet, lines=not json) as stages:
-        stages(LOADING)
         from normscope.papers.run import audit as run
 
         with one_thread():
@@ -60,7 +59,7 @@ def audit(
     from normscope.report.audit import audit_markdown, audit_sections
 
     texts = (("--out", out, lambda: found.to_json() + "\n"), ("--markdown", markdown, lambda: audit_markdown(found)))
-    written = [_written(file, text(), option) for option, file, text in texts if file is not None]
+    written = [write_file(file, text(), option) for option, file, text in texts if file is not None]
     if json:
         print(found.to_json())
     elif not quiet:
@@ -70,12 +69,8 @@ def audit(
 
 
 def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet: bool) -> None:
-    """Try to break a bound.
-
-    Raises:
-        typer.Exit: with code 1 if it is broken.
-    """
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+    """Try to break a bound; exit with code 1 if it is broken."""
+    with Stages(quiet=quiet, lines=not json) as stages:
         stages("loading the problems")
         from normscope.generalization.bench.contestants import CONTESTANTS
         from normscope.generalization.bench.run import try_bound
@@ -98,21 +93,6 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
         return
     from normscope.report.bench import bench_sections
 
-    if json:
-        print(found.to_json())
-    elif not quiet:
-        show(bench_sections(found))
+    finish(found, lambda: bench_sections(found), json=json, quiet=quiet)
     if found.broken:
         raise typer.Exit(1)
-
-
-def _written(file: Path, text: str, option: str) -> Path:
-    """Write a file, whole or not at all.
-
-    Raises:
-        typer.BadParameter: if it cannot be written there.
-    """
-    from normscope.core.files import write_text
-
-    with writing(file, option):
-        return write_text(file, text)

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import write_page
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
+from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.options import MODEL, DataRoot, Json, Limit, Mode, Normalize, Quiet, Seed, WeightsFile
 from normscope.cli.specification import checked_folder, split_commas, writing
 from normscope.core.errors import InputError
 
@@ -20,13 +20,13 @@ FILE, PAGE = "bounds.json", "bounds.html"
 
 @guarded
 def bounds(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    model: options.Model,
     train: Annotated[str, typer.Option(help="Training data: " + _DATA.format("train"), show_default=False)],
     test: Annotated[str, typer.Option(help="Test data: " + _DATA.format("test"), show_default=False)],
-    weights: WeightsFile = None,
-    data_root: DataRoot = None,
-    normalize: Normalize = None,
-    limit: Limit = None,
+    weights: options.WeightsFile = None,
+    data_root: options.DataRoot = None,
+    normalize: options.Normalize = None,
+    limit: options.Limit = None,
     delta: Annotated[float, typer.Option(help="Failure probability of each certificate.")] = 0.05,
     loss: Annotated[str, typer.Option(help="Loss for Theorem 20: ramp, probability or cross-entropy.")] = "ramp",
     clip: Annotated[float | None, typer.Option(help="Smallest probability used in cross-entropy.")] = None,
@@ -34,7 +34,7 @@ def bounds(
         str | None, typer.Option(help="Range LOW,HIGH of the inputs, known before the data; for pixels it is known.")
     ] = None,
     tuned_on_test: Annotated[bool, typer.Option("--tuned-on-test", help="The test data was used for tuning.")] = False,
-    mode: Mode = "running",
+    mode: options.Mode = "running",
     posterior: Annotated[
         float, typer.Option(min=0, help="Seconds to train a randomized network of this architecture for its bound.")
     ] = 0.0,
@@ -42,9 +42,9 @@ def bounds(
     out: Annotated[
         Path | None, typer.Option(help=f"Folder for {FILE} and {PAGE}; the same command resumes where it stopped.")
     ] = None,
-    seed: Seed = 0,
-    json: Json = False,
-    quiet: Quiet = False,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Compute every generalization bound of a classifier next to the truth.
 
@@ -53,8 +53,7 @@ def bounds(
     """
     folder = None if out is None else checked_folder(out)
     region = None if box is None else _ends(box)
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages(LOADING)
+    with Stages(quiet=quiet, lines=not json) as stages:
         from normscope.analysis.bounds.run import bounds as computed
         from normscope.zoo.data.load import load_data
 
@@ -78,26 +77,18 @@ def bounds(
                 seed=seed,
                 progress=stages,
             )
-    from normscope.report.bounds import bounds_sections
-
     if folder is not None:
         with writing(folder):
             found.save(folder / FILE)
         write_page({}, folder / PAGE, "--out", panels=[found])
-    if json:
-        print(found.to_json())
-    elif not quiet:
-        show(bounds_sections(found))
-        if folder is not None:
-            print(f"\nopen: {folder / PAGE}")
+    from normscope.report.bounds import bounds_sections
+
+    page = None if folder is None else folder / PAGE
+    finish(found, lambda: bounds_sections(found), json=json, quiet=quiet, page=page)
 
 
 def _ends(text: str) -> tuple[float, float]:
-    """Return the ends of a box.
-
-    Raises:
-        InputError: if these are not two numbers.
-    """
+    """Return the ends of a box."""
     try:
         low, high = map(float, split_commas(text))
     except ValueError:

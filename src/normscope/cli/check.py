@@ -11,22 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, aside, guarded, line_width, visible
+from normscope.cli import options
+from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
-from normscope.cli.options import (
-    MODEL,
-    DataName,
-    DataRoot,
-    Device,
-    InputShape,
-    Limit,
-    Normalize,
-    Quiet,
-    Seed,
-    Split,
-    WeightsFile,
-)
-from normscope.cli.specification import checked_file, parse_shape, split_arguments, split_commas, writing
+from normscope.cli.specification import checked_file, split_arguments, split_commas, write_file
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
@@ -66,14 +54,14 @@ class Request(Named):
 
 @guarded
 def check(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
-    weights: WeightsFile = None,
-    data: DataName = None,
-    data_root: DataRoot = None,
-    split: Split = "test",
-    limit: Limit = None,
-    normalize: Normalize = None,
-    input: InputShape = None,
+    model: options.Model,
+    weights: options.WeightsFile = None,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    split: options.Split = "test",
+    limit: options.Limit = None,
+    normalize: options.Normalize = None,
+    input: options.InputShape = None,
     optimizer: Annotated[
         str | None, typer.Option(help="FILE.py:function that takes the model and returns its optimizer.")
     ] = None,
@@ -98,9 +86,9 @@ def check(
     format: Annotated[str, typer.Option("--format", help="Output format: text, json, sarif, github or html.")] = "text",
     out: Annotated[Path | None, typer.Option(help="Write the report to this file instead of stdout.")] = None,
     isolated: Annotated[bool, typer.Option("--isolated", help="Do not read pyproject.toml.")] = False,
-    device: Device = None,
-    seed: Seed = 0,
-    quiet: Quiet = False,
+    device: options.Device = None,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
 ) -> None:
     """Find problems with the normalization of MODEL: findings with codes, places, evidence and fixes.
 
@@ -113,17 +101,15 @@ def check(
         raise typer.BadParameter(
             f"Unknown format {format!r}. Choose from: {', '.join(FORMATS)}.", param_hint="--format"
         )
-    shape = parse_shape(input)
     folder = run_folder(model)
     out = None if out is None else checked_file(out)
     write_baseline = None if write_baseline is None else checked_file(write_baseline, "--write-baseline")
     request = Request(
-        model, weights, data, data_root, split, limit, normalize, shape, optimizer, batch_size, dtype, purpose, before,
+        model, weights, data, data_root, split, limit, normalize, input, optimizer, batch_size, dtype, purpose, before,
         device, seed,
     )  # fmt: skip
     width = line_width()
-    with aside(), Stages(quiet=quiet, lines=format == "text") as stages:
-        stages(LOADING)
+    with Stages(quiet=quiet, lines=format == "text") as stages:
         settings = _settings(select, ignore, fail_on, baseline, isolated=isolated)
         if write_baseline is not None:
             settings = replace(settings, baseline=None)
@@ -131,15 +117,17 @@ def check(
             result, source, capacity = run(request, settings, stages)
             text = rendered(result, format, source, capacity, width=width)
         else:
-            result = of_run(folder, settings)
+            from normscope.monitor.check_run import check_run
+
+            result = check_run(folder, settings=settings)
             text = rendered(result, format, width=width)
     if write_baseline is not None:
         from normscope.doctor.settings import baseline_text
 
-        _write(write_baseline, baseline_text(result.findings), "--write-baseline")
+        write_file(write_baseline, baseline_text(result.findings), "--write-baseline")
         text, out = ("" if quiet else f"written: {write_baseline} ({len(result.findings)} findings)"), None
     if out is not None:
-        _write(out, text + "\n", "--out")
+        write_file(out, text + "\n")
         text = f"written: {out}"
     if not quiet and text:
         print(text)
@@ -153,13 +141,6 @@ def run_folder(model: str) -> Path | None:
     return folder if (folder / "config.json").is_file() and (folder / "metrics.jsonl").is_file() else None
 
 
-def of_run(folder: Path, settings: Settings) -> CheckResult:
-    """Check a training run that a monitor recorded."""
-    from normscope.monitor.check_run import check_run
-
-    return check_run(folder, settings=settings)
-
-
 def run(
     request: Request, settings: Settings, stages: Stages
 ) -> tuple[CheckResult, Source | None, Callable[[], Result]]:
@@ -167,9 +148,6 @@ def run(
 
     Returns:
         The result, where the model is written down, and a function that analyzes it for a full report.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
     """
     from normscope.cli.analyze import checked_device
     from normscope.doctor import check as doctor
@@ -249,16 +227,7 @@ def rendered(
 
 
 def optimizer_of(spec: str, model: nn.Module, seed: int = 0) -> Any:
-    """Return the optimizer a user's function makes for a model.
-
-    Args:
-        spec: ``FILE.py:function`` or ``package.module:function``.
-        model: the model it is given.
-        seed: random seed while it runs.
-
-    Raises:
-        NormscopeError: if there is no such function, it raises, or returns something else.
-    """
+    """Return the optimizer that a user's function, ``FILE.py:function`` or the like, makes for a model."""
     import torch
 
     from normscope.core.errors import FactoryError, ModelNotFoundError
@@ -317,18 +286,13 @@ def _settings(
 
     settings = Settings() if isolated else read_settings()
     if select:
-        settings = replace(settings, select=_split(select))
+        settings = replace(settings, select=tuple(split_commas(",".join(select))))
     return replace(
         settings,
-        ignore=(*settings.ignore, *_split(ignore or [])),
+        ignore=(*settings.ignore, *split_commas(",".join(ignore or []))),
         fail_on=fail_on or settings.fail_on,
         baseline=baseline or settings.baseline,
     )
-
-
-def _split(codes: list[str]) -> tuple[str, ...]:
-    """Return codes given one by one or with commas."""
-    return tuple(part for code in codes for part in split_commas(code))
 
 
 def _dtype(name: str | None) -> Any:
@@ -343,11 +307,3 @@ def _dtype(name: str | None) -> Any:
             f"Unknown precision {name!r}. Choose from: float16, bfloat16, float32, float64.", param_hint="--dtype"
         )
     return found
-
-
-def _write(file: Path, text: str, hint: str) -> None:
-    """Write a file, whole or not at all."""
-    from normscope.core.files import write_text
-
-    with writing(file, hint):
-        write_text(file, text)

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import Request, measured
-from normscope.cli.console import Stages, aside, guarded, show
-from normscope.cli.options import DataRoot, InputShape, Limit
-from normscope.cli.specification import parse_shape
+from normscope.cli.console import Stages, guarded, show
 from normscope.core.files import user_path
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ def complexity(
     signal: Annotated[float, typer.Option(help="Bound on the norm of the input of each layer.")] = 1.0,
     loss: Annotated[str, typer.Option(help="Name of the loss, e.g. cross-entropy or l1.")] = "cross-entropy",
     data: Annotated[str | None, typer.Option(help="Data for a model, as for analyze.")] = None,
-    data_root: DataRoot = None,
-    limit: Limit = None,
-    input: InputShape = None,
+    data_root: options.DataRoot = None,
+    limit: options.Limit = None,
+    input: options.InputShape = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show how many iterations each layer of MODEL needs by the papers' corollaries, with and without its normalizers.
@@ -54,7 +53,7 @@ def complexity(
     if Path(model).suffix == ".json":
         result = _read(user_path(model))
     else:
-        result, found = _analyzed(model, data, data_root, limit, parse_shape(input), quiet=json)
+        result, found = _analyzed(model, data, data_root, limit, input, quiet=json)
     iterations = iterations_of(result, found, loss, setting)
     if json:
         print(json_module.dumps(complexity_document(iterations), indent=1, allow_nan=False))
@@ -63,11 +62,7 @@ def complexity(
 
 
 def _read(path: Path) -> Result:
-    """Return the result of a model that was written before.
-
-    Raises:
-        InputError: if the file is none.
-    """
+    """Return the result of a model that was written before."""
     from normscope.analysis.stored_results import read_result
     from normscope.core.errors import InputError
     from normscope.core.result import Result
@@ -79,7 +74,7 @@ def _read(path: Path) -> Result:
 
 
 def _analyzed(
-    model: str, data: str | None, root: Path | None, limit: int | None, shape: tuple[int, ...] | None, *, quiet: bool
+    model: str, data: str | None, root: Path | None, limit: int | None, shape: str | None, *, quiet: bool
 ) -> tuple[Result, WeightResult]:
     """Return the results of quick analyses, in the input and in the weights: constants, no search for bad inputs."""
     from normscope.analysis import analyze
@@ -91,5 +86,5 @@ def _analyzed(
     request = Request(model, None, data, root, "test", limit, None, shape, None, QUICK)
     if is_checkpoint(model):
         raise InputError(f"Expected a model, got a checkpoint: {model}. Iteration counts need the network itself.")
-    with aside(), Stages(quiet=quiet) as stages:
+    with Stages(quiet=quiet) as stages:
         return measured(request, stages, analyze), measured(request, stages, weight_lipschitz)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import errno
 import functools
-import gc
 import os
 import shutil
 import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from types import TracebackType
+from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from normscope.core.errors import NormscopeError
@@ -27,7 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 #: Exit codes of wrong use, and of work stopped by the user (128 + SIGINT).
 WRONG_USE, STOPPED = 2, 130
-#: The step in which a verb imports torch and what it needs of the library.
+#: The first step of every verb: it imports torch and what it needs of the library.
 LOADING = "loading torch"
 #: Seconds after which work is worth a word.
 PATIENCE = 2.0
@@ -40,7 +39,6 @@ NAME = 40
 _UNREACHABLE = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
 #: What a message of several lines may hold.
 _BREAKS = "\n\t"
-_STDOUT, _STDERR = 1, 2
 
 
 def is_terminal(stream: TextIO) -> bool:
@@ -73,48 +71,8 @@ def visible(text: str, keep: str = "") -> str:
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
 
 
-@contextlib.contextmanager
-def aside() -> Iterator[None]:
-    """Send what is printed inside the block to stderr, whichever way: the user's code may print, or its children."""
-    own = sys.stdout
-    with contextlib.redirect_stdout(sys.stderr), contextlib.ExitStack() as stack:
-        _flush(own)
-        kept = os.dup(_STDOUT)
-        stack.callback(os.close, kept)
-        stack.callback(os.dup2, kept, _STDOUT)
-        stack.callback(_flush, own)
-        stack.callback(_flush, sys.__stdout__)
-        divert()
-        yield
-
-
-def divert() -> None:
-    """Send to stderr what is written to stdout from now on: the result has been printed, others may still be at it."""
-    whole = [_flush(stream) for stream in (sys.stdout, sys.__stdout__)]  # the library may have wrapped the first
-    with contextlib.suppress(OSError):
-        # What could not be written for want of a reader would come out there.
-        os.dup2(_STDERR if all(whole) else os.open(os.devnull, os.O_WRONLY), _STDOUT)
-
-
-def _flush(stream: TextIO | None) -> bool:
-    """Write out what a stream holds back, and tell whether that was possible."""
-    try:
-        if stream is not None:
-            stream.flush()
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def guarded(function: F) -> F:
-    """Turn errors a user can cause into one line on stderr and exit code 2, and Ctrl-C into exit code 130.
-
-    Args:
-        function: a verb of the command line.
-
-    Returns:
-        The same function, guarded.
-    """
+    """Turn errors a user can cause into one line on stderr and exit code 2, and Ctrl-C into exit code 130."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -161,22 +119,12 @@ def _is_memory(error: Exception) -> bool:
     return "allocate memory" in str(error) or "not enough memory" in str(error)
 
 
-#: Whether this process is the command line's own: then what it imports stays, and is never looked through again.
-_own_process = False
-
-
-def own_process() -> None:
-    """Say that this process has no purpose but one verb."""
-    global _own_process
-    _own_process = True
-    atexit.register(gc.freeze)  # at exit Python looks for garbage in all of torch, for a second; the memory goes anyway
-
-
 class Stages:
     """Progress of long work, on stderr. Use as a context manager; call it with a line of text at each step.
 
     On a terminal, after two seconds, a line with the current step and the time. Elsewhere one plain line for each
-    step that takes more than two seconds. Steps are told apart by their text before a colon and a blank.
+    step that takes more than two seconds. Steps are told apart by their text before a colon and a blank. What is
+    printed inside the block, by the user's code for example, goes to stderr: stdout is for the result.
 
     Args:
         quiet: show nothing.
@@ -186,12 +134,9 @@ class Stages:
     def __init__(self, *, quiet: bool = False, lines: bool = True) -> None:
         self._live = not quiet and is_terminal(sys.stderr)
         self._lines = not quiet and not self._live and lines
-        self._text, self._began, self._announced = "", time.monotonic(), ""
+        self._text, self._began, self._announced = LOADING, time.monotonic(), ""
         self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._status: Any = None
         self._notes: list[tuple[float, str]] = []
-        self._paused = False
         self._above: tuple[str, ...] = ()
 
     def above(self, lines: Sequence[str]) -> None:
@@ -207,54 +152,58 @@ class Stages:
         if _step(text) != _step(self._text):
             self._began = time.monotonic()
         self._text = text
-        self._pause(text.endswith(LOADING))  # a verb may say before it which of several models it is about
-
-    def _pause(self, wanted: bool) -> None:
-        """Look for no garbage while libraries are imported: there is hardly any, and it takes a fifth of the time."""
-        if wanted and gc.isenabled():
-            gc.disable()
-            self._paused = True
-        elif self._paused and not wanted:
-            if _own_process:
-                gc.freeze()
-            gc.enable()
-            self._paused = False
 
     def note(self, text: str) -> None:
         """Print a line that stays, if the work goes on for long after it; of quick work nothing is shown."""
         self._notes.append((time.monotonic(), visible(text)))
 
     def __enter__(self) -> Stages:
-        if self._live or self._lines:
-            self._thread = threading.Thread(target=self._watch, daemon=True)
-            self._thread.start()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+            if self._live or self._lines:
+                thread = threading.Thread(target=self._watch, daemon=True)
+                thread.start()
+                stack.callback(thread.join)
+                stack.callback(self._stop.set)
+            self._stack = stack.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._pause(False)
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join()
-        if self._status is not None:
-            self._status.stop()
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
 
     def _watch(self) -> None:
         """Wait beside the work and speak when it takes long."""
         begun = time.monotonic()
+        spinner: Any = None
         while not self._stop.wait(_TICK):
             now = time.monotonic()
-            if self._live and self._status is None and now - begun > PATIENCE:
-                self._status = _status(self._text)
-            elif self._status is not None:
-                self._status.update(self._text, self._above)
+            if self._live and spinner is None and now - begun > PATIENCE:
+                spinner = self._spinner(begun)
+                spinner.start()
             while self._notes and now - self._notes[0][0] > NOTED:
                 print(self._notes.pop(0)[1], file=sys.stderr, flush=True)
             step = _step(self._text)
-            if self._lines and step and step != self._announced and now - self._began > PATIENCE:
+            if self._lines and step != self._announced and now - self._began > PATIENCE:
                 print(f"normscope: {step} ...", file=sys.stderr, flush=True)
                 self._announced = step
+        if spinner is not None:
+            spinner.stop()
+
+    def _spinner(self, begun: float) -> Any:
+        """Return a display of the step and the time on stderr, below the lines that are shown above."""
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.spinner import Spinner
+        from rich.text import Text
+
+        spinner = Spinner("dots")
+
+        def view() -> Group:
+            elapsed = timedelta(seconds=int(time.monotonic() - begun))
+            spinner.update(text=Text(f"{elapsed} {self._text}"))
+            return Group(*(Text(line) for line in self._above), spinner)
+
+        return Live(get_renderable=view, console=Console(stderr=True), transient=True)
 
 
 def _step(text: str) -> str:
@@ -266,52 +215,29 @@ def _step(text: str) -> str:
     return text.partition(": ")[0]
 
 
-def _status(text: str) -> Any:
-    """Start and return a spinner with text and elapsed time on stderr."""
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-    from rich.text import Text
-
-    class Below(Progress):
-        """A spinner below some lines."""
-
-        lines: tuple[str, ...] = ()
-
-        def get_renderables(self) -> Any:
-            """Yield the lines, then the spinner."""
-            yield from (Text(line) for line in self.lines)
-            yield from super().get_renderables()
-
-    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
-    progress = Below(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task(text, total=None)
-    progress.start()
-    return _Spinner(progress, task)
-
-
-class _Spinner:
-    """A running spinner."""
-
-    def __init__(self, progress: Any, task: Any) -> None:
-        self._progress, self._task = progress, task
-
-    def update(self, text: str, above: tuple[str, ...] = ()) -> None:
-        """Change its text, and what stands above it."""
-        self._progress.lines = above
-        self._progress.update(self._task, description=text)
-
-    def stop(self) -> None:
-        """Take it away."""
-        self._progress.stop()
+def finish(
+    result: Any,
+    sections: Callable[[], Sequence[Section]],
+    *,
+    json: bool,
+    quiet: bool,
+    written: Path | None = None,
+    page: Path | None = None,
+) -> None:
+    """Print a result as JSON, or as tables followed by the files that were written; nothing if quiet."""
+    if json:
+        print(result.to_json())
+    elif not quiet:
+        show(sections())
+        files = [f"{what}: {file}" for what, file in (("written", written), ("open", page)) if file is not None]
+        if files:
+            print("\n".join(("", *files)))
 
 
 def show(sections: Sequence[Section]) -> None:
     """Print sections on stdout: as tables on a terminal, as plain full-width text elsewhere.
 
     Control characters are spelled out.
-
-    Args:
-        sections: parts of a report.
     """
     from normscope.report.table import plain_text
 

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import checked_device, checked_places, write_page
-from normscope.cli.console import LOADING, STOPPED, Stages, aside, guarded, show
+from normscope.cli.console import STOPPED, Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.options import (
-    MODEL,
-    DataName,
-    DataRoot,
-    Device,
-    Everything,
-    Json,
-    NoReport,
-    Normalize,
-    Out,
-    Quiet,
-    Seed,
-    Split,
-    WeightsFile,
-)
 from normscope.cli.specification import split_commas, writing
 from normscope.core.errors import InputError
 
@@ -36,13 +23,13 @@ FILE, PAGE = "curvature.json", "curvature.html"
 
 @guarded
 def curvature(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
-    data: DataName = None,
-    weights: WeightsFile = None,
-    data_root: DataRoot = None,
-    split: Split = "train",
+    model: options.Model,
+    data: options.DataName = None,
+    weights: options.WeightsFile = None,
+    data_root: options.DataRoot = None,
+    split: options.Split = "train",
     limit: Annotated[int, typer.Option(min=2, help="Use at most this many samples.")] = 256,
-    normalize: Normalize = None,
+    normalize: options.Normalize = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -82,16 +69,16 @@ def curvature(
         int, typer.Option(min=2, help="Samples per batch; BatchNorm normalizes each batch as a whole.")
     ] = 128,
     double: Annotated[bool, typer.Option("--double", help="Compute in float64.")] = False,
-    seed: Seed = 0,
-    device: Device = None,
-    out: Out = None,
+    seed: options.Seed = 0,
+    device: options.Device = None,
+    out: options.Out = None,
     report: Annotated[
         Path | None, typer.Option(help="File for the HTML report.", show_default=f"{PAGE} in --out")
     ] = None,
-    no_report: NoReport = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    everything: Everything = False,
+    no_report: options.NoReport = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    everything: options.Everything = False,
 ) -> None:
     """Measure the curvature of the loss of MODEL on labelled --data, and write curvature.json and curvature.html.
 
@@ -109,39 +96,22 @@ def curvature(
         "radius": radius, "rate": rate or None, "momentum": momentum, "masks": masks, "batch": batch, "seed": seed,
     }  # fmt: skip
     named = Named(model, weights, data, data_root, split, limit, normalize, None)
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
+    with Stages(quiet=quiet, lines=not json) as stages:
         result = run(named, chosen, stages, device=device, double=double)
     with writing(target):
         result.save(target)
     if page is not None:
         write_page({}, page, panels=[result])
-    if json:
-        print(result.to_json())
-    elif not quiet:
-        from normscope.report.curvature import curvature_sections
+    from normscope.report.curvature import curvature_sections
 
-        show(curvature_sections(result, everything=everything))
-        print(f"\nwritten: {target}")
-        if page is not None:
-            print(f"open: {page}")
+    sections = functools.partial(curvature_sections, result, everything=everything)
+    finish(result, sections, json=json, quiet=quiet, written=target, page=page)
     if result.stopped:
         raise SystemExit(STOPPED)
 
 
 def run(named: Named, chosen: dict[str, Any], stages: Stages, *, device: str | None, double: bool) -> CurvatureResult:
-    """Load model and data, and measure.
-
-    Args:
-        named: model and data.
-        chosen: fields of :class:`normscope.curvature.settings.Settings`.
-        stages: called with a line of text at each step.
-        device: where to compute.
-        double: compute in float64.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
-    """
-    stages(LOADING)
+    """Load model and data, and measure with the chosen :class:`normscope.curvature.settings.Settings`."""
     import torch
 
     from normscope.curvature.run import curvature as measured

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.console import guarded, show
-from normscope.cli.options import LARGEST_SEED
 
 
 @guarded
@@ -18,7 +18,7 @@ def decompose(
     steps: Annotated[int, typer.Option(min=0, help="Number of gradient descent steps.")] = 100,
     noise: Annotated[float, typer.Option(min=0.0, help="Standard deviation of the noise.")] = 0.1,
     radius: Annotated[float, typer.Option(help="Bound on the norm of the weights.")] = 2.0,
-    seed: Annotated[int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed of the data.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=options.LARGEST_SEED, help="Random seed of the data.")] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Split the error of a model into approximation, optimization and generalization, every term computed exactly.

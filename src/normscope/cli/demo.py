@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write, write_page
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
+from normscope.cli.console import Stages, guarded, show
 from normscope.cli.loading import Inputs
-from normscope.cli.options import Quiet, Seed
-from normscope.cli.specification import checked_file, checked_folder, writing
+from normscope.cli.specification import checked_file, checked_folder, write_file
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,17 +37,16 @@ RADII = (0.003, 0.01)
 @guarded
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("normscope-demo"),
-    seed: Seed = 0,
+    seed: options.Seed = 0,
     width: Annotated[int, typer.Option(min=2, help="Width of the hidden layers.")] = WIDTH,
     epochs: Annotated[int, typer.Option(min=1, help="Number of training epochs.")] = EPOCHS,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Train the papers' ten-layer network without and with BatchNorm on digits, and compare both side by side.
 
     Writes a report to open in a browser. The digits come with the package; nothing is downloaded. Results go to
     the folder given by --out.
     """
-    from normscope.core.files import write_text
     from normscope.report.table import plain_text
     from normscope.report.text import verdict_section
 
@@ -56,15 +55,14 @@ def demo(
         checked_file(place / FILE)
     checked_file(folder / SUMMARY)
     checked_file(folder / REPORT)
-    with aside(), Stages(quiet=quiet) as stages, one_thread():
+    with Stages(quiet=quiet) as stages, one_thread():
         results, section, facts = compare(stages, seed=seed, width=width, epochs=epochs)
     written = [write(result, folder / name / FILE) for name, result in results.items()]
     written.append(write(results["batchnorm"], folder / FILE))
     verdicts = [verdict_section(result, name) for name, result in results.items()]
     sections = [_introduction(width, epochs, seed), *verdicts, section, _reading()]
     summary = plain_text(sections)
-    with writing(folder):
-        written.append(write_text(folder / SUMMARY, summary + "\n"))
+    written.append(write_file(folder / SUMMARY, summary + "\n"))
     title = "The same network without and with BatchNorm"
     page = write_page(results, folder / REPORT, "--out", facts=facts, title=title)
     if quiet:
@@ -93,18 +91,7 @@ def one_thread() -> Iterator[None]:
 
 
 def compare(stages: Stages, *, seed: int, width: int, epochs: int) -> tuple[dict[str, Result], Section, Facts]:
-    """Train and analyze both variants.
-
-    Args:
-        stages: called with a line of text at each step.
-        seed: of weights, order of the data and analysis.
-        width: of the hidden layers.
-        epochs: of training.
-
-    Returns:
-        The results by variant, the table that shows them side by side, and what it says beyond them.
-    """
-    stages(LOADING)
+    """Train and analyze both variants: the results, the table that compares them, and what it says beyond them."""
     from normscope.analysis import analyze
     from normscope.doctor import check
     from normscope.report.text import compare_section

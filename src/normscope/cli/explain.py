@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, guarded, show
+from normscope.cli.console import Stages, guarded, show
 from normscope.cli.demo import one_thread
 from normscope.core.errors import InputError
 from normscope.core.words import WORDS
@@ -35,8 +35,7 @@ def explain(
     if known is not None:
         print(known)
         return
-    with Stages(lines=not json) as stages:
-        stages(LOADING)
+    with Stages(lines=not json):
         from normscope.papers.explain import Answer
         from normscope.papers.explain import explain as look_up
 
@@ -54,11 +53,7 @@ def explain(
 
 
 def _each(names: Sequence[str], look_up: Callable[[str], Answer], unknown: InputError) -> tuple[Explanation, ...]:
-    """Return the explanations of several names, if each of them has one.
-
-    Raises:
-        InputError: what is wrong with them as one name.
-    """
+    """Return the explanations of several names, if each of them has one; otherwise raise what was unknown."""
     try:
         return tuple(part for name in names for part in look_up(name).parts)
     except InputError:

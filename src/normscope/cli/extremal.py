@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from normscope.cli.console import guarded, show
-from normscope.cli.specification import checked_file, writing
+from normscope.cli.specification import checked_file, write_file
 
 _WIDTHS = "Width of every layer, or n_0,n_1,... (input first), which also sets the depth."
 
@@ -38,7 +38,6 @@ def extremal(
     prescribed gradient of the training loss; layernorm a constant near eps^(-K/2) that would be one without LayerNorm.
     In Python, these networks are functions of normscope.papers.than2025.extremal, for testing other tools.
     """
-    from normscope.core.files import write_text
     from normscope.papers.than2025.extremal.constructions import CONSTRUCTIONS, Settings
     from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
 
@@ -51,8 +50,7 @@ def extremal(
     settings = Settings(_widths(width, depth), scale, layer, _numbers(input), eps, activation)
     shown = build(settings)
     if target is not None:
-        with writing(target, "--plot"):
-            write_text(target, extremal_chart(shown))
+        write_file(target, extremal_chart(shown), "--plot")
     if json:
         print(json_module.dumps(extremal_document(construction, settings, shown), indent=1, allow_nan=False))
         return

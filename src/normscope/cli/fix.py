@@ -7,21 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, aside, guarded, line_width, visible
+from normscope.cli import options
+from normscope.cli.console import Stages, guarded, line_width, visible
 from normscope.cli.loading import Named, load
-from normscope.cli.options import (
-    MODEL,
-    DataName,
-    DataRoot,
-    InputShape,
-    Json,
-    Limit,
-    Normalize,
-    Seed,
-    Split,
-    WeightsFile,
-)
-from normscope.cli.specification import checked_file, parse_shape, split_commas, writing
+from normscope.cli.specification import checked_file, split_commas, writing
 
 if TYPE_CHECKING:
     from normscope.doctor.fixes import FixResult
@@ -29,7 +18,7 @@ if TYPE_CHECKING:
 
 @guarded
 def fix(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
+    model: options.Model,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Show the changes without writing anything (the default without --write-to)."),
@@ -43,16 +32,16 @@ def fix(
     rotate: Annotated[
         bool, typer.Option("--rotate", help="Rotate residual streams so that no channel is an outlier.")
     ] = False,
-    weights: WeightsFile = None,
-    data: DataName = None,
-    data_root: DataRoot = None,
-    split: Split = "test",
-    limit: Limit = None,
-    normalize: Normalize = None,
-    input: InputShape = None,
-    seed: Seed = 0,
+    weights: options.WeightsFile = None,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    split: options.Split = "test",
+    limit: options.Limit = None,
+    normalize: options.Normalize = None,
+    input: options.InputShape = None,
+    seed: options.Seed = 0,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the file if it exists.")] = False,
-    json: Json = False,
+    json: options.Json = False,
     everything: Annotated[bool, typer.Option("--all", help="List every change.")] = False,
 ) -> None:
     """Fix the weights of MODEL where that leaves its function unchanged.
@@ -62,12 +51,12 @@ def fix(
     is refused, with the reason. The result is a state dict for the unchanged code, and advice on what to change in it.
     """
     write_to = _checked(dry_run, write_to, force)
-    with aside(), Stages(lines=not json) as stages:
-        stages(LOADING)
-        named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
+    with Stages(lines=not json) as stages:
+        named = Named(model, weights, data, data_root, split, limit, normalize, input)
         result = _run(named, seed, [*(only or []), "rotate"] if rotate else only, stages)
         if write_to is not None:
-            _write(result, write_to)
+            with writing(write_to, "--write-to"):
+                result.save(write_to)
     if json:
         print(result.to_json())
         return
@@ -115,9 +104,3 @@ def _checked(dry_run: bool, target: Path | None, force: bool) -> Path | None:
     if place.exists() and not force:
         raise typer.BadParameter(f"File exists: {place}. Use --force to overwrite it.", param_hint="--write-to")
     return place
-
-
-def _write(result: FixResult, target: Path) -> None:
-    """Write the new weights."""
-    with writing(target, "--write-to"):
-        result.save(target)

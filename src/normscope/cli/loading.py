@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from normscope.cli.console import LOADING
 from normscope.cli.specification import split_arguments
 from normscope.core.errors import ModelNotFoundError
+from normscope.core.numbers import parse_shape
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,7 +34,7 @@ class Named:
         split: of named data.
         limit: how many samples.
         normalize: preset that brings stored numbers to the network's units.
-        shape: of one input, without batch axis.
+        shape: of one input, without batch axis, such as ``3,224,224``.
     """
 
     model: str
@@ -43,18 +44,18 @@ class Named:
     split: str
     limit: int | None
     normalize: str | None
-    shape: tuple[int, ...] | None
+    shape: str | None
 
     @property
     def typed(self) -> str:
         """Return what to type after the model's name, so that another verb sees it with the same weights and shape.
 
-        >>> Named("net.py:build", Path("w.pt"), "digits", None, "test", None, None, (1, 8, 8)).typed
+        >>> Named("net.py:build", Path("w.pt"), "digits", None, "test", None, None, "1,8,8").typed
         '--weights w.pt --input 1,8,8'
         """
         words = [] if self.weights is None else ["--weights", str(self.weights)]
         if self.shape is not None:
-            words += ["--input", ",".join(map(str, self.shape))]
+            words += ["--input", self.shape]
         elif self.data is not None:
             words += ["--data", self.data]
         return shlex.join(words)
@@ -95,16 +96,7 @@ class Loaded:
 
 
 def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
-    """Load what a user names.
-
-    Args:
-        named: model and data.
-        seed: of weights that are not loaded.
-        say: called with a line of text at each step.
-
-    Raises:
-        NormscopeError: a subclass that says what is wrong.
-    """
+    """Load what a user names; the seed is that of weights which are not loaded."""
     from normscope.core.environment import few_threads
     from normscope.core.lazy import same_process
     from normscope.zoo.data.load import load_data
@@ -116,13 +108,14 @@ def load(named: Named, seed: int, say: Callable[[str], None]) -> Loaded:
             f"ONNX files are not supported: {spec}. Pass the PyTorch model it was exported from "
             "(FILE.py:factory, zoo:NAME, hf:DIR, ...) or its weights (.safetensors, .pt)."
         )
+    shape = None if named.shape is None else parse_shape(named.shape)
     say("loading the model")
     model, origin, home = load_at_home(spec, named.weights, arguments, seed)
     few_threads(model)
     say(LOADING)
     with same_process():
         importlib.import_module("torch._dynamo")  # what torch.export takes a second to import when it is first used
-    shape, data = named.shape, None
+    data = None
     if named.data is not None:
         say("loading the data")
         data = load_data(named.data, named.root, named.split, named.limit, normalize=named.normalize)

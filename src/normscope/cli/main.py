@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import errno
+import gc
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -20,7 +21,6 @@ from normscope.cli.bounds import bounds
 from normscope.cli.check import check
 from normscope.cli.compare import compare
 from normscope.cli.complexity import complexity
-from normscope.cli.console import divert, own_process
 from normscope.cli.curvature import curvature
 from normscope.cli.decompose import decompose
 from normscope.cli.demo import demo
@@ -112,15 +112,17 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-    own_process()
+    gc.set_threshold(100_000)  # importing torch makes a million objects that stay, and hardly any garbage
+    atexit.register(gc.freeze)  # at exit Python would look for garbage in all of torch, for a second
     try:
         try:
             app(prog_name="normscope")
         finally:
-            atexit.register(divert)  # the last to be registered is the first to run: before what the user's code left
-            with contextlib.suppress(BrokenPipeError):  # a reader who went away has seen enough
-                sys.stdout.flush()
+            sys.stdout.flush()
     except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing more can be written there
+        if error.errno == errno.EPIPE:  # a reader who went away has seen enough
+            raise SystemExit(1) from None
         if error.errno != errno.ENOSPC:
             raise
         print(f"normscope: The output could not be written: {error.strerror}.", file=sys.stderr)

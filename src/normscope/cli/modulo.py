@@ -11,10 +11,9 @@ from typing import Any
 import typer
 
 from normscope.cli.analyze import checked_places
-from normscope.cli.console import LOADING, Stages, aside
+from normscope.cli.console import Stages
 from normscope.cli.loading import Named, load
-from normscope.cli.specification import writing
-from normscope.core.files import write_text
+from normscope.cli.specification import write_file
 
 FILE = "alignment.json"
 #: Options of ``compare`` that say how networks are analyzed or shown; here nothing is.
@@ -22,11 +21,7 @@ _OF_ANALYSES = ("device", "printed", "no_check", "report", "everything")
 
 
 def refuse_unused(context: typer.Context) -> None:
-    """Return if every option that was given has a meaning together with ``--modulo``.
-
-    Raises:
-        typer.BadParameter: if one has not.
-    """
+    """Raise if an option was given that has no meaning together with ``--modulo``."""
     given = {p.name for p in context.command.params if p.name and _is_given(context, p.name)}
     if "mode" in given and context.params["mode"] != "batch":
         raise typer.BadParameter(
@@ -61,23 +56,14 @@ def compare_modulo(
 ) -> None:
     """Print how far two sets of weights are apart before and after symmetries are removed.
 
-    Args:
-        items: two models, or two checkpoints of ``model``.
-        model: the model that checkpoints are weights of.
-        modulo: what to remove: ``symmetries``.
-        named: data and shape; its model is of no account.
-        seed: random seed.
-        out: folder for the result; by default a new one.
-        json: print JSON.
-        quiet: print nothing.
+    The items are two models, or two checkpoints of ``model``; ``named`` has the data and the shape.
     """
     if modulo != "symmetries":
         raise typer.BadParameter(f"Expected symmetries, got {modulo}.", param_hint="--modulo")
     if len(items) != 2:
         raise typer.BadParameter(f"Expected two models, got {len(items)}.", param_hint="ITEMS")
     target, _ = checked_places(out, FILE, None, no_report=True, name="compare")
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages(LOADING)
+    with Stages(quiet=quiet, lines=not json) as stages:
         from normscope.analysis.checkpoint import is_checkpoint
         from normscope.geometry.align import align
         from normscope.geometry.discover import symmetry
@@ -94,8 +80,7 @@ def compare_modulo(
             result = align(found, second.model.state_dict())
     body: dict[str, Any] = {"before": result.before, "after": result.after, "moved": result.moved, "same": result.same}
     text = json_module.dumps({"schema_version": 1, "kind": "alignment", "models": list(items), **body}, indent=1)
-    with writing(target):
-        write_text(target, text + "\n")
+    write_file(target, text + "\n")
     if json:
         print(text)
     if json or quiet:

@@ -12,6 +12,7 @@ MODEL = (
     "FILE.py:factory, package.module:factory, zoo:NAME, hf:DIR, timm:NAME, torchvision:NAME, with arguments as in "
     "'zoo:relu10[norm=bn]'"
 )
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)]
 #: Generators take 64 bits; seeds made from this one stay within them.
 LARGEST_SEED = 2**63 - 1
 

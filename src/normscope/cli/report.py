@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import FILE, REPORT, write_page
 from normscope.cli.console import guarded
-from normscope.cli.options import Quiet
-from normscope.cli.specification import checked_file, writing
+from normscope.cli.specification import checked_file, write_file
 from normscope.core.errors import InputError
 from normscope.core.files import user_path
 from normscope.core.names import numbered
@@ -43,7 +43,7 @@ def report(
         Path | None, typer.Option(help="File to write.", show_default=f"{REPORT}, or {FILE} with --from-html")
     ] = None,
     title: Annotated[str, typer.Option(help="Title of the page.", show_default="the model's name")] = "",
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Write the HTML report of saved results, side by side if there are several, or extract results from a report."""
     given = [user_path(path) for path in results or []]
@@ -63,14 +63,7 @@ def report(
 
 
 def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dict[str, Result], list[Beside]]:
-    """Return the one capacity result in files, or several by name; and what is shown beside them.
-
-    Args:
-        paths: files of ``analyze``, ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify``.
-
-    Raises:
-        InputError: if one is none of these, or a checkpoint stands beside something else.
-    """
+    """Return the one capacity result in files, or several by name; and what is shown beside them."""
     from normscope.analysis.checkpoint import CheckpointResult
     from normscope.core.result import Result
 
@@ -87,11 +80,7 @@ def read_results(paths: Sequence[Path]) -> tuple[Result | CheckpointResult | dic
 
 
 def read_whole(path: Path) -> Result | CheckpointResult:
-    """Return the result in a file, after seeing that all of it can be shown.
-
-    Raises:
-        InputError: if it is no result, or damaged.
-    """
+    """Return the result in a file, after seeing that all of it can be shown."""
     from normscope.analysis.stored_results import read_result
     from normscope.report.html import report_html
 
@@ -139,15 +128,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
 def take_out(page: Path, out: Path | None) -> list[Path]:
     """Write the results inside a report: one to a file, several to a folder of their own name each.
 
-    Args:
-        page: the report.
-        out: the file, or the folder if there are several; by default result.json here, or this folder.
-
-    Returns:
-        What was written.
-
-    Raises:
-        InputError: if the file is no report.
+    By default these are result.json here, or this folder.
     """
     from normscope.report.embed import read_back
 
@@ -162,7 +143,8 @@ def take_out(page: Path, out: Path | None) -> list[Path]:
     else:
         folder = out or Path()
         targets = [checked_file(folder / name / FILE) for name in _folders(list(found))]
-    return [_write(target, data) for target, data in zip(targets, found.values(), strict=True)]
+    texts = (json.dumps(data, indent=1, allow_nan=False) + "\n" for data in found.values())
+    return [write_file(target, text) for target, text in zip(targets, texts, strict=True)]
 
 
 def _folders(names: Sequence[str]) -> list[str]:
@@ -173,11 +155,3 @@ def _folders(names: Sequence[str]) -> list[str]:
     """
     safe = [re.sub(r"[^\w.-]+", "_", name).strip("._") or "result" for name in names]
     return numbered(safe, "{}-{}")
-
-
-def _write(target: Path, data: Mapping[str, Any]) -> Path:
-    """Write one result as ``analyze`` does."""
-    from normscope.core.files import write_text
-
-    with writing(target):
-        return write_text(target, json.dumps(data, indent=1, allow_nan=False) + "\n")

@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
-from normscope.cli.options import LARGEST_SEED, Quiet
+from normscope.cli import options
+from normscope.cli.console import Stages, guarded, show
 from normscope.cli.specification import checked_folder, writing
 
 
@@ -37,11 +37,11 @@ def reproduce(
     data_root: Annotated[Path | None, typer.Option(help="Folder of the data set, CIFAR-10 or MNIST.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for runs and figures.")] = Path("normscope-reproduce"),
     seed: Annotated[
-        int, typer.Option(min=0, max=LARGEST_SEED, help="Random seed of the weights and the data order.")
+        int, typer.Option(min=0, max=options.LARGEST_SEED, help="Random seed of the weights and the data order.")
     ] = 0,
     no_certify: Annotated[bool, typer.Option("--no-certify", help="Skip the certified constants.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the claims and measurements as JSON.")] = False,
-    quiet: Quiet = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Reproduce a FIGURE or experiment of a paper, draw it, and say which claims are confirmed.
 
@@ -49,8 +49,7 @@ def reproduce(
     """
     folder = checked_folder(out)
     progress = Stages(quiet=quiet, lines=not json)
-    with aside(), _resumable(), progress as stages:
-        stages(LOADING)
+    with _resumable(), progress as stages:
         from normscope.report.studies import reproduce as reproduced
 
         with writing(folder):

@@ -1,11 +1,10 @@
-"""Parsing of command line texts: a model with arguments, a shape, a path to write to."""
+"""Parsing of command line texts: a model with arguments, a path to write to."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
 import itertools
-import math
 import os
 import re
 import sys
@@ -16,12 +15,10 @@ from typing import Any
 import typer
 
 from normscope.core.errors import ModelNotFoundError
-from normscope.core.files import user_path
+from normscope.core.files import user_path, write_text
 
 #: Where every run gets a folder of its own.
 RUNS = Path("normscope-runs")
-#: Most numbers of one input: more are a slip of the pen, or fit into no memory.
-MOST_NUMBERS = 2**28
 
 
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
@@ -70,48 +67,19 @@ def _literal(node: ast.expr) -> Any:
     return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
 
 
-def parse_shape(text: str | None) -> tuple[int, ...] | None:
-    """Return a shape written as ``3,224,224`` (without the batch axis).
-
-    Raises:
-        typer.BadParameter: if it is not a list of positive integers, or of more numbers than fit into a memory.
-
-    >>> parse_shape("3,224,224")
-    (3, 224, 224)
-    """
-    if text is None:
-        return None
-    try:
-        shape = tuple(int(part) for part in text.replace("x", ",").split(","))
-    except ValueError:
-        shape = ()
-    if not shape or min(shape) < 1:
-        raise typer.BadParameter(
-            f"Expected a shape of positive integers without the batch axis, such as 3,224,224; got {text!r}.",
-            param_hint="--input",
-        )
-    if math.prod(shape) > MOST_NUMBERS:
-        raise typer.BadParameter(
-            f"Expected an input of at most {MOST_NUMBERS} numbers, got {text!r}.", param_hint="--input"
-        )
-    return shape
-
-
 @contextlib.contextmanager
 def writing(target: Path, option: str = "--out") -> Iterator[None]:
-    """Turn what keeps a file from being written, a full disk or a lost right, into a message about its option.
-
-    Args:
-        target: the file.
-        option: the option that named it.
-
-    Raises:
-        typer.BadParameter: instead of an :class:`OSError`.
-    """
+    """Turn what keeps a file from being written, a full disk or a lost right, into a message about its option."""
     try:
         yield
     except OSError as error:
         raise typer.BadParameter(f"Cannot write {target}: {error.strerror or error}.", param_hint=option) from error
+
+
+def write_file(target: Path, text: str, option: str = "--out") -> Path:
+    """Write a text file that an option named, whole or not at all, and return its path."""
+    with writing(target, option):
+        return write_text(target, text)
 
 
 def split_commas(text: str | None) -> list[str]:
@@ -136,15 +104,7 @@ def new_folder(name: str) -> Path:
 
 
 def checked_folder(folder: Path, option: str = "--out") -> Path:
-    """Return a folder results can be written to, before any work is done; it is not made yet.
-
-    Args:
-        folder: what the user named; it need not exist.
-        option: the option that named it.
-
-    Raises:
-        typer.BadParameter: if it is a file, or cannot be made or written to.
-    """
+    """Return a folder results can be written to, or raise before any work is done; it is not made yet."""
     place = nearest = user_path(folder)
     while not nearest.exists() and nearest != nearest.parent:
         nearest = nearest.parent
@@ -156,16 +116,9 @@ def checked_folder(folder: Path, option: str = "--out") -> Path:
 
 
 def checked_file(file: Path, option: str = "--out") -> Path:
-    """Return a file that can be written, before any work is done; nothing is made yet.
+    """Return a file that can be written, or raise before any work is done; nothing is made yet.
 
     One that is there already is named: it will be replaced, and nobody should be surprised by that.
-
-    Args:
-        file: what the user named; neither it nor its folder need exist.
-        option: the option that named it.
-
-    Raises:
-        typer.BadParameter: if it is a folder or a device, or cannot be made or written to.
     """
     place = user_path(file)
     if place.exists() and not place.is_file():
@@ -178,16 +131,7 @@ def checked_file(file: Path, option: str = "--out") -> Path:
 
 
 def checked_apart(file: Path | None, other: Path | None, option: str) -> None:
-    """Raise if two files to be written are one.
-
-    Args:
-        file: what is written last, if anything.
-        other: what is written before.
-        option: the option that named the last.
-
-    Raises:
-        typer.BadParameter: if they are.
-    """
+    """Raise if two files to be written are one; the option names the first."""
     if file is not None and other is not None and os.path.realpath(file) == os.path.realpath(other):
         raise typer.BadParameter(
             f"Two results would be written to the same file: {file}. Choose different paths.", param_hint=option

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from normscope.cli import options
 from normscope.cli.analyze import checked_places
-from normscope.cli.console import LOADING, Stages, aside, guarded, show
+from normscope.cli.console import Stages, finish, guarded
 from normscope.cli.loading import Named, load
-from normscope.cli.options import (
-    MODEL,
-    DataName,
-    DataRoot,
-    Everything,
-    InputShape,
-    Json,
-    Limit,
-    Normalize,
-    Out,
-    Quiet,
-    Seed,
-    Split,
-    WeightsFile,
-)
-from normscope.cli.specification import parse_shape, writing
-from normscope.core.files import write_text
+from normscope.cli.specification import write_file
 
 if TYPE_CHECKING:
     from normscope.geometry.discover import Symmetries
@@ -35,14 +21,14 @@ FILE = "symmetry.json"
 
 @guarded
 def symmetry(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL, show_default=False)],
-    weights: WeightsFile = None,
-    data: DataName = None,
-    data_root: DataRoot = None,
-    split: Split = "test",
-    limit: Limit = None,
-    normalize: Normalize = None,
-    input: InputShape = None,
+    model: options.Model,
+    weights: options.WeightsFile = None,
+    data: options.DataName = None,
+    data_root: options.DataRoot = None,
+    split: options.Split = "test",
+    limit: options.Limit = None,
+    normalize: options.Normalize = None,
+    input: options.InputShape = None,
     mode: Annotated[str, typer.Option(help="BatchNorm statistics: batch or running.")] = "batch",
     loss: Annotated[
         str, typer.Option(help="cross_entropy if adding a constant to all logits changes nothing, none, or auto.")
@@ -51,11 +37,11 @@ def symmetry(
     orbits: Annotated[
         bool, typer.Option("--orbits", help="Measure how the outputs change along and across an orbit of each kind.")
     ] = False,
-    seed: Seed = 0,
-    out: Out = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    everything: Everything = False,
+    seed: options.Seed = 0,
+    out: options.Out = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    everything: options.Everything = False,
 ) -> None:
     """Find the symmetries of MODEL: scales, shifts, rescalings, rotations, permutations, each verified.
 
@@ -63,19 +49,14 @@ def symmetry(
     written to symmetry.json, which `normscope report` takes.
     """
     target, _ = checked_places(out, FILE, None, no_report=True, name=model)
-    with aside(), Stages(quiet=quiet, lines=not json) as stages:
-        stages(LOADING)
-        named = Named(model, weights, data, data_root, split, limit, normalize, parse_shape(input))
+    with Stages(quiet=quiet, lines=not json) as stages:
+        named = Named(model, weights, data, data_root, split, limit, normalize, input)
         found = _run(named, mode, loss, batch, orbits, seed, stages)
-    with writing(target):
-        write_text(target, found.to_json() + "\n")
-    if json:
-        print(found.to_json())
-    elif not quiet:
-        from normscope.report.symmetry import symmetry_sections
+    write_file(target, found.to_json() + "\n")
+    from normscope.report.symmetry import symmetry_sections
 
-        show(symmetry_sections(found, everything=everything))
-        print(f"\nwritten: {target}")
+    sections = functools.partial(symmetry_sections, found, everything=everything)
+    finish(found, sections, json=json, quiet=quiet, written=target)
 
 
 def _run(named: Named, mode: str, loss: str, batch: int, orbits: bool, seed: int, stages: Stages) -> Symmetries:

@@ -65,14 +65,7 @@ def opened(paths: list[Path], *, wait: bool) -> Feed:
     """Return the feed of some runs, read as far as they were written.
 
     A run that cannot be read is left out, with a line on stderr, if it lies in a folder of several; one that was named
-    is a mistake.
-
-    Args:
-        paths: run folders, or folders of them.
-        wait: accept runs that have not begun.
-
-    Raises:
-        InputError: if there is no run in a folder, and it is not waited for, or none that can be read.
+    is a mistake. With ``wait``, runs that have not begun are accepted.
     """
     from normscope.monitor.live.feed import Feed, run_folders
 

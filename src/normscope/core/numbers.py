@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 
 from normscope.core.errors import InputError
+
+#: Most numbers of one input: more are a typing mistake, or fit into no memory.
+MOST_NUMBERS = 2**28
+
+
+def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
+    """Return the shape of an input, given as numbers or as text.
+
+    Raises:
+        InputError: if it is not a list of positive integers, or has too many entries.
+
+    >>> parse_shape("3,224,224")
+    (3, 224, 224)
+    """
+    parts = shape.replace("x", ",").split(",") if isinstance(shape, str) else shape
+    try:
+        sizes = tuple(int(part) for part in parts)
+    except (TypeError, ValueError):
+        sizes = (0,)
+    if any(size < 1 for size in sizes):
+        raise InputError(
+            f"Expected a shape (--input) of positive integers without the batch axis, such as 3,224,224; got {shape!r}."
+        )
+    if math.prod(sizes) > MOST_NUMBERS:
+        raise InputError(f"Expected an input (--input) of at most {MOST_NUMBERS} numbers, got {shape!r}.")
+    return sizes
 
 
 def check_fraction(value: object, what: str) -> None:

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from normscope.core.environment import restore_rng, rng_state
 from normscope.core.errors import InputError, NonFiniteInputError, NormscopeError
+from normscope.core.numbers import parse_shape
 from normscope.graph.candidates import Sampler, from_configuration, from_layers, from_shape
 from normscope.graph.guard import untouched
 from normscope.graph.safe_load import unlike_numbers
@@ -164,27 +165,6 @@ def guess_inputs(
                 tried.append(f"{_shapes(guess.values())}: {error.__cause__ or error}".splitlines()[0])
     found = f"tried {'; '.join(tried[:3])}" if tried else "no layer determines the size of its input"
     raise InputError(f"Could not guess the shape of the model's input ({found}). {_ADVICE}")
-
-
-def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
-    """Return a shape given as numbers or as text.
-
-    Raises:
-        InputError: if it is not a list of positive integers.
-
-    >>> parse_shape("3,224,224")
-    (3, 224, 224)
-    """
-    parts = shape.replace("x", ",").split(",") if isinstance(shape, str) else shape
-    try:
-        sizes = tuple(int(part) for part in parts)
-    except (TypeError, ValueError):
-        sizes = (0,)
-    if any(size < 1 for size in sizes):
-        raise InputError(
-            f"Expected a shape of positive integers without the batch axis, such as 3,224,224; got {shape!r}."
-        )
-    return sizes
 
 
 def _batches(data: Any, model: nn.Module, batch: int) -> Iterator[Any]:
