@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from normscope.core.errors import InputError, WeightsError
-from normscope.zoo.networks.gpt import gpt
+from normscope.zoo.networks.gpt import GPT
 from normscope.zoo.state_dict import fitted, load_weights, mismatch, read_state_dict
 
 
@@ -265,12 +265,12 @@ def test_a_model_without_memory_is_filled(tmp_path: Path) -> None:
 
 def test_tied_weights_need_one_copy(tmp_path: Path) -> None:
     """A file may leave out a tensor the model shares; an untied model misses it."""
-    state = {key: value for key, value in gpt(width=8, layers=1).state_dict().items() if key != "head.weight"}
+    state = {key: value for key, value in GPT(width=8, layers=1).state_dict().items() if key != "head.weight"}
     save_file(state, tmp_path / "m.safetensors")
-    model = gpt(width=8, layers=1)
+    model = GPT(width=8, layers=1)
     load_weights(model, tmp_path / "m.safetensors")
     assert torch.equal(model.head.weight, state["tokens.weight"])
-    assert mismatch(gpt(width=8, layers=1, tied=False), state) == "missing: head.weight"
+    assert mismatch(GPT(width=8, layers=1, tied=False), state) == "missing: head.weight"
 
 
 def test_complex_weights_are_refused(tmp_path: Path) -> None:

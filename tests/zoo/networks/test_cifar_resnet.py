@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from normscope.zoo.networks.cifar_resnet import PadShortcut, resnet20
+from normscope.zoo.networks.cifar_resnet import CifarResNet, PadShortcut
 
 
 def test_resnet20_has_its_published_size_and_nineteen_normalizers() -> None:
     """0.27 M parameters; one BatchNorm per convolution."""
-    model = resnet20()
+    model = CifarResNet()
     assert sum(p.numel() for p in model.parameters()) == 269_722
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     assert len(convolutions) == len([m for m in model.modules() if isinstance(m, nn.BatchNorm2d)]) == 19
@@ -23,7 +23,7 @@ def test_state_dict_has_the_names_of_public_checkpoints() -> None:
     for block in (f"layer{stage}.{index}" for stage in (1, 2, 3) for index in range(3)):
         for k in (1, 2):
             expected |= {f"{block}.conv{k}.weight", *(f"{block}.bn{k}.{kind}" for kind in kinds)}
-    assert set(resnet20().state_dict()) == expected
+    assert set(CifarResNet().state_dict()) == expected
 
 
 def test_shortcut_subsamples_and_pads_channels() -> None:
@@ -40,7 +40,7 @@ def test_shortcut_subsamples_and_pads_channels() -> None:
 
 def test_block_is_relu_of_sum() -> None:
     """With zero convolutions a block is the ReLU of its shortcut."""
-    model = resnet20(norm="none", width=4)
+    model = CifarResNet(norm="none", width=4)
     block = model.layer2[0]
     for parameter in block.parameters():
         nn.init.zeros_(parameter)

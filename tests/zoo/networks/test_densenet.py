@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from normscope.zoo.networks.densenet import DenseLayer, densenet
+from normscope.zoo.networks.densenet import DenseLayer, DenseNet
 
 
 def test_densenet121_has_its_published_size() -> None:
     """The large arguments give the original."""
     with torch.device("meta"):
-        model = densenet(classes=1000, image_size=224, blocks=(6, 12, 24, 16), growth=32)
+        model = DenseNet(classes=1000, image_size=224, blocks=(6, 12, 24, 16), growth=32)
     assert sum(p.numel() for p in model.parameters()) == 7_978_856
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from normscope.zoo.networks.inception import InceptionBlock, inception
+from normscope.zoo.networks.inception import Inception, InceptionBlock
 
 
 def test_branches_are_concatenated_in_order() -> None:
@@ -36,5 +36,5 @@ def test_branches_see_their_own_neighbourhoods() -> None:
 
 def test_default_network_maps_images_to_logits() -> None:
     """Three stages, two pools."""
-    model = inception(width=4).eval()
+    model = Inception(width=4).eval()
     assert model.features(torch.zeros(1, 3, 32, 32)).shape == (1, 32, 8, 8)

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from normscope.zoo.networks.llama import RMSNorm, llama_like, rotate
+from normscope.zoo.networks.llama import LlamaLike, RMSNorm, rotate
 
 
 def test_logits_equal_those_of_transformers() -> None:
@@ -17,7 +17,7 @@ def test_logits_equal_those_of_transformers() -> None:
     )  # fmt: skip
     torch.manual_seed(0)
     reference = transformers.LlamaForCausalLM(config).double().eval()
-    own = llama_like(vocabulary=64, width=32, layers=2, hidden=48, heads=4, key_heads=2).double().eval()
+    own = LlamaLike(vocabulary=64, width=32, layers=2, hidden=48, heads=4, key_heads=2).double().eval()
     own.load_state_dict(reference.state_dict())
     ids = torch.randint(64, (2, 10), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -43,4 +43,4 @@ def test_rms_norm_equals_the_librarys() -> None:
 def test_heads_must_tile() -> None:
     """Width over heads, heads over key heads."""
     with pytest.raises(ValueError, match="key_heads=3"):
-        llama_like(key_heads=3)
+        LlamaLike(key_heads=3)

@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.mixer import MixerBlock, mixer
+from normscope.zoo.networks.mixer import Mixer, MixerBlock
 
 
 def test_mixer_b16_has_its_published_size() -> None:
     """The large arguments give the original."""
     with torch.device("meta"):
-        model = mixer(
+        model = Mixer(
             classes=1000, image_size=224, patch=16, width=768, depth=12, token_hidden=384, channel_hidden=3072
         )
     assert sum(p.numel() for p in model.parameters()) == 59_880_472
@@ -36,4 +36,4 @@ def test_first_mlp_mixes_tokens_and_second_channels() -> None:
 def test_patches_must_tile_the_image() -> None:
     """As for the vision transformer."""
     with pytest.raises(ValueError, match="multiple of patch"):
-        mixer(image_size=30)
+        Mixer(image_size=30)

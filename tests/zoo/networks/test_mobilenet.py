@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.mobilenet import InvertedResidual, mobilenet_v2, round_channels
+from normscope.zoo.networks.mobilenet import InvertedResidual, MobileNetV2, round_channels
 
 
 def test_published_size() -> None:
     """3,504,872 parameters, 52 convolutions, 17 of them depthwise."""
     with torch.device("meta"):
-        model = mobilenet_v2()
+        model = MobileNetV2()
     convolutions = [m for m in model.modules() if isinstance(m, nn.Conv2d)]
     assert sum(p.numel() for p in model.parameters()) == 3_504_872
     assert len(convolutions) == 52
@@ -40,5 +40,5 @@ def test_block_adds_its_input_where_it_fits() -> None:
 def test_small_images_keep_more_resolution() -> None:
     """32 pixels end at 4, 224 at 7."""
     for size, last in ((32, 4), (224, 7)):
-        model = mobilenet_v2(width=0.25, classes=2, image_size=size).eval()
+        model = MobileNetV2(width=0.25, classes=2, image_size=size).eval()
         assert model.features(torch.zeros(1, 3, size, size)).shape[2:] == (last, last)

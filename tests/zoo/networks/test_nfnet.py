@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from normscope.zoo.networks.nfnet import RELU_GAIN, StandardizedConv2d, nfnet
+from normscope.zoo.networks.nfnet import RELU_GAIN, NFNet, StandardizedConv2d
 
 
 def test_weight_is_standardized_per_output_channel() -> None:
@@ -33,13 +33,13 @@ def test_gain_keeps_unit_variance_of_a_normal_input() -> None:
 def test_no_layer_normalizes_activations() -> None:
     """And every convolution is standardized."""
     norms = (nn.BatchNorm2d, nn.GroupNorm, nn.InstanceNorm2d, nn.LayerNorm)
-    model = nfnet()
+    model = NFNet()
     assert not any(isinstance(m, norms) for m in model.modules())
     assert all(isinstance(m, StandardizedConv2d) for m in model.modules() if isinstance(m, nn.Conv2d))
 
 
 def test_expected_deviations_start_again_where_channels_change() -> None:
     """The square of beta grows by a^2 with each block; after a change of channels it is 1 + a^2."""
-    betas = [block.beta**2 for block in nfnet(blocks=3, alpha=0.5).blocks]
+    betas = [block.beta**2 for block in NFNet(blocks=3, alpha=0.5).blocks]
     expected = [1.0, 1.25, 1.5, 1.75, 1.25, 1.5, 1.75, 1.25, 1.5]
     assert all(math.isclose(a, b) for a, b in zip(betas, expected, strict=True))

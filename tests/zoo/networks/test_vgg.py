@@ -6,21 +6,21 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.vgg import vgg11
+from normscope.zoo.networks.vgg import VGG
 
 
 @pytest.mark.parametrize(("norm", "parameters"), [("none", 132_863_336), ("bn", 132_868_840)])
 def test_published_sizes(norm: str, parameters: int) -> None:
     """With and without BatchNorm, 1000 classes at 224 pixels."""
     with torch.device("meta"):
-        model = vgg11(norm=norm, classes=1000, image_size=224)
+        model = VGG(norm=norm, classes=1000, image_size=224)
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
 def test_names_are_those_of_public_checkpoints() -> None:
     """The eighth convolution and the classifier's layers have their usual numbers."""
     with torch.device("meta"):
-        plain, normalized = vgg11(norm="none", image_size=224), vgg11(norm="bn", image_size=224)
+        plain, normalized = VGG(norm="none", image_size=224), VGG(norm="bn", image_size=224)
     assert isinstance(plain.features[18], nn.Conv2d)
     assert isinstance(normalized.features[25], nn.Conv2d)
     assert [name for name, m in plain.classifier.named_children() if isinstance(m, nn.Linear)] == ["0", "3", "6"]
@@ -29,4 +29,4 @@ def test_names_are_those_of_public_checkpoints() -> None:
 def test_too_small_images_are_refused() -> None:
     """Five max pools need 32 pixels."""
     with pytest.raises(ValueError, match=">= 32"):
-        vgg11(image_size=16)
+        VGG(image_size=16)

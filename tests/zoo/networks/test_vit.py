@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from normscope.zoo.networks.vit import Attention, PatchEmbedding, vit_tiny
+from normscope.zoo.networks.vit import Attention, PatchEmbedding, VisionTransformer
 
 
 def test_published_size() -> None:
     """ViT-Ti/16 with 1000 classes."""
     with torch.device("meta"):
-        assert sum(p.numel() for p in vit_tiny().parameters()) == 5_717_416
+        assert sum(p.numel() for p in VisionTransformer().parameters()) == 5_717_416
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -34,7 +34,7 @@ def test_attention_equals_the_librarys(causal: bool) -> None:
 def test_patches_can_be_permuted_if_positions_are() -> None:
     """Without positions the class token does not see the order of patches."""
     torch.manual_seed(0)
-    model = vit_tiny(image_size=8, patch=4, width=12, depth=2, classes=3).double().eval()
+    model = VisionTransformer(image_size=8, patch=4, width=12, depth=2, classes=3).double().eval()
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
     swapped = torch.cat([x[..., 4:], x[..., :4]], dim=-1)
     assert (model(x) - model(swapped)).abs().max() > 1e-6
@@ -45,9 +45,9 @@ def test_patches_can_be_permuted_if_positions_are() -> None:
 def test_sizes_must_fit() -> None:
     """Patches tile the image, heads tile the width."""
     with pytest.raises(ValueError, match="multiple of patch"):
-        vit_tiny(image_size=30)
+        VisionTransformer(image_size=30)
     with pytest.raises(ValueError, match="multiple of heads"):
-        vit_tiny(width=10)
+        VisionTransformer(width=10)
 
 
 def test_each_token_is_the_same_linear_map_of_its_patch() -> None:

@@ -9,9 +9,22 @@ from normscope.zoo.networks.normalizers import normalizer, weighted
 
 
 class Autoencoder(nn.Module):
-    """Two halvings, a linear code, two doublings; the output is an image in [0, 1] by a sigmoid."""
+    """Convolutional autoencoder: two halvings, a linear code, two doublings; the output is in [0, 1] by a sigmoid.
 
-    def __init__(self, norm: str, channels: int, image_size: int, width: int, code: int) -> None:
+    Args:
+        norm: the normalizer.
+        channels: channels of the image.
+        image_size: pixels of a side, a multiple of 4.
+        width: channels of the first convolution.
+        code: features of the code.
+
+    >>> Autoencoder(image_size=8, width=2)(torch.zeros(1, 1, 8, 8)).shape
+    torch.Size([1, 1, 8, 8])
+    """
+
+    def __init__(
+        self, norm: str = "bn", channels: int = 1, image_size: int = 28, width: int = 16, code: int = 32
+    ) -> None:
         super().__init__()
         if image_size % 4:
             raise ValueError(f"Expected image_size to be a multiple of 4, got {image_size}.")
@@ -42,24 +55,3 @@ class Autoencoder(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, C, H, W) to their reconstructions."""
         return self.decoder(self.encoder(x))
-
-
-def autoencoder(
-    norm: str = "bn", channels: int = 1, image_size: int = 28, width: int = 16, code: int = 32
-) -> Autoencoder:
-    """Return a convolutional autoencoder.
-
-    Args:
-        norm: the normalizer.
-        channels: channels of the image.
-        image_size: pixels of a side, a multiple of 4.
-        width: channels of the first convolution.
-        code: features of the code.
-
-    Returns:
-        The network.
-
-    >>> autoencoder(image_size=8, width=2)(torch.zeros(1, 1, 8, 8)).shape
-    torch.Size([1, 1, 8, 8])
-    """
-    return Autoencoder(norm, channels, image_size, width, code)

@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from normscope.zoo.networks.normalizers import normalizer, weighted
+from normscope.zoo.networks.resnet import convolution
 
 
 class PadShortcut(nn.Module):
@@ -26,18 +27,14 @@ class PadShortcut(nn.Module):
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.before, self.after))
 
 
-def _convolution(inputs: int, outputs: int, stride: int, norm: str) -> nn.Conv2d:
-    return weighted(nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False), norm)
-
-
 class Block(nn.Module):
     """Two 3x3 convolutions, each with its normalizer, around a shortcut: ``relu(x' + N(W relu(N(V x))))``."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: str) -> None:
         super().__init__()
-        self.conv1 = _convolution(inputs, outputs, stride, norm)
+        self.conv1 = convolution(inputs, outputs, 3, stride, norm)
         self.bn1 = normalizer(norm, outputs, 2)
-        self.conv2 = _convolution(outputs, outputs, 1, norm)
+        self.conv2 = convolution(outputs, outputs, 3, 1, norm)
         self.bn2 = normalizer(norm, outputs, 2)
         self.shortcut = nn.Identity() if stride == 1 and inputs == outputs else PadShortcut(inputs, outputs)
 
@@ -48,12 +45,25 @@ class Block(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Stem of 16 channels, three stages of ``blocks`` blocks (16, 32, 64 channels), average pool, linear layer."""
+    """CIFAR ResNet of depth ``6 blocks + 2``: 20 by default, with 269,722 parameters.
 
-    def __init__(self, blocks: int, norm: str, classes: int, width: int) -> None:
+    Stem, three stages of blocks, each half the size and twice the channels of the one before, average pool, linear
+    layer.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        blocks: blocks in each of the three stages.
+        width: channels of the first stage.
+
+    >>> CifarResNet(width=2)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(self, norm: str = "bn", classes: int = 10, blocks: int = 3, width: int = 16) -> None:
         super().__init__()
         self.input_shape = (3, 32, 32)
-        self.conv1 = _convolution(3, width, 1, norm)
+        self.conv1 = convolution(3, width, 3, 1, norm)
         self.bn1 = normalizer(norm, width, 2)
         self.layer1 = self._stage(width, width, blocks, 1, norm)
         self.layer2 = self._stage(width, 2 * width, blocks, 2, norm)
@@ -70,21 +80,3 @@ class CifarResNet(nn.Module):
         y = F.relu(self.bn1(self.conv1(x)))
         y = self.layer3(self.layer2(self.layer1(y)))
         return self.linear(y.mean(dim=(2, 3)))
-
-
-def resnet20(norm: str = "bn", classes: int = 10, blocks: int = 3, width: int = 16) -> CifarResNet:
-    """Return a CIFAR ResNet of depth ``6 blocks + 2``; 20 by default, 269,722 parameters.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        blocks: blocks in each of the three stages.
-        width: channels of the first stage.
-
-    Returns:
-        The network.
-
-    >>> resnet20(width=2)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return CifarResNet(blocks, norm, classes, width)

@@ -39,9 +39,6 @@ def cnn(norm: str = "bn", classes: int = 10, channels: int = 3, image_size: int 
         image_size: pixels of a side.
         width: channels of the first convolution.
 
-    Returns:
-        The network.
-
     >>> cnn(channels=1, image_size=8, width=4)(torch.zeros(1, 1, 8, 8)).shape
     torch.Size([1, 10])
     """

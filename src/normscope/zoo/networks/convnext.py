@@ -107,9 +107,6 @@ def convnext_tiny(norm: str = "ln", classes: int = 1000, image_size: int = 224, 
         image_size: pixels of a side, a multiple of 32.
         width: channels of the first stage.
 
-    Returns:
-        The network.
-
     >>> convnext_tiny(width=4, classes=2, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 2])
     """

@@ -29,13 +29,35 @@ class DenseLayer(nn.Module):
 
 
 class DenseNet(nn.Module):
-    """Stem, dense blocks with a halving of channels and resolution between them, average pool, linear layer."""
+    """DenseNet, small by default; blocks (6, 12, 24, 16) and growth 32 at 224 pixels are DenseNet-121.
 
-    def __init__(self, blocks: Sequence[int], growth: int, norm: str, classes: int, image_size: int, stem: int) -> None:
+    Stem, dense blocks with a halving of channels and resolution between them, average pool, linear layer.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; more than 64 selects the large stem.
+        blocks: layers in each dense block.
+        growth: channels each layer adds.
+        stem: channels of the first convolution, twice the growth by default.
+
+    >>> DenseNet(blocks=(1, 1), growth=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(
+        self,
+        norm: str = "bn",
+        classes: int = 10,
+        image_size: int = 32,
+        blocks: Sequence[int] = (4, 4, 4),
+        growth: int = 12,
+        stem: int | None = None,
+    ) -> None:
         super().__init__()
         small = image_size <= 64
         self.input_shape = (3, image_size, image_size)
-        channels = stem
+        channels = 2 * growth if stem is None else stem
         layers: list[nn.Module] = [convolution(3, channels, 3 if small else 7, 1 if small else 2, norm)]
         if not small:
             layers += [normalizer(norm, channels, 2), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1)]
@@ -53,30 +75,3 @@ class DenseNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.classifier(self.features(x).mean(dim=(2, 3)))
-
-
-def densenet(
-    norm: str = "bn",
-    classes: int = 10,
-    image_size: int = 32,
-    blocks: Sequence[int] = (4, 4, 4),
-    growth: int = 12,
-    stem: int | None = None,
-) -> DenseNet:
-    """Return a DenseNet, small by default; blocks (6, 12, 24, 16) and growth 32 at 224 pixels are DenseNet-121.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side; more than 64 selects the large stem.
-        blocks: layers in each dense block.
-        growth: channels each layer adds.
-        stem: channels of the first convolution, twice the growth by default.
-
-    Returns:
-        The network.
-
-    >>> densenet(blocks=(1, 1), growth=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return DenseNet(blocks, growth, norm, classes, image_size, 2 * growth if stem is None else stem)

@@ -9,6 +9,7 @@ from torch import nn
 
 from normscope.zoo.networks.mobilenet import round_channels
 from normscope.zoo.networks.normalizers import normalizer, weighted
+from normscope.zoo.networks.resnet import convolution
 
 #: Per stage of B0: expansion, channels, blocks, stride, kernel size.
 STAGES = (
@@ -37,8 +38,7 @@ class SqueezeExcitation(nn.Module):
 
 
 def _unit(inputs: int, outputs: int, size: int, norm: str, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
-    return [weighted(convolution, norm), normalizer(norm, outputs, 2)]
+    return [convolution(inputs, outputs, size, stride, norm, groups), normalizer(norm, outputs, 2)]
 
 
 class MBConv(nn.Module):
@@ -96,9 +96,6 @@ def efficientnet_b0(
         width: factor on all channels.
         depth: factor on the number of blocks, rounded up.
 
-    Returns:
-        The network.
-
     >>> efficientnet_b0(width=0.25, classes=10, image_size=32).eval()(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 10])
     """
@@ -112,9 +109,6 @@ def efficientnet_b3(norm: str = "bn", classes: int = 1000, image_size: int = 300
         norm: the normalizer.
         classes: outputs.
         image_size: pixels of a side.
-
-    Returns:
-        The network.
 
     >>> efficientnet_b3(classes=2).classifier.in_features
     1536

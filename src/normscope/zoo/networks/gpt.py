@@ -10,10 +10,30 @@ from normscope.zoo.networks.vit import TransformerBlock
 
 
 class GPT(nn.Module):
-    """Token and position embeddings, causal blocks, normalizer, and the token embedding again as output layer."""
+    """Decoder-only transformer; 12 layers of width 768, 12 heads, 50257 tokens, context 1024 are GPT-2.
+
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        vocabulary: number of tokens.
+        context: longest sequence.
+        width: features of a token.
+        layers: number of blocks.
+        heads: heads of each attention.
+        tied: whether the output layer is the token embedding.
+
+    >>> GPT(width=8, layers=1, heads=2)(torch.zeros(1, 5, dtype=torch.long)).shape
+    torch.Size([1, 5, 256])
+    """
 
     def __init__(
-        self, norm: str, vocabulary: int, context: int, width: int, layers: int, heads: int, tied: bool
+        self,
+        norm: str = "ln",
+        vocabulary: int = 256,
+        context: int = 64,
+        width: int = 128,
+        layers: int = 4,
+        heads: int = 4,
+        tied: bool = True,
     ) -> None:
         super().__init__()
         self.input_shape = (min(context, 16),)
@@ -32,32 +52,3 @@ class GPT(nn.Module):
         """Map token ids (N, T) to logits (N, T, vocabulary)."""
         places = torch.arange(ids.shape[1], device=ids.device)
         return self.head(self.norm(self.blocks(self.tokens(ids) + self.positions(places))))
-
-
-def gpt(
-    norm: str = "ln",
-    vocabulary: int = 256,
-    context: int = 64,
-    width: int = 128,
-    layers: int = 4,
-    heads: int = 4,
-    tied: bool = True,
-) -> GPT:
-    """Return a decoder-only transformer; 12 layers of width 768, 12 heads, 50257 tokens, context 1024 are GPT-2.
-
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        vocabulary: number of tokens.
-        context: longest sequence.
-        width: features of a token.
-        layers: number of blocks.
-        heads: heads of each attention.
-        tied: whether the output layer is the token embedding.
-
-    Returns:
-        The network.
-
-    >>> gpt(width=8, layers=1, heads=2)(torch.zeros(1, 5, dtype=torch.long)).shape
-    torch.Size([1, 5, 256])
-    """
-    return GPT(norm, vocabulary, context, width, layers, heads, tied)

@@ -29,9 +29,19 @@ class InceptionBlock(nn.Module):
 
 
 class Inception(nn.Module):
-    """3x3 stem, three pairs of blocks with max pools between them, average pool, linear layer."""
+    """Small network of inception blocks: 3x3 stem, three pairs of blocks with max pools between them, linear layer.
 
-    def __init__(self, norm: str, classes: int, image_size: int, width: int) -> None:
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side.
+        width: channels of the stem.
+
+    >>> Inception(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(self, norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 32) -> None:
         super().__init__()
         self.input_shape = (3, image_size, image_size)
         channels = width
@@ -49,21 +59,3 @@ class Inception(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.classifier(self.features(x).mean(dim=(2, 3)))
-
-
-def inception(norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 32) -> Inception:
-    """Return a small network of inception blocks.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
-        width: channels of the stem.
-
-    Returns:
-        The network.
-
-    >>> inception(width=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return Inception(norm, classes, image_size, width)

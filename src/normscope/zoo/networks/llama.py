@@ -36,9 +36,6 @@ def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
         x: queries or keys (N, heads, T, d), d even.
         base: base of the angles.
 
-    Returns:
-        The rotated tensor.
-
     >>> x = torch.randn(1, 1, 5, 4, generator=torch.Generator().manual_seed(0))
     >>> bool(torch.allclose(rotate(x).norm(dim=-1), x.norm(dim=-1)))
     True
@@ -129,24 +126,7 @@ class Decoder(nn.Module):
 
 
 class LlamaLike(nn.Module):
-    """Decoder and output layer."""
-
-    def __init__(self, vocabulary: int, width: int, layers: int, hidden: int, heads: int, key_heads: int) -> None:
-        super().__init__()
-        self.input_shape = (16,)
-        self.vocabulary = vocabulary
-        self.model = Decoder(vocabulary, width, layers, hidden, heads, key_heads)
-        self.lm_head = nn.Linear(width, vocabulary, bias=False)
-
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Map token ids (N, T) to logits (N, T, vocabulary)."""
-        return self.lm_head(self.model(ids))
-
-
-def llama_like(
-    vocabulary: int = 256, width: int = 128, layers: int = 2, hidden: int = 344, heads: int = 4, key_heads: int = 2
-) -> LlamaLike:
-    """Return a Llama-like decoder, tiny by default.
+    """Llama-like decoder and its output layer, tiny by default.
 
     Args:
         vocabulary: number of tokens.
@@ -156,10 +136,25 @@ def llama_like(
         heads: query heads.
         key_heads: key and value heads.
 
-    Returns:
-        The network.
-
-    >>> llama_like(width=8, hidden=12)(torch.zeros(1, 5, dtype=torch.long)).shape
+    >>> LlamaLike(width=8, hidden=12)(torch.zeros(1, 5, dtype=torch.long)).shape
     torch.Size([1, 5, 256])
     """
-    return LlamaLike(vocabulary, width, layers, hidden, heads, key_heads)
+
+    def __init__(
+        self,
+        vocabulary: int = 256,
+        width: int = 128,
+        layers: int = 2,
+        hidden: int = 344,
+        heads: int = 4,
+        key_heads: int = 2,
+    ) -> None:
+        super().__init__()
+        self.input_shape = (16,)
+        self.vocabulary = vocabulary
+        self.model = Decoder(vocabulary, width, layers, hidden, heads, key_heads)
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        """Map token ids (N, T) to logits (N, T, vocabulary)."""
+        return self.lm_head(self.model(ids))

@@ -30,19 +30,32 @@ class MixerBlock(nn.Module):
 
 
 class Mixer(nn.Module):
-    """Patches to tokens, blocks, normalizer, mean over tokens, linear layer."""
+    """MLP-Mixer, small by default: patches to tokens, blocks, normalizer, mean over tokens, linear layer.
+
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        classes: outputs.
+        image_size: pixels of a side.
+        patch: pixels of a patch's side.
+        width: features of a token.
+        depth: number of blocks.
+        token_hidden: hidden features of the MLP across tokens.
+        channel_hidden: hidden features of the MLP across channels.
+
+    >>> Mixer(width=8, depth=1)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
 
     def __init__(
         self,
-        norm: str,
-        classes: int,
-        *,
-        image_size: int,
-        patch: int,
-        width: int,
-        depth: int,
-        token_hidden: int,
-        channel_hidden: int,
+        norm: str = "ln",
+        classes: int = 10,
+        image_size: int = 32,
+        patch: int = 4,
+        width: int = 128,
+        depth: int = 4,
+        token_hidden: int = 64,
+        channel_hidden: int = 512,
     ) -> None:
         super().__init__()
         self.input_shape = (3, image_size, image_size)
@@ -56,43 +69,3 @@ class Mixer(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.head(self.norm(self.blocks(self.embedding(x))).mean(dim=1))
-
-
-def mixer(
-    norm: str = "ln",
-    classes: int = 10,
-    image_size: int = 32,
-    patch: int = 4,
-    width: int = 128,
-    depth: int = 4,
-    token_hidden: int = 64,
-    channel_hidden: int = 512,
-) -> Mixer:
-    """Return an MLP-Mixer, small by default.
-
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side.
-        patch: pixels of a patch's side.
-        width: features of a token.
-        depth: number of blocks.
-        token_hidden: hidden features of the MLP across tokens.
-        channel_hidden: hidden features of the MLP across channels.
-
-    Returns:
-        The network.
-
-    >>> mixer(width=8, depth=1)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return Mixer(
-        norm,
-        classes,
-        image_size=image_size,
-        patch=patch,
-        width=width,
-        depth=depth,
-        token_hidden=token_hidden,
-        channel_hidden=channel_hidden,
-    )

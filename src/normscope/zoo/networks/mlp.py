@@ -66,9 +66,6 @@ def relu10(
         classes: outputs of the last layer.
         bias: whether linear layers have one.
 
-    Returns:
-        The network.
-
     Raises:
         ValueError: if there is no layer.
 
@@ -95,9 +92,6 @@ def mlp(
         in_features: values of one example.
         classes: outputs.
         bias: whether linear layers have one.
-
-    Returns:
-        The network.
 
     >>> mlp(hidden=(5,), in_features=4, classes=2).head
     Linear(in_features=5, out_features=2, bias=True)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from normscope.zoo.networks.normalizers import normalizer, weighted
+from normscope.zoo.networks.resnet import convolution
 
 #: Per stage: expansion, channels, blocks, stride.
 STAGES = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -25,8 +26,7 @@ def convolution_unit(
     inputs: int, outputs: int, size: int, norm: str, *, stride: int = 1, groups: int = 1, activation: bool = True
 ) -> nn.Sequential:
     """Return convolution, normalizer and, if asked for, ReLU6."""
-    convolution = nn.Conv2d(inputs, outputs, size, stride=stride, padding=size // 2, groups=groups, bias=False)
-    layers = [weighted(convolution, norm), normalizer(norm, outputs, 2)]
+    layers = [convolution(inputs, outputs, size, stride, norm, groups), normalizer(norm, outputs, 2)]
     return nn.Sequential(*layers, *([nn.ReLU6()] if activation else []))
 
 
@@ -48,9 +48,21 @@ class InvertedResidual(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """Stem, seven stages of inverted residual blocks, 1x1 convolution, average pool, linear layer."""
+    """MobileNetV2: 3,504,872 parameters with 1000 classes.
 
-    def __init__(self, norm: str, classes: int, image_size: int, width: float) -> None:
+    Stem, seven stages of inverted residual blocks, 1x1 convolution, average pool, linear layer.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; 64 or fewer keeps more resolution at the start.
+        width: factor on all channels.
+
+    >>> MobileNetV2(width=0.25, classes=10, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(self, norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0) -> None:
         super().__init__()
         small = image_size <= 64
         self.input_shape = (3, image_size, image_size)
@@ -72,21 +84,3 @@ class MobileNetV2(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.classifier(self.dropout(self.features(x).mean(dim=(2, 3))))
-
-
-def mobilenet_v2(norm: str = "bn", classes: int = 1000, image_size: int = 224, width: float = 1.0) -> MobileNetV2:
-    """Return MobileNetV2: 3,504,872 parameters with 1000 classes.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side; 64 or fewer keeps more resolution at the start.
-        width: factor on all channels.
-
-    Returns:
-        The network.
-
-    >>> mobilenet_v2(width=0.25, classes=10, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return MobileNetV2(norm, classes, image_size, width)

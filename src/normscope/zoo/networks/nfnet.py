@@ -58,9 +58,22 @@ class NormalizerFreeBlock(nn.Module):
 
 
 class NFNet(nn.Module):
-    """Stem, stages of blocks, ReLU, average pool, linear layer; no layer normalizes activations."""
+    """Small normalizer-free residual network: stem, stages of blocks, ReLU, average pool, linear layer.
 
-    def __init__(self, classes: int, image_size: int, width: int, blocks: int, alpha: float) -> None:
+    Args:
+        classes: outputs.
+        image_size: pixels of a side.
+        width: channels of the first stage.
+        blocks: blocks in each of the three stages.
+        alpha: weight of each residual branch.
+
+    >>> NFNet(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(
+        self, classes: int = 10, image_size: int = 32, width: int = 32, blocks: int = 2, alpha: float = 0.2
+    ) -> None:
         super().__init__()
         self.input_shape = (3, image_size, image_size)
         self.stem = StandardizedConv2d(3, width, 3)
@@ -81,22 +94,3 @@ class NFNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.head(F.relu(self.blocks(self.stem(x))).mean(dim=(2, 3)))
-
-
-def nfnet(classes: int = 10, image_size: int = 32, width: int = 32, blocks: int = 2, alpha: float = 0.2) -> NFNet:
-    """Return a small normalizer-free residual network.
-
-    Args:
-        classes: outputs.
-        image_size: pixels of a side.
-        width: channels of the first stage.
-        blocks: blocks in each of the three stages.
-        alpha: weight of each residual branch.
-
-    Returns:
-        The network.
-
-    >>> nfnet(width=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return NFNet(classes, image_size, width, blocks, alpha)

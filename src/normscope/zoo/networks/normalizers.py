@@ -42,9 +42,6 @@ def known_norm(norm: str, among: tuple[str, ...] = NORMS) -> str:
         norm: short name of a normalizer.
         among: the names that make sense in this place.
 
-    Returns:
-        The same name.
-
     Raises:
         ValueError: if it is not, with the names that are.
 
@@ -121,9 +118,6 @@ def token_normalizer(norm: str, features: int, eps: float = 1e-5) -> nn.Module:
         features: width C of a token.
         eps: added to the variance or to the mean square.
 
-    Returns:
-        The layer.
-
     Raises:
         ValueError: for a normalizer that does not act token by token.
 
@@ -142,9 +136,6 @@ def weighted(layer: Layer, norm: str) -> Layer:
     Args:
         layer: a linear or convolution layer.
         norm: one of :data:`NORMS`; ``"wn"`` and ``"sn"`` change the layer.
-
-    Returns:
-        The same object.
 
     >>> from torch.nn.utils.parametrize import is_parametrized
     >>> is_parametrized(weighted(nn.Linear(3, 2), "wn")), is_parametrized(weighted(nn.Linear(3, 2), "bn"))

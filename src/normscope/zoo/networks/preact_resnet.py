@@ -30,9 +30,21 @@ class PreactivationBlock(nn.Module):
 
 
 class PreactivationResNet(nn.Module):
-    """3x3 stem, four stages of two blocks, a last normalizer and ReLU, average pool, linear layer."""
+    """Pre-activation ResNet-18 for small images.
 
-    def __init__(self, norm: str, classes: int, image_size: int, width: int) -> None:
+    3x3 stem, four stages of two blocks, a last normalizer and ReLU, average pool, linear layer.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side.
+        width: channels of the first stage.
+
+    >>> PreactivationResNet(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
+
+    def __init__(self, norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 64) -> None:
         super().__init__()
         self.input_shape = (3, image_size, image_size)
         self.stem = convolution(3, width, 3, 1, norm)
@@ -51,21 +63,3 @@ class PreactivationResNet(nn.Module):
         """Map images (N, 3, H, W) to logits (N, classes)."""
         y = F.relu(self.norm(self.blocks(self.stem(x))))
         return self.head(y.mean(dim=(2, 3)))
-
-
-def preact_resnet18(norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 64) -> PreactivationResNet:
-    """Return the pre-activation ResNet-18 for small images.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
-        width: channels of the first stage.
-
-    Returns:
-        The network.
-
-    >>> preact_resnet18(width=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return PreactivationResNet(norm, classes, image_size, width)

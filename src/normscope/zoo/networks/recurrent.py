@@ -104,9 +104,6 @@ def lstm(features: int = 8, length: int = 8, hidden: int = 32, classes: int = 10
         classes: outputs.
         layers: stacked layers.
 
-    Returns:
-        The network.
-
     >>> lstm()(torch.zeros(2, 8, 8)).shape
     torch.Size([2, 10])
     """
@@ -131,9 +128,6 @@ def lstm_cell(norm: str = "none", features: int = 8, length: int = 8, hidden: in
         length: elements of a sequence.
         hidden: size of the state.
         classes: outputs.
-
-    Returns:
-        The network.
 
     >>> lstm_cell(norm="ln")(torch.zeros(2, 8, 8)).shape
     torch.Size([2, 10])

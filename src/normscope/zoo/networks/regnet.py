@@ -18,10 +18,31 @@ class GroupedBlock(Bottleneck):
 
 
 class RegNet(nn.Module):
-    """Stem, stages of grouped blocks that each halve the resolution, average pool, linear layer."""
+    """Network of grouped convolutions, small by default.
+
+    Stem, stages of grouped blocks that each halve the resolution, average pool, linear layer. Widths
+    (24, 56, 152, 368), blocks (1, 1, 4, 7) and group 8 at 224 pixels are RegNetX-200MF.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; more than 64 halves the resolution in the stem.
+        widths: channels of each stage.
+        blocks: blocks of each stage.
+        group: channels of one group.
+
+    >>> RegNet(widths=(8,), blocks=(1,))(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
+    """
 
     def __init__(
-        self, widths: Sequence[int], blocks: Sequence[int], group: int, norm: str, classes: int, image_size: int
+        self,
+        norm: str = "bn",
+        classes: int = 10,
+        image_size: int = 32,
+        widths: Sequence[int] = (24, 56, 152),
+        blocks: Sequence[int] = (1, 1, 4),
+        group: int = 8,
     ) -> None:
         super().__init__()
         if any(width % group for width in widths):
@@ -40,32 +61,3 @@ class RegNet(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.head(self.features(x).mean(dim=(2, 3)))
-
-
-def regnet(
-    norm: str = "bn",
-    classes: int = 10,
-    image_size: int = 32,
-    widths: Sequence[int] = (24, 56, 152),
-    blocks: Sequence[int] = (1, 1, 4),
-    group: int = 8,
-) -> RegNet:
-    """Return a network of grouped convolutions, small by default.
-
-    Widths (24, 56, 152, 368), blocks (1, 1, 4, 7) and group 8 at 224 pixels are RegNetX-200MF.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side; more than 64 halves the resolution in the stem.
-        widths: channels of each stage.
-        blocks: blocks of each stage.
-        group: channels of one group.
-
-    Returns:
-        The network.
-
-    >>> regnet(widths=(8,), blocks=(1,))(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return RegNet(widths, blocks, group, norm, classes, image_size)

@@ -125,9 +125,6 @@ def resnet18(norm: str = "bn", classes: int = 1000, image_size: int = 224, width
         image_size: pixels of a side; 64 or fewer selects the small stem.
         width: channels of the first stage.
 
-    Returns:
-        The network.
-
     >>> resnet18(width=4, classes=3, image_size=32)(torch.zeros(1, 3, 32, 32)).shape
     torch.Size([1, 3])
     """

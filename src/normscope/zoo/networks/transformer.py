@@ -7,10 +7,30 @@ from torch import nn
 
 
 class SequenceClassifier(nn.Module):
-    """Linear embedding, learned positions, ``nn.TransformerEncoder``, mean over the sequence, linear layer."""
+    """Classifier of sequences built on ``nn.TransformerEncoder``, post-norm unless ``norm_first``.
+
+    Args:
+        features: values of one element of the sequence.
+        length: elements of a sequence.
+        classes: outputs.
+        width: features of a token.
+        depth: number of encoder layers.
+        heads: heads of each attention.
+        norm_first: whether LayerNorm comes before attention and MLP.
+
+    >>> SequenceClassifier(width=8, depth=1)(torch.zeros(2, 16, 16)).shape
+    torch.Size([2, 10])
+    """
 
     def __init__(
-        self, features: int, length: int, classes: int, width: int, depth: int, heads: int, norm_first: bool
+        self,
+        features: int = 16,
+        length: int = 16,
+        classes: int = 10,
+        width: int = 64,
+        depth: int = 2,
+        heads: int = 4,
+        norm_first: bool = False,
     ) -> None:
         super().__init__()
         self.input_shape = (length, features)
@@ -26,32 +46,3 @@ class SequenceClassifier(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map sequences (N, T, features) to logits (N, classes)."""
         return self.head(self.encoder(self.embedding(x) + self.positions).mean(dim=1))
-
-
-def transformer_encoder(
-    features: int = 16,
-    length: int = 16,
-    classes: int = 10,
-    width: int = 64,
-    depth: int = 2,
-    heads: int = 4,
-    norm_first: bool = False,
-) -> SequenceClassifier:
-    """Return a classifier of sequences built on ``nn.TransformerEncoder``, post-norm unless ``norm_first``.
-
-    Args:
-        features: values of one element of the sequence.
-        length: elements of a sequence.
-        classes: outputs.
-        width: features of a token.
-        depth: number of encoder layers.
-        heads: heads of each attention.
-        norm_first: whether LayerNorm comes before attention and MLP.
-
-    Returns:
-        The network.
-
-    >>> transformer_encoder(width=8, depth=1)(torch.zeros(2, 16, 16)).shape
-    torch.Size([2, 10])
-    """
-    return SequenceClassifier(features, length, classes, width, depth, heads, norm_first)

@@ -19,9 +19,22 @@ def _double(inputs: int, outputs: int, norm: str) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """``levels`` halvings and as many doublings; level i has ``width 2^i`` channels."""
+    """Small U-Net: level i has ``width 2^i`` channels.
 
-    def __init__(self, norm: str, outputs: int, image_size: int, width: int, levels: int) -> None:
+    Args:
+        norm: the normalizer.
+        outputs: channels of the output map.
+        image_size: pixels of a side.
+        width: channels of the first level.
+        levels: how often the resolution is halved, and doubled again.
+
+    >>> UNet(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 2, 32, 32])
+    """
+
+    def __init__(
+        self, norm: str = "bn", outputs: int = 2, image_size: int = 32, width: int = 16, levels: int = 2
+    ) -> None:
         super().__init__()
         if image_size % 2**levels:
             raise ValueError(f"Expected image_size to be a multiple of 2^levels = {2**levels}, got {image_size}.")
@@ -45,22 +58,3 @@ class UNet(nn.Module):
         for up, decoder, skip in zip(self.ups, self.decoders, reversed(skips[:-1]), strict=True):
             x = decoder(torch.cat([up(x), skip], dim=1))
         return self.head(x)
-
-
-def unet(norm: str = "bn", outputs: int = 2, image_size: int = 32, width: int = 16, levels: int = 2) -> UNet:
-    """Return a small U-Net.
-
-    Args:
-        norm: the normalizer.
-        outputs: channels of the output map.
-        image_size: pixels of a side.
-        width: channels of the first level.
-        levels: how often the resolution is halved.
-
-    Returns:
-        The network.
-
-    >>> unet(width=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 2, 32, 32])
-    """
-    return UNet(norm, outputs, image_size, width, levels)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from normscope.zoo.networks.normalizers import normalizer, weighted
+from normscope.zoo.networks.normalizers import WEIGHT_NORMS, normalizer, weighted
 
 #: Channels of the eight convolutions; 0 is a max pool.
 CHANNELS = (64, 0, 128, 0, 256, 256, 0, 512, 512, 0, 512, 512, 0)
 
 
 class VGG(nn.Module):
-    """Convolution, normalizer and ReLU eight times with max pools between, then the classifier.
+    """VGG-11; with 1000 classes and 224 pixels it has 132,863,336 parameters without normalizers.
 
-    The classifier has three layers of 4096 for large images, and one linear layer for images of 64 pixels or fewer.
+    Convolution, normalizer and ReLU eight times with max pools between, then the classifier: three layers of 4096 for
+    large images, and one linear layer for images of 64 pixels or fewer.
+
+    Args:
+        norm: the normalizer.
+        classes: outputs.
+        image_size: pixels of a side; more than 64 selects the large classifier.
+        width: channels of the first convolution.
+
+    >>> VGG(width=4)(torch.zeros(1, 3, 32, 32)).shape
+    torch.Size([1, 10])
     """
 
-    def __init__(self, norm: str, classes: int, image_size: int, width: int) -> None:
+    def __init__(self, norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 64) -> None:
         super().__init__()
         if image_size < 32:
             raise ValueError(f"Expected image_size >= 32 (five max pools halve it), got {image_size}.")
@@ -30,10 +40,9 @@ class VGG(nn.Module):
                 continue
             outputs = relative * width // 64
             layers.append(weighted(nn.Conv2d(channels, outputs, 3, padding=1), norm))
-            if norm in ("none", "wn", "sn"):
-                layers.append(nn.ReLU())
-            else:
-                layers.extend((normalizer(norm, outputs, 2), nn.ReLU()))
+            if norm not in ("none", *WEIGHT_NORMS):  # public checkpoints without normalizers number their layers so
+                layers.append(normalizer(norm, outputs, 2))
+            layers.append(nn.ReLU())
             channels = outputs
         self.features = nn.Sequential(*layers)
         if image_size <= 64:
@@ -54,21 +63,3 @@ class VGG(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Map images (N, 3, H, W) to logits (N, classes)."""
         return self.classifier(self.avgpool(self.features(x)).flatten(1))
-
-
-def vgg11(norm: str = "bn", classes: int = 10, image_size: int = 32, width: int = 64) -> VGG:
-    """Return VGG-11; with 1000 classes and 224 pixels it has 132,863,336 parameters without normalizers.
-
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side; more than 64 selects the large classifier.
-        width: channels of the first convolution.
-
-    Returns:
-        The network.
-
-    >>> vgg11(width=4)(torch.zeros(1, 3, 32, 32)).shape
-    torch.Size([1, 10])
-    """
-    return VGG(norm, classes, image_size, width)

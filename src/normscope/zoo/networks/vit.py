@@ -86,10 +86,32 @@ class TransformerBlock(nn.Module):
 
 
 class VisionTransformer(nn.Module):
-    """Patches to tokens, a class token, learned positions, blocks, and a linear layer on the class token."""
+    """ViT-Ti/16: 5,717,416 parameters with 1000 classes at 224 pixels.
+
+    Patches to tokens, a class token, learned positions, blocks, and a linear layer on the class token.
+
+    Args:
+        norm: ``"ln"``, ``"rms"`` or ``"none"``.
+        classes: outputs.
+        image_size: pixels of a side.
+        patch: pixels of a patch's side.
+        width: features of a token.
+        depth: number of blocks.
+        heads: heads of each attention.
+
+    >>> VisionTransformer(image_size=8, patch=4, width=12, depth=1, classes=2)(torch.zeros(1, 3, 8, 8)).shape
+    torch.Size([1, 2])
+    """
 
     def __init__(
-        self, norm: str, classes: int, image_size: int, patch: int, width: int, depth: int, heads: int
+        self,
+        norm: str = "ln",
+        classes: int = 1000,
+        image_size: int = 224,
+        patch: int = 16,
+        width: int = 192,
+        depth: int = 12,
+        heads: int = 3,
     ) -> None:
         super().__init__()
         self.input_shape = (3, image_size, image_size)
@@ -104,32 +126,3 @@ class VisionTransformer(nn.Module):
         """Map images (N, 3, H, W) to logits (N, classes)."""
         tokens = torch.cat([self.class_token.expand(x.shape[0], -1, -1), self.embedding(x)], dim=1)
         return self.head(self.norm(self.blocks(tokens + self.positions))[:, 0])
-
-
-def vit_tiny(
-    norm: str = "ln",
-    classes: int = 1000,
-    image_size: int = 224,
-    patch: int = 16,
-    width: int = 192,
-    depth: int = 12,
-    heads: int = 3,
-) -> VisionTransformer:
-    """Return ViT-Ti/16: 5,717,416 parameters with 1000 classes at 224 pixels.
-
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        classes: outputs.
-        image_size: pixels of a side.
-        patch: pixels of a patch's side.
-        width: features of a token.
-        depth: number of blocks.
-        heads: heads of each attention.
-
-    Returns:
-        The network.
-
-    >>> vit_tiny(image_size=8, patch=4, width=12, depth=1, classes=2)(torch.zeros(1, 3, 8, 8)).shape
-    torch.Size([1, 2])
-    """
-    return VisionTransformer(norm, classes, image_size, patch, width, depth, heads)
