@@ -18,11 +18,11 @@ def test_every_setting_is_put_back() -> None:
     assert {"default_dtype", "grad_enabled", "deterministic", "num_threads", "math_sdp", "autocast_cpu"} <= set(saved)
     other = {torch.float32: torch.float64, "highest": "medium"}
     try:
-        for flag in environment._FLAGS:
-            if flag.name != "num_threads":
-                value = saved[flag.name]
-                flag.set(not value if isinstance(value, bool) else other.get(value, 1))
-                assert flags()[flag.name] != saved[flag.name], flag.name
+        for name, (_, put) in environment._FLAGS.items():
+            if name != "num_threads":
+                value = saved[name]
+                put(not value if isinstance(value, bool) else other.get(value, 1))
+                assert flags()[name] != saved[name], name
     finally:
         restore_flags(saved)
     assert flags() == saved
@@ -34,7 +34,7 @@ def test_equal_settings_are_not_touched(monkeypatch: pytest.MonkeyPatch) -> None
     def refuse(value: object) -> None:
         raise AssertionError(f"set to {value}")
 
-    same = tuple(environment._Flag(flag.name, flag.get, refuse) for flag in environment._FLAGS)
+    same = {name: (get, refuse) for name, (get, _) in environment._FLAGS.items()}
     monkeypatch.setattr(environment, "_FLAGS", same)
     restore_flags(flags())
 
@@ -45,7 +45,7 @@ def test_a_setting_that_cannot_be_told_is_left_out(monkeypatch: pytest.MonkeyPat
     def refuse() -> None:
         raise RuntimeError("mixed interfaces")
 
-    monkeypatch.setattr(environment, "_FLAGS", (environment._Flag("odd", refuse, lambda value: None),))
+    monkeypatch.setattr(environment, "_FLAGS", {"odd": (refuse, lambda value: None)})
     assert flags() == {}
     restore_flags({"odd": True})
 

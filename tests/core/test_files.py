@@ -17,7 +17,7 @@ from normscope.core.files import replacing, write_text
 def test_the_target_appears_at_the_end_of_the_block(tmp_path: Path) -> None:
     """Until then the old content stays; afterwards nothing else is left."""
     target = write_text(tmp_path / "deep" / "a.txt", "old")
-    with replacing(target, durable=True) as temporary:
+    with replacing(target) as temporary:
         temporary.write_text("new", encoding="utf-8")
         assert target.read_text(encoding="utf-8") == "old"
     assert target.read_text(encoding="utf-8") == "new"
@@ -51,7 +51,7 @@ def test_text_is_utf_8_whatever_the_locale(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_an_os_error(tmp_path: Path) -> None:
     """A file in the way of a folder."""
     (tmp_path / "file").write_text("", encoding="utf-8")
-    with pytest.raises(NotADirectoryError):
+    with pytest.raises(FileExistsError):
         write_text(tmp_path / "file" / "a.txt", "text")
 
 

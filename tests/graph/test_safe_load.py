@@ -118,25 +118,25 @@ def test_cut_files_are_refused_wherever_the_copy_stopped(tmp_path: Path, archive
     )  # the older one names functions in plain text
     for length in lengths:
         path.write_bytes(content[:length])
-        with pytest.raises(WeightsError, match="truncated" if length else r"is empty \(0 bytes\)"):
+        # A cut name in the older format reads as that of another function.
+        said = "truncated" if archive else r"truncated|unpickling [\w.]+ could run code"
+        with pytest.raises(WeightsError, match=said if length else r"is empty \(0 bytes\)"):
             safe_load(path, CHECKPOINT)
     path.write_bytes(content)
     assert torch.equal(safe_load(path, CHECKPOINT)["a"], state["a"])
 
 
 def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
-    """Directories, absent and empty files, other endings, pipes."""
+    """Directories, absent and empty files, other endings."""
     (tmp_path / "m.h5").write_text("x")
     (tmp_path / "empty.pt").touch()
     (tmp_path / "folder.pt").mkdir()
-    os.mkfifo(tmp_path / "pipe.pt")
     cases = {
         "": r"\S+ is a directory. Name a file in it",
         "folder.pt": "is a directory",
         "none.pt": r"File not found: \S*none\.pt. Check the path",
         "m.h5": r"ending in \.safetensors, \.pt.*, got m\.h5",
         "empty.pt": r"is empty \(0 bytes\). Copy it again",
-        "pipe.pt": "in a regular file",
     }
     for name, message in cases.items():
         with pytest.raises(WeightsError, match=message):
@@ -270,14 +270,6 @@ def test_the_format_is_told_by_content(ending: str, tmp_path: Path) -> None:
         torch.save({"weight": torch.zeros(3)}, file)
         assert not is_safetensors(file)
         assert read_state_dict(file)["weight"].numel() == 3
-
-
-@pytest.mark.parametrize("wrapped", [False, True])
-def test_a_state_dict_kept_as_a_list(wrapped: bool, tmp_path: Path) -> None:
-    """Of names and tensors, bare or under a key."""
-    pairs = list({"weight": torch.ones(2), "bias": torch.zeros(1)}.items())
-    torch.save({"state_dict": pairs, "epoch": 3} if wrapped else pairs, tmp_path / "m.pt")
-    assert {k: v.tolist() for k, v in read_state_dict(tmp_path / "m.pt").items()} == {"weight": [1, 1], "bias": [0]}
 
 
 @pytest.mark.parametrize("name", ["noending", "m.weights", "m.pth.tar", "m.old", "epoch=3.model"])

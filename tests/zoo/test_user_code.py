@@ -143,7 +143,11 @@ def test_missing_factories_list_the_callables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("factory", "returned"),
-    [(lambda: None, "None"), (lambda: (nn.Linear(1, 1), 3), "tuple"), (lambda: nn.Linear, "the class Linear itself")],
+    [
+        (lambda: None, "NoneType"),
+        (lambda: (nn.Linear(1, 1), 3), "tuple"),
+        (lambda: nn.Linear, "the class Linear itself"),
+    ],
 )
 def test_other_results_are_refused(factory, returned: str) -> None:
     """A factory returns the network."""

@@ -59,10 +59,6 @@ def line_width(most: int = 118) -> int:
 def visible(text: str, keep: str = "") -> str:
     r"""Return a text with its control characters spelled out: names in a file may hold orders to a terminal.
 
-    Args:
-        text: anything.
-        keep: characters to leave as they are.
-
     >>> visible("a\x1b[2J\n"), visible("two\nlines", keep="\n"), visible("\u03c3")
     ('a\\x1b[2J\\n', 'two\nlines', 'σ')
     """

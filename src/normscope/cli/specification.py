@@ -28,12 +28,6 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
         text: e.g. ``zoo:resnet18[norm=ln, classes=10]``; values are Python literals or bare words. Brackets before the
             last ones belong to a path.
 
-    Returns:
-        The specification without brackets, and the arguments by name.
-
-    Raises:
-        ModelNotFoundError: if the brackets do not hold ``name=value`` pairs.
-
     >>> split_arguments("zoo:relu10[norm=ln,width=32]")
     ('zoo:relu10', {'norm': 'ln', 'width': 32})
     >>> split_arguments("run[1]/net.py:build[hidden=[3, 4]]")

@@ -7,7 +7,6 @@ import functools
 import random
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,51 +14,39 @@ import torch
 from torch.nn.parameter import is_lazy
 
 
-@dataclass(frozen=True)
-class _Flag:
-    """One global setting of torch."""
-
-    name: str
-    get: Callable[[], Any]
-    set: Callable[[Any], Any]
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    """Return how to read and to set an attribute."""
+    return functools.partial(getattr, owner, name), functools.partial(setattr, owner, name)
 
 
-def _attribute(owner: Any, name: str) -> _Flag:
-    """Return the setting that is an attribute of a torch module."""
-    return _Flag(
-        f"{owner.__name__}.{name}", functools.partial(getattr, owner, name), functools.partial(setattr, owner, name)
-    )
-
-
-def _attention(backend: str) -> _Flag:
-    """Return the switch of one backend of scaled dot product attention."""
-    cuda = torch.backends.cuda
-    return _Flag(f"{backend}_sdp", getattr(cuda, f"{backend}_sdp_enabled"), getattr(cuda, f"enable_{backend}_sdp"))
-
-
-def _autocast(device: str) -> _Flag:
-    """Return the autocast switch of one kind of device."""
-    return _Flag(
-        f"autocast_{device}",
-        functools.partial(torch.is_autocast_enabled, device),
-        functools.partial(torch.set_autocast_enabled, device),
-    )
-
-
-_FLAGS: tuple[_Flag, ...] = (
-    _Flag("default_dtype", torch.get_default_dtype, torch.set_default_dtype),
-    _Flag("grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled),
-    _Flag("deterministic", torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-    _Flag("num_threads", torch.get_num_threads, torch.set_num_threads),
-    _Flag("float32_matmul_precision", torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
-    _Flag("mha_fastpath", torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
-    _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
-    *(_attribute(torch.backends.cudnn, name) for name in ("enabled", "benchmark", "deterministic", "allow_tf32")),
-    *(_attention(backend) for backend in ("flash", "mem_efficient", "math", "cudnn")),
-    *(_autocast(device) for device in ("cpu", "cuda")),
-)
-
-
+#: How to read and to set each global setting of torch, by name.
+_FLAGS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
+    "default_dtype": (torch.get_default_dtype, torch.set_default_dtype),
+    "grad_enabled": (torch.is_grad_enabled, torch.set_grad_enabled),
+    "deterministic": (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
+    "num_threads": (torch.get_num_threads, torch.set_num_threads),
+    "float32_matmul_precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision),
+    "mha_fastpath": (torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled),
+    "fill_uninitialized_memory": _attribute(torch.utils.deterministic, "fill_uninitialized_memory"),
+    **{
+        f"cudnn.{name}": _attribute(torch.backends.cudnn, name)
+        for name in ("enabled", "benchmark", "deterministic", "allow_tf32")
+    },
+    **{
+        f"{name}_sdp": (
+            getattr(torch.backends.cuda, f"{name}_sdp_enabled"),
+            getattr(torch.backends.cuda, f"enable_{name}_sdp"),
+        )
+        for name in ("flash", "mem_efficient", "math", "cudnn")
+    },
+    **{
+        f"autocast_{device}": (
+            functools.partial(torch.is_autocast_enabled, device),
+            functools.partial(torch.set_autocast_enabled, device),
+        )
+        for device in ("cpu", "cuda")
+    },
+}
 #: Parameters below which a network is small.
 SMALL = 150_000
 
@@ -84,24 +71,18 @@ def flags() -> dict[str, Any]:
     torch.float32
     """
     found: dict[str, Any] = {}
-    for flag in _FLAGS:
-        try:
-            found[flag.name] = flag.get()
-        except RuntimeError:  # cudnn refuses to tell its TF32 flag once the newer precision interface was used
-            continue
+    for name, (get, _) in _FLAGS.items():
+        with contextlib.suppress(RuntimeError):  # cudnn hides its TF32 flag once the newer interface was used
+            found[name] = get()
     return found
 
 
 def restore_flags(saved: dict[str, Any]) -> None:
-    """Set the settings that differ from ``saved`` back to it, and leave the others alone.
-
-    Args:
-        saved: what :func:`flags` returned.
-    """
+    """Set the settings that differ from ``saved`` back to it, and leave the others alone."""
     now = flags()
-    for flag in _FLAGS:
-        if flag.name in saved and now.get(flag.name) != saved[flag.name]:
-            flag.set(saved[flag.name])
+    for name, (_, put) in _FLAGS.items():
+        if name in saved and now.get(name) != saved[name]:
+            put(saved[name])
 
 
 def seed_torch(seed: int) -> None:
@@ -138,11 +119,7 @@ def rng_state() -> dict[str, Any]:
 
 
 def restore_rng(state: dict[str, Any]) -> None:
-    """Set every global random generator back.
-
-    Args:
-        state: what :func:`rng_state` returned.
-    """
+    """Set every global random generator back."""
     random.setstate(state["python"])
     np.random.set_state(state["numpy"])
     torch.set_rng_state(state["torch"])
@@ -157,21 +134,26 @@ def restore_rng(state: dict[str, Any]) -> None:
 def same_rng(state: dict[str, Any]) -> bool:
     """Tell whether every global random generator is where it was.
 
-    Args:
-        state: what :func:`rng_state` returned.
-
     >>> state = rng_state()
     >>> same_rng(state)
     True
     """
-    now = rng_state()
-    pairs = zip(state.get("accelerator", ()), now.get("accelerator", ()), strict=False)
-    return (
-        now["python"] == state["python"]
-        and all(np.array_equal(a, b) for a, b in zip(now["numpy"], state["numpy"], strict=True))
-        and torch.equal(now["torch"], state["torch"])
-        and all(torch.equal(a, b) for a, b in pairs)
-    )
+    return same_state(rng_state(), state)
+
+
+def same_state(a: Any, b: Any) -> bool:
+    """Tell whether two states of random generators are equal, entry by entry where they are arrays.
+
+    >>> same_state({"a": (1, np.ones(2))}, {"a": (1, np.ones(2))}), same_state([torch.ones(1)], [torch.zeros(1)])
+    (True, False)
+    """
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same_state(a[key], b[key]) for key in a)
+    if isinstance(a, tuple | list):
+        return len(a) == len(b) and all(map(same_state, a, b))
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    return np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b)
 
 
 def _accelerator() -> Any:

@@ -111,12 +111,6 @@ STOPPED = "stopped early: the values shown hold, the missing ones were not compu
 def unless_stopped(what: str, step: Callable[[], T], default: Any, told: list[str]) -> T:
     """Return what a step gives, as :func:`attempt`; Ctrl-C ends it, and every later step gives its default at once.
 
-    Args:
-        what: the part, as it is named in the message.
-        step: computes it.
-        default: stands for it where it cannot be computed.
-        told: messages, to which a failure or :data:`STOPPED` is added.
-
     >>> told = [STOPPED]
     >>> unless_stopped("the bound", lambda: 1, None, told) is None
     True

@@ -14,19 +14,12 @@ from normscope.core.errors import InputError
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield an empty file beside a target, which takes its place when the block ends well.
 
     Where the block fails the target stays as it was, and nothing stays beside it. Folders on the way are made. A link
     stays a link: what it leads to is replaced. A new file has the rights that any new file has here, an old one keeps
     its own.
-
-    Args:
-        path: the target.
-        durable: see to it that the content is on the disk before the target is replaced.
-
-    Yields:
-        The file to write to.
 
     Raises:
         OSError: if nothing can be written there, or there is something that is not a regular file: a folder, a device.
@@ -38,41 +31,21 @@ def replacing(path: str | os.PathLike[str], *, durable: bool = False) -> Iterato
     >>> target.read_text(encoding="utf-8"), len(list(target.parent.iterdir()))
     ('b', 1)
     """
-    target, mode = _replaceable(Path(path))
+    target = Path(os.path.realpath(path))
+    if target.exists() and not target.is_file():  # replacing a device would destroy it
+        kind = IsADirectoryError if target.is_dir() else FileExistsError
+        raise kind(errno.EEXIST, "Not a regular file", str(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name[:40]}.{secrets.token_hex(8)}.tmp")
-    # Unlike the files of tempfile, which are their owner's alone, this one obeys the umask.
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    rights = stat.S_IMODE(os.fstat(descriptor).st_mode) if mode is None else mode
-    os.close(descriptor)
+    temporary.touch()  # with the rights that the umask leaves, unlike the files of tempfile
+    rights = stat.S_IMODE((target if target.exists() else temporary).stat().st_mode)
     try:
         yield temporary
-        if durable:
-            with temporary.open("rb+") as stream:
-                os.fsync(stream.fileno())
         temporary.chmod(rights)  # whoever wrote it may have put a file of their own in its place
         temporary.replace(target)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _replaceable(path: Path) -> tuple[Path, int | None]:
-    """Return the file that a path leads to, and its rights if it is there.
-
-    Raises:
-        OSError: if there is something else than a regular file. Replacing a device would destroy it.
-    """
-    target = Path(os.path.realpath(path)) if path.is_symlink() else path
-    try:
-        mode = target.stat().st_mode
-    except FileNotFoundError:
-        return target, None
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if not stat.S_ISREG(mode):
-        raise FileExistsError(errno.EEXIST, "Is a device, a pipe or a socket", str(path))
-    return target, stat.S_IMODE(mode)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -15,17 +15,10 @@ from typing import Any
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """Return what a package needs to offer names it has not imported yet.
+    """Return the ``__getattr__``, ``__dir__`` and ``__all__`` of a package that offers names it has not imported yet.
 
     The names stand in one place, the stub ``__init__.pyi`` beside the package, as ``from MODULE import NAME as NAME``
     or ``OTHER = NAME``: type checkers and editors read it, and so does this function.
-
-    Args:
-        package: the package's own ``__name__``.
-        file: the package's own ``__file__``.
-
-    Returns:
-        Its ``__getattr__``, ``__dir__`` and ``__all__``.
 
     >>> import normscope
     >>> load, names, public = lazy_names("normscope", normscope.__file__)

@@ -11,10 +11,6 @@ PLAIN = 6.0
 def number_text(log10: float, count: int = 4) -> str:
     """Return a non-negative number, given by its decimal logarithm, with some significant digits.
 
-    Args:
-        log10: decimal logarithm; ``inf`` is "no bound" and ``-inf`` is zero.
-        count: of significant digits.
-
     >>> number_text(0.5), number_text(8.4561), number_text(-25.31), number_text(math.inf), number_text(-math.inf)
     ('3.162', '2.858e+08', '4.898e-26', 'no bound', '0')
     """

@@ -38,13 +38,6 @@ def parse_shape(shape: Sequence[int] | str) -> tuple[int, ...]:
 def check_fraction(value: object, what: str) -> None:
     """Raise unless a value is a number strictly between 0 and 1.
 
-    Args:
-        value: what was given.
-        what: what it is, with an article, e.g. ``"a probability"``.
-
-    Raises:
-        InputError: if it is not; NaN is not.
-
     >>> check_fraction(0.5, "a probability")
     >>> check_fraction(2.0, "a probability")
     Traceback (most recent call last):
@@ -57,14 +50,6 @@ def check_fraction(value: object, what: str) -> None:
 
 def check_count(value: object, what: str, *, least: int) -> None:
     """Raise unless a value is a whole number that is large enough.
-
-    Args:
-        value: what was given.
-        what: what it is.
-        least: the smallest that is allowed.
-
-    Raises:
-        InputError: if it is not.
 
     >>> check_count(3, "points", least=1)
     >>> check_count(0, "points", least=1)

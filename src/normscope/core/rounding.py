@@ -27,9 +27,6 @@ def up(x: float, units: float = 8.0) -> float:
         x: the computed number; zero stays zero and infinity stays infinity.
         units: how many unit roundoffs of relative error the computation of ``x`` may hold.
 
-    Returns:
-        An upper bound of every real number whose computed value may be ``x``.
-
     >>> 1.0 < up(1.0) < 1.0 + 1e-14
     True
     >>> up(0.0), up(math.inf)
@@ -80,12 +77,6 @@ def tree_sum(x: Tensor) -> Tensor:
 
     The bound ``ceil(log2 n) u`` (to first order) holds by construction, whatever the device does.
 
-    Args:
-        x: a tensor with a non-empty last axis.
-
-    Returns:
-        The sums, of the shape of ``x`` without its last axis.
-
     >>> tree_sum(torch.arange(5.0)).item()
     10.0
     """
@@ -108,10 +99,6 @@ def sum_units(n: int) -> float:
 def as_float64(x: Tensor, name: str) -> Tensor:
     """Return a real tensor as float64 on the CPU, detached; every narrower float is represented exactly.
 
-    Args:
-        x: a real tensor with at least one element.
-        name: what it is called in messages.
-
     Raises:
         InputError: if it is empty or complex.
         NonFiniteError: if it holds NaN or infinity.
@@ -130,11 +117,7 @@ def as_float64(x: Tensor, name: str) -> Tensor:
 
 
 def require_nonnegative(x: float, name: str) -> float:
-    """Return ``x`` as a float if it is finite and non-negative.
-
-    Raises:
-        InputError: otherwise.
-    """
+    """Return ``x`` as a float if it is finite and non-negative."""
     if not (math.isfinite(x) and x >= 0):
         raise InputError(f"Expected {name} to be a finite number >= 0, got {x}.")
     return float(x)
@@ -146,9 +129,6 @@ def matrix_norm_sandwich(matrix: Tensor) -> tuple[float, float]:
     With computed ``U, S, V``: ``||A|| <= ||U|| s_1 ||V|| + ||A - U S V^T||_F`` and ``||U||^2 <= 1 + ||U^T U - I||_F``;
     every residual is enlarged by the rounding error of the product that forms it. The lower bound is ``2 s_1 - upper``,
     which the same perturbation argument gives. A single row or column is measured by its Euclidean norm.
-
-    Args:
-        matrix: a real matrix of any float type.
 
     Returns:
         ``(lower, upper)`` with ``lower <= ||A||_2 <= upper``, usually within ``1e-12`` of each other.

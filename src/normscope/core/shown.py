@@ -59,9 +59,6 @@ def frame(rows: Iterable[Any]) -> Any:
 
     Args:
         rows: dataclasses, mappings, or a mapping from names to values.
-
-    Raises:
-        MissingDependencyError: if pandas is not installed.
     """
     try:
         import pandas

@@ -9,10 +9,6 @@ from collections.abc import Callable, Sequence
 class TimeLeft:
     """An estimate of the time left, from the share of the costs that is done.
 
-    Args:
-        costs: of each step, in any unit.
-        clock: gives seconds.
-
     >>> left = TimeLeft([1.0, 1.0, 2.0], clock=iter([0.0, 10.0]).__next__)
     >>> left.text(1)
     ', about 30 s left'

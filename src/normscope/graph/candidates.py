@@ -21,10 +21,6 @@ _ASKED = 4
 class Sampler:
     """Draws example tensors for one model: the same ones every time.
 
-    Args:
-        model: whose device and dtype are used.
-        batch: the size of the batch axis, put in front of every shape.
-
     >>> Sampler(nn.Linear(2, 2), batch=3).numbers((2,)).shape
     torch.Size([3, 2])
     """
@@ -49,14 +45,7 @@ class Sampler:
 def from_shape(
     model: nn.Module, sampler: Sampler, shape: Sequence[int], dtype: torch.dtype | None
 ) -> dict[str, Tensor]:
-    """Return the one input of a given shape, under its name in the model's forward (empty if it has none).
-
-    Args:
-        model: decides whether the input is token ids.
-        sampler: draws it.
-        shape: without the batch axis.
-        dtype: of the input, if it is known.
-    """
+    """Return the one input of a given shape, under its name in the model's forward (empty if it has none)."""
     vocabulary = _vocabulary(model)
     integer = not dtype.is_floating_point if dtype is not None else vocabulary is not None
     name = getattr(model, "main_input_name", "") if hasattr(model, "config") else ""
@@ -67,10 +56,6 @@ def from_shape(
 
 def from_configuration(model: nn.Module, sampler: Sampler) -> Iterator[dict[str, Tensor]]:
     """Yield the inputs a model's ``config`` (transformers) or ``pretrained_cfg`` (timm) tells.
-
-    Args:
-        model: a model that may carry a configuration.
-        sampler: draws the inputs.
 
     Yields:
         Inputs by name; the empty name stands for the first positional argument.
@@ -95,10 +80,6 @@ def from_configuration(model: nn.Module, sampler: Sampler) -> Iterator[dict[str,
 
 def from_layers(model: nn.Module, sampler: Sampler) -> Iterator[dict[str, Tensor]]:
     """Yield inputs that fit one of the first layers of a model, the likeliest first.
-
-    Args:
-        model: any model.
-        sampler: draws the inputs.
 
     Yields:
         One input under the empty name, which stands for every required argument.

@@ -58,11 +58,7 @@ class Captured:
         return {} if self.kept_run is None else self.kept_run.at(inputs)
 
     def tensors_as(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """Return the tensors without gradients, floating ones in a precision; converted once and kept.
-
-        Args:
-            dtype: the precision; without one nothing is converted.
-        """
+        """Return the tensors without gradients, floating ones in a precision if one is given; kept."""
         if dtype is None:
             return {name: tensor.detach() for name, tensor in self.tensors.items()}
         if dtype not in self._in_precision:
@@ -401,11 +397,7 @@ def _agreement(runs: RepeatedRuns, graph: Graph, tensors: dict[str, Tensor], exa
 
 
 def _require_finite_buffers(graph: Graph, tensors: dict[str, Tensor]) -> None:
-    """Return if every buffer that is used is finite, but for the minus infinity of masks.
-
-    Raises:
-        NonFiniteError: if one is not; a buffer that nothing uses may hold anything.
-    """
+    """Raise if a buffer that is used is not finite, but for the minus infinity of masks."""
     for node in graph:
         held = tensors.get(node.target) if node.op == "buffer" else None
         if held is None or not held.is_floating_point():

@@ -71,13 +71,6 @@ _PART = re.compile(r"^(weight_g|original0|\w+_mask)$")
 def guess_role(name: str, shape: tuple[int, ...]) -> Role:
     """Return what a tensor of this name and shape probably is.
 
-    Args:
-        name: its key in the checkpoint.
-        shape: its shape.
-
-    Returns:
-        The guess. A vector called weight is taken for a norm's scale, and a matrix of unknown name for a linear layer.
-
     >>> guess_role("layer1.0.conv1.weight", (16, 3, 3, 3)).value
     'convolution'
     >>> guess_role("model.layers.0.input_layernorm.weight", (4096,)).value
@@ -204,13 +197,6 @@ def checkpoint_files(path: str | Path) -> list[Path]:
     Of a directory these are the indices, or else all files, of the safetensors kind, or else of the pickled kind. What
     a training run writes beside its weights (:data:`BESIDE`) is left out.
 
-    Args:
-        path: what the user named.
-
-    Raises:
-        WeightsError: if the directory holds no checkpoint.
-        InputError: if it may not be read.
-
     >>> checkpoint_files("model.safetensors")
     [PosixPath('model.safetensors')]
     """
@@ -232,9 +218,6 @@ def read_header(path: str | Path) -> list[TensorEntry]:
         path: a .safetensors file, a state dict saved by torch.save, or the index (.safetensors.index.json,
             .bin.index.json) of several files; a state dict is bare, or under ``state_dict``, ``model_state_dict`` or
             ``model``. No code in the file is run.
-
-    Returns:
-        The entries, file by file.
 
     Raises:
         WeightsError: if the file is missing, empty, cut short, unsafe, or holds no tensors, or one that is not plain
@@ -283,15 +266,6 @@ def iterate_tensors(path: str | Path) -> Iterator[tuple[TensorEntry, torch.Tenso
 
     Tensors are mapped from disk, so about the largest of them (at least 16 MiB) is in memory at any time. A .pt file
     in the format before torch 1.6, or compressed again, cannot be mapped and is read as a whole.
-
-    Args:
-        path: as for :func:`read_header`.
-
-    Yields:
-        Entry and tensor on the CPU, in the order of the header.
-
-    Raises:
-        WeightsError: as for :func:`read_header`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:

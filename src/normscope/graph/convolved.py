@@ -16,10 +16,6 @@ Shape = tuple[list[int], list[int], list[int], int]
 def quick(convolution: Callable[..., Tensor], axes: int) -> Callable[..., Tensor]:
     """Return a convolution of torch with a quicker second derivative; what it does not cover goes to torch's own.
 
-    Args:
-        convolution: ``torch.conv1d``, ``torch.conv2d`` or ``torch.conv3d``.
-        axes: how many axes it slides along.
-
     >>> conv, x, w = quick(torch.conv1d, 1), torch.ones(1, 1, 3), torch.ones(1, 1, 2, requires_grad=True)
     >>> conv(x, w).tolist()
     [[[2.0, 2.0]]]

@@ -35,16 +35,7 @@ _CHECKS = ("_assert_", "sym_constrain_range", "_guards_fn")
 
 
 def export_graph(model: nn.Module, inputs: tuple[Any, ...], *, dynamic: bool) -> tuple[Graph, dict[str, Tensor]]:
-    """Capture ``model(*inputs)`` with ``torch.export``.
-
-    Args:
-        model: a module in the mode it is to be captured in; its outputs must be tensors in a tuple.
-        inputs: example tensors.
-        dynamic: leave the batch axis (axis 0 of every input) symbolic.
-
-    Returns:
-        The graph, and its parameters, buffers and constants by name.
-    """
+    """Capture ``model(*inputs)`` with ``torch.export``."""
     shapes = tuple({0: torch.export.Dim.AUTO} if t.ndim else None for t in inputs) if dynamic else None
     with without_torch_output(), torch.no_grad(), _without_stack_traces():
         # The model takes *inputs, so the specification of its one variadic argument is a tuple of tuples.

@@ -27,14 +27,6 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 def untouched(model: nn.Module, *tensors: Tensor, parameters: bool = True) -> StateGuard:
     """Return a context in which ``model`` may be run; afterwards it, ``tensors`` and the process are as before.
 
-    Args:
-        model: the module that will be run inside the block.
-        tensors: further tensors to be protected, such as inputs an in-place activation could overwrite.
-        parameters: also protect the content of the parameters; a guard inside another one need not.
-
-    Returns:
-        The guard, to be used in a ``with`` statement.
-
     >>> norm = nn.BatchNorm1d(3)
     >>> with untouched(norm):
     ...     _ = norm.train()(torch.ones(4, 3))

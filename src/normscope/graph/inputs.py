@@ -78,9 +78,6 @@ def as_inputs(data: Any, model: nn.Module) -> ModelInputs:
             names.
         model: the model that will take it.
 
-    Returns:
-        The arguments.
-
     Raises:
         InputError: if the data is empty, of a type or dtype the model cannot take, or lacks the batch axis.
 
@@ -108,9 +105,6 @@ def iterate(data: Any, model: nn.Module, *, batch: int = 64) -> Iterator[ModelIn
             A list or tuple of tensors is one batch, not several.
         model: the model that will take it.
         batch: the size of the pieces that tensors and datasets are cut into.
-
-    Yields:
-        One :class:`ModelInputs` per batch.
 
     Raises:
         InputError: if there is no batch, or one of them is not what the model takes.
@@ -314,10 +308,7 @@ def _tensor(value: Any, model: nn.Module, *, cast: bool = True) -> Tensor:
 
 
 def refuse_unusable(value: Any) -> None:
-    """Return unless a value is a tensor that is not plain numbers in memory.
-
-    Raises:
-        InputError: if it has no values (meta device), or is sparse, nested or quantized.
+    """Raise if a value is a tensor without values (meta device), or a sparse, nested or quantized one.
 
     >>> refuse_unusable(torch.zeros(2))
     """
@@ -413,10 +404,6 @@ def _assign(named: Mapping[str, Tensor], model: nn.Module) -> ModelInputs:
 
 def check_runs(model: nn.Module, inputs: ModelInputs) -> ModelInputs:
     """Return the inputs if the model runs on them; it is left as it was.
-
-    Args:
-        model: the model, run in evaluation mode.
-        inputs: its arguments.
 
     Raises:
         InputError: if it does not run, saying in which layer and on what shape.

@@ -91,10 +91,6 @@ def resolve(op: str) -> Callable[..., Any]:
 def literal(value: Any, dtype: torch.dtype | None = None) -> Any:
     """Turn a :class:`Named` literal back into the torch object it stands for.
 
-    Args:
-        value: a literal of the graph.
-        dtype: what to put in the place of a floating dtype.
-
     >>> literal(Named("dtype", "float32")), literal(Named("dtype", "float32"), torch.float64)
     (torch.float32, torch.float64)
     """
@@ -114,9 +110,7 @@ def literals(tree: Any, dtype: torch.dtype | None = None) -> Any:
 def as_floating(value: Any, dtype: torch.dtype | None) -> Any:
     """Return floating tensors in a precision, also those in tuples, lists and dicts, and anything else as it is.
 
-    Args:
-        value: a tensor, several of them, or no tensor at all.
-        dtype: the precision; without one, or with one that is not floating, nothing is changed.
+    Without a precision, or with one that is not floating, nothing is changed.
 
     >>> [t.dtype for t in as_floating([torch.ones(1), torch.tensor(1)], torch.float64)]
     [torch.float64, torch.int64]
@@ -154,14 +148,7 @@ def call(
     dtype: torch.dtype | None = None,
     functions: Mapping[str, Callable[..., Any]] | None = None,
 ) -> Any:
-    """Execute one node on the values of its inputs, if ``dtype`` is given in that precision.
-
-    Args:
-        node: the operation.
-        values: of its inputs.
-        dtype: takes the place of every floating dtype it names.
-        functions: what takes the place of operations, by name.
-    """
+    """Execute one node on the values of its inputs; see :func:`run` for ``dtype`` and ``functions``."""
     # References to tensors and plain numbers, which nearly all arguments are, without a call each.
     args = [
         values[a.name] if type(a) is Ref else a if type(a) in _PLAIN else _filled(a, values, dtype) for a in node.args
@@ -218,9 +205,6 @@ def run(
             computed again, nor what depends only on nodes to which ``visit`` gave back their known value.
         moved: names of the tensors that differ from those of that run.
         functions: what takes the place of operations, by name.
-
-    Returns:
-        The output tensors in the order of ``graph.output_names``.
     """
     values: dict[str, Any] = {}
     kept, changed = known or {}, set[str]()

@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from normscope.core.environment import same_state
+
 #: Containers whose content can be saved and put back: parameters, buffers, submodules, hooks, caches.
 CONTAINERS = (dict, list, set, deque)
 #: Holders between a module and what is looked at.
@@ -48,9 +50,6 @@ class ModelState:
 
     Attributes of modules are followed through dicts, lists, tuples, deques and plain objects, in cycles as well. Sets
     are containers, but what lies in them is not looked into.
-
-    Args:
-        model: the model; it is not changed.
 
     Attributes:
         modules: by path; those that lie in a plain list or object, and are therefore not registered, come last.
@@ -165,9 +164,6 @@ class ModelState:
 class GeneratorState:
     """Where a random generator of torch, numpy or Python stands.
 
-    Args:
-        generator: one that :class:`ModelState` lists.
-
     >>> generator = random.Random(0)
     >>> state = GeneratorState(generator)
     >>> first, moved = generator.random(), not state.same()
@@ -183,17 +179,8 @@ class GeneratorState:
 
     def same(self) -> bool:
         """Tell whether it stands where it stood."""
-        return _same(self._read(self.generator), self.state)
+        return same_state(self._read(self.generator), self.state)
 
     def restore(self) -> None:
         """Set it back."""
         self._write(self.generator, self.state)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Tell whether two states are equal, bit by bit where they are arrays."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
-    if isinstance(a, Tensor):
-        return torch.equal(a, b)
-    return np.array_equal(a, b) if isinstance(a, np.ndarray) else bool(a == b)

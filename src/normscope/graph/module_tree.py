@@ -89,9 +89,6 @@ def fold(graph: Graph) -> list[Block]:
     Modules are equal if they have the same class, the same sequence of operations and parameters of the same shapes,
     and so have their children. Only modules that ran, or hold parameters that were used, appear.
 
-    Args:
-        graph: any captured graph.
-
     Returns:
         The blocks at the top, in the order of first use; operations of the model itself, if any, in a block without
         name at the front.

@@ -37,10 +37,6 @@ def batch_normalized(
 def applies(x: Tensor, *others: Tensor | None) -> bool:
     """Tell whether :func:`batch_normalized` can be used: one precision, on the processor, outside torch.func.
 
-    Args:
-        x: the input.
-        others: weight, bias and statistics.
-
     >>> applies(torch.ones(2, 1)), applies(torch.ones(2, 1), torch.ones(1).double())
     (True, False)
     """

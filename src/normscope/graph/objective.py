@@ -75,12 +75,9 @@ def probe_loss(outputs: Outputs, labels: Tensor | None, function: LossFunction |
 
 
 def _cross_entropy(scores: Tensor, classes: Tensor) -> Tensor:
-    """Return the cross-entropy of scores with classes along axis 1.
-
-    Raises:
-        InputError: if a class number has no score; torch's own error would end a process on some accelerators.
-    """
+    """Return the cross-entropy of scores with classes along axis 1."""
     count = scores.shape[1]
+    # torch's own error for a class without a score would end a process on some accelerators
     wrong = classes[((classes < 0) | (classes >= count)) & (classes != IGNORED)]
     if wrong.numel():
         raise InputError(

@@ -62,9 +62,6 @@ def record_graph(
         inputs: example tensors.
         notes: why this front end was chosen; kept in the graph.
 
-    Returns:
-        The graph, and its parameters, buffers and constants by name.
-
     Raises:
         CaptureError: if the model calls what cannot be recorded, or returns something other than tensors.
         StateChangedError: if running the model changes its parameters.

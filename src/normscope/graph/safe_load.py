@@ -58,14 +58,7 @@ CHECKPOINT = FileKind(
 
 
 def existing_file(path: Path, kind: FileKind) -> None:
-    """Return if the file is there, has a known ending and is not empty.
-
-    Args:
-        path: the file.
-        kind: what it is read for.
-
-    Raises:
-        NormscopeError: of the kind's class, if it is missing, a directory, of another ending or empty.
+    """Raise the error of a kind of file unless the file is there, has a known ending and is not empty.
 
     >>> existing_file(Path("nowhere.pt"), CHECKPOINT)
     Traceback (most recent call last):
@@ -79,10 +72,6 @@ def existing_file(path: Path, kind: FileKind) -> None:
     if not path.name.lower().endswith(kind.endings) and not (kind.by_content and holds_tensors(path)):
         raise kind.error(
             f"Expected {kind.name} in a file ending in {', '.join(kind.endings)}, got {path.name}. {kind.save}"
-        )
-    if not os.path.isfile(path):
-        raise kind.error(
-            f"Expected {kind.name} in a regular file, but {path} is a pipe or a device. Copy it to a file."
         )
     if path.stat().st_size == 0:
         raise kind.error(f"{path} is empty (0 bytes). Copy it again. {kind.save}")
@@ -100,8 +89,6 @@ def is_safetensors(path: Path) -> bool:
 def holds_tensors(path: Path) -> bool:
     """Tell by its first bytes whether a file was written by torch.save or safetensors, whatever its name ends in."""
     try:
-        if not path.is_file():  # a pipe would be waited for
-            return False
         with path.open("rb") as file:
             head = file.read(len(_LEGACY))
     except (OSError, ValueError):
@@ -127,14 +114,6 @@ def is_mappable(path: Path) -> bool:
 def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     """Return the error for a file that is damaged, cut short or of another format.
 
-    Args:
-        path: the file.
-        kind: what it is read for.
-        error: what its reader raised.
-
-    Returns:
-        The error to raise.
-
     >>> str(unreadable(Path("m.pt"), CHECKPOINT, EOFError("ran out of input")))[:66]
     'm.pt cannot be read as a checkpoint (EOFError: ran out of input). '
     """
@@ -145,16 +124,6 @@ def unreadable(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
         f"{path} cannot be read as {kind.name} ({type(error).__name__}: {first[:160]}). It may be "
         f"truncated or in another format: copy it again. {kind.save}"
     )
-
-
-def _ends_with(path: Path, name: str) -> bool:
-    """Return whether a file ends in the middle of a dotted name: it was cut short there, the name means nothing."""
-    part = name.rpartition(".")[2].encode()
-    with path.open("rb") as file:
-        file.seek(-min(len(part) + 1, path.stat().st_size), 2)
-        tail = file.read()
-    # The unpickler takes the last letter of an unfinished name for the end of its line.
-    return part in tail and not tail.endswith(b"\n")
 
 
 def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
@@ -168,7 +137,7 @@ def _refused(path: Path, kind: FileKind, error: Exception) -> NormscopeError:
     if not isinstance(error, pickle.UnpicklingError):
         return unreadable(path, kind, error)
     asked = re.search(r"(?:GLOBAL|global) (\w+(?:\.\w+)+)", text)
-    if not asked or _ends_with(path, asked.group(1)):  # torch's own text would advise to switch the protection off
+    if not asked:  # torch's own text would advise to switch the protection off
         return unreadable(path, kind, pickle.UnpicklingError("not a pickle written by torch.save"))
     return kind.error(
         f"Refused to load {path}: unpickling {asked.group(1)} could run code. Only tensors and "
@@ -180,13 +149,6 @@ def safe_load(path: Path, kind: FileKind) -> Any:
     """Return what torch.save wrote to a file, on the CPU, mapped from disk where the format allows.
 
     Only tensors and plain containers are built: no code in the file is run.
-
-    Args:
-        path: the file.
-        kind: what it is read for.
-
-    Returns:
-        Its content.
 
     Raises:
         NormscopeError: of the kind's class, if the file is missing, empty, cut short, unsafe or of another format.
@@ -210,10 +172,6 @@ def safe_load(path: Path, kind: FileKind) -> Any:
 def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
     """Return the tensors of a state dict: bare, under one of :data:`WRAPPERS`, or the only one under another key.
 
-    Args:
-        content: what a checkpoint held.
-        name: how messages call it.
-
     Returns:
         Tensors by name; anything else in the state dict is left out, and so is what lies beside it.
 
@@ -225,7 +183,6 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
     >>> list(tensors_by_name({"net": {"weight": torch.ones(1)}, "best": torch.tensor(0.9)}, "m.pt"))
     ['weight']
     """
-    content = _named(content)
     inside = _state_dicts(content, _is_weight) or _state_dicts(content, lambda value: isinstance(value, torch.Tensor))
     while wrapper := next((key for key in WRAPPERS if any(path[:1] == (key,) for path in inside)), None):
         inside = {path[1:]: found for path, found in inside.items() if path[:1] == (wrapper,)}
@@ -246,15 +203,6 @@ def tensors_by_name(content: Any, name: str) -> dict[str, torch.Tensor]:
         f"Expected tensors by name in the checkpoint, at the top or under {', '.join(WRAPPERS)}; "
         f"{name} has {held}. Save model.state_dict()."
     )
-
-
-def _named(content: Any) -> Any:
-    """Return content with lists of (name, tensor) pairs, as ``list(state_dict.items())`` gives, as dictionaries."""
-    if isinstance(content, Mapping):
-        return {key: _named(value) if isinstance(value, list) else value for key, value in content.items()}
-    pairs = isinstance(content, list) and all(isinstance(x, tuple | list) and len(x) == 2 for x in content)
-    named = pairs and all(isinstance(x[0], str) and isinstance(x[1], torch.Tensor) for x in content)
-    return dict(content) if named and content else content
 
 
 def _state_dicts(content: Any, is_part: Callable[[Any], bool]) -> dict[tuple[Any, ...], Mapping[Any, Any]]:
@@ -287,12 +235,6 @@ def _is_weight(value: Any) -> bool:
 def unlike_numbers(tensor: torch.Tensor) -> tuple[str, str]:
     """Return what keeps a tensor from being plain numbers in memory, and what to make of it; empty texts if nothing.
 
-    Args:
-        tensor: of any kind.
-
-    Returns:
-        The kind and the mend of a nested, quantized or sparse tensor, or of one without values.
-
     >>> unlike_numbers(torch.eye(2).to_sparse())
     ('sparse_coo', 'x.to_dense()')
     >>> unlike_numbers(torch.eye(2))
@@ -310,14 +252,7 @@ def unlike_numbers(tensor: torch.Tensor) -> tuple[str, str]:
 
 
 def refuse_unlike_numbers(tensors: Mapping[str, torch.Tensor], name: str) -> None:
-    """Return if every weight is plain numbers in memory.
-
-    Args:
-        tensors: by name.
-        name: how messages call the file.
-
-    Raises:
-        WeightsError: if one is nested, quantized, sparse or without values; it is named.
+    """Raise if a weight is nested, quantized, sparse or without values.
 
     >>> refuse_unlike_numbers({"weight": torch.eye(2)}, "m.pt")
     """

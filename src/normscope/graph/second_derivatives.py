@@ -29,9 +29,6 @@ def twice_differentiable(model: nn.Module) -> Iterator[None]:
     its second derivative, which is wrong. So is hardsigmoid, which has none, the squared error, whose recording by
     ``torch.func.linearize`` ends the process (torch 2.13), and convolution, for speed.
 
-    Args:
-        model: the model that will be run.
-
     >>> with twice_differentiable(nn.Linear(1, 1)):
     ...     torch.backends.mkldnn.enabled
     True

@@ -34,10 +34,7 @@ def evaluating(model: nn.Module) -> nn.Module:
 
 
 def refuse_quantized(model: nn.Module) -> None:
-    """Return if no part of a model computes with quantized weights.
-
-    Raises:
-        WeightsError: if one does: it is piecewise constant, and its weights are not tensors that could be read.
+    """Raise if a part of a model is quantized: piecewise constant, with weights that are no tensors to be read.
 
     >>> refuse_quantized(nn.Linear(2, 2))
     """
@@ -79,15 +76,7 @@ class RepeatedRuns:
         return untouched(self.model, parameters=False)
 
     def run(self, *several: Sequence[Tensor], mode: Callable[[], Any] = torch.no_grad) -> tuple[Tensor, ...]:
-        """Run the model from its first state, on one input after another, and return what the last gave.
-
-        Args:
-            several: the inputs.
-            mode: the context of autograd it is run in, one of :data:`MODES`.
-
-        Raises:
-            CaptureError: if it ran before, and now raises.
-        """
+        """Run the model from its first state, on one input after another, and return what the last gave."""
         result: tuple[Tensor, ...] = ()
         try:
             with self.state() as guard:
@@ -111,9 +100,6 @@ class RepeatedRuns:
         """Return if earlier calls of the model do not show in what it returns; run it only if they might.
 
         Tables made on the first call are no harm: with or without them it returns the same.
-
-        Raises:
-            CaptureError: if they do show.
         """
         if self.moved or self.drew:
             self.refuse_difference(self._small(example))

@@ -53,9 +53,6 @@ def count_non_finite(tensor: torch.Tensor) -> tuple[int, int]:
 def check_model(model: nn.Module) -> None:
     """Return if every parameter and buffer is present and real, and parameters and running statistics are finite.
 
-    Args:
-        model: any network; it is only read.
-
     Raises:
         WeightsError: if a weight has no storage (meta device, lazy layer) or is complex, quantized, sparse or nested.
         NonFiniteError: if a parameter or a running statistic holds NaN or infinity; the message says which and how

@@ -111,15 +111,6 @@ ZOO: dict[str, ZooEntry] = {
 def entry(name: str) -> ZooEntry:
     """Return the entry of this name.
 
-    Args:
-        name: a key of :data:`ZOO`.
-
-    Returns:
-        The entry.
-
-    Raises:
-        ModelNotFoundError: if there is none, with the nearest names.
-
     >>> entry("relu10").input_shape
     (3, 32, 32)
     """
@@ -138,9 +129,6 @@ def build(name: str, *, seed: int = 0, arguments: Mapping[str, Any] | None = Non
         seed: of the initial weights.
         arguments: of the network's factory, by name.
         **kwargs: more of them, e.g. ``norm="ln"``.
-
-    Returns:
-        The network, in training mode like any new one.
 
     Raises:
         ModelNotFoundError: if the zoo has no such network.
@@ -178,9 +166,6 @@ def example_input(name: str, batch_size: int = 2, *, seed: int = 0, **kwargs: An
         batch_size: number of examples.
         seed: of the values.
         **kwargs: the arguments the network is built with.
-
-    Returns:
-        Standard normal values, or token ids.
 
     >>> example_input("lstm", 3).shape
     torch.Size([3, 8, 8])

@@ -32,16 +32,6 @@ _WEIGHT_FILES = ("*.safetensors", "pytorch_model*.bin")
 def optional(name: str, install: str) -> ModuleType:
     """Import a library that is not a dependency.
 
-    Args:
-        name: of the library.
-        install: what to type to get it.
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingDependencyError: if it is absent or broken, with the reason.
-
     >>> optional("json", "pip install json").__name__
     'json'
     """
@@ -63,20 +53,7 @@ def _unknown(library: str, name: str, names: Iterable[str]) -> ModelNotFoundErro
 
 
 def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return a timm model with random weights; nothing is downloaded.
-
-    Args:
-        name: e.g. ``"resnet18"``.
-        arguments: of ``timm.create_model``.
-
-    Returns:
-        The model.
-
-    Raises:
-        MissingDependencyError: if timm cannot be imported.
-        ModelNotFoundError: if it has no such model.
-        FactoryError: if ``pretrained`` is asked for, or building raises.
-    """
+    """Return a timm model with random weights; nothing is downloaded."""
     timm = optional("timm", "pip install 'normscope[vision]', with torchvision from the same index as torch")
     if arguments.get("pretrained"):
         raise FactoryError(
@@ -91,20 +68,7 @@ def timm_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
 
 
 def torchvision_model(name: str, arguments: Mapping[str, Any]) -> nn.Module:
-    """Return a torchvision model with random weights; nothing is downloaded.
-
-    Args:
-        name: e.g. ``"resnet18"``.
-        arguments: of the model's builder.
-
-    Returns:
-        The model.
-
-    Raises:
-        MissingDependencyError: if torchvision cannot be imported.
-        ModelNotFoundError: if it has no such model.
-        FactoryError: if building raises.
-    """
+    """Return a torchvision model with random weights; nothing is downloaded."""
     optional("torchvision", "pip install torchvision from the same index as torch")
     models = optional("torchvision.models", "pip install torchvision from the same index as torch")
     if name not in models.list_models():
@@ -146,19 +110,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
 def transformers_model(folder: str | Path, arguments: Mapping[str, Any]) -> tuple[nn.Module, list[str], bool]:
     """Return the model saved in a directory by transformers; code in the directory is never run.
 
-    Args:
-        folder: a directory with ``config.json`` and perhaps weights.
-        arguments: settings that override those of the configuration.
-
     Returns:
         The model, remarks for the user, and whether its weights came from the directory.
-
-    Raises:
-        MissingDependencyError: if transformers cannot be imported.
-        ModelNotFoundError: if the directory holds no model.
-        FactoryError: if the model needs code of its own or cannot be built.
-        WeightsError: if its weights cannot be read.
-        InputError: if the directory may not be read.
     """
     folder = user_path(folder)
     configuration = _configuration(folder)

@@ -51,15 +51,6 @@ class ModelOrigin:
 def parse_spec(spec: str) -> tuple[str, str, str]:
     """Return kind, location and factory of a model specification.
 
-    Args:
-        spec: one of the forms in :data:`FORMS`.
-
-    Returns:
-        The three parts; the factory is empty for models of libraries.
-
-    Raises:
-        ModelNotFoundError: if it has none of these forms, with a guess of what was meant.
-
     >>> parse_spec("nets/small.py:build")
     ('file', 'nets/small.py', 'build')
     >>> parse_spec("zoo:relu10")
@@ -143,18 +134,6 @@ def load_at_home(
 
     Code that imports its neighbours only when the model runs needs its home to be open by then.
 
-    Args:
-        spec: as of :func:`load_model`.
-        weights: a file with a state dict for it.
-        arguments: of the factory.
-        seed: random seed of the weights.
-
-    Returns:
-        The model, where it came from, and where its code lives.
-
-    Raises:
-        NormscopeError: as :func:`load_model`.
-
     >>> model, _, home = load_at_home("zoo:relu10", None, {"width": 8, "in_features": 64}, 0)
     >>> with home.open():
     ...     model.input_shape
@@ -170,15 +149,11 @@ def load_at_home(
         model, origin = _from_library(origin, arguments)
     with home.open():
         if weights is not None:
-            notes = (*_without_random(origin), *load_weights(model, user_path(weights)))
-            origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=notes)
+            notes = [note for note in origin.notes if "random" not in note]  # no weight is random any more
+            notes += load_weights(model, user_path(weights))
+            origin = replace(origin, initialization="checkpoint", weights=str(weights), notes=tuple(notes))
         check_model(model)
     return model, origin, home
-
-
-def _without_random(origin: ModelOrigin) -> tuple[str, ...]:
-    """Return the notes that stay true once every weight has been read from a file."""
-    return tuple(note for note in origin.notes if "random" not in note)
 
 
 def _from_user(origin: ModelOrigin, arguments: Mapping[str, Any], home: Home) -> tuple[nn.Module, ModelOrigin]:

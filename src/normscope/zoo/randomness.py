@@ -17,15 +17,6 @@ from normscope.core.errors import InputError
 def seeded(seed: int) -> Iterator[None]:
     """Seed the generators of Python, numpy and torch inside the block, and restore their states after it.
 
-    Args:
-        seed: any integer of 64 bits, with or without a sign.
-
-    Yields:
-        Nothing.
-
-    Raises:
-        InputError: if it has more.
-
     >>> before = torch.get_rng_state()
     >>> with seeded(0):
     ...     first = torch.rand(1)

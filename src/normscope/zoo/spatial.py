@@ -21,13 +21,6 @@ def check_instance_norms(model: nn.Module, input_shape: Sequence[int]) -> None:
     Of a map of one value a channel the normalized value is :math:`(x - x)/\sqrt{0 + \epsilon} = 0` whatever ``x`` is:
     torch refuses it in the middle of a pass. Shapes alone are computed here; a model without InstanceNorm is not run.
 
-    Args:
-        model: any network; it is as before afterwards.
-        input_shape: of one example.
-
-    Raises:
-        InputError: if one would get maps of a single value.
-
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 3, stride=2), nn.InstanceNorm2d(4))
     >>> check_instance_norms(net, (3, 9, 9))
     >>> check_instance_norms(net, (3, 4, 4))

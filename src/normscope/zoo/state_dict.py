@@ -40,9 +40,6 @@ def read_state_dict(path: str | Path) -> dict[str, torch.Tensor]:
 
     No code in the file is run: pickles are read with ``weights_only=True``.
 
-    Args:
-        path: the file.
-
     Returns:
         Tensors by the names they have in the file, on the CPU.
 
@@ -68,13 +65,6 @@ def fitted(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> dict[str, t
     """Return ``tensors`` under the names of the model, where only wrappers (:data:`WRAPPING`) make them differ.
 
     A name that is the model's own stays: a model may have a part called module.
-
-    Args:
-        model: the network, wrapped or not.
-        tensors: a state dict of it, of it in a wrapper, or of what it wraps.
-
-    Returns:
-        The same tensors in the same order; names that the model does not know stay as they are.
 
     >>> list(fitted(nn.Linear(1, 1), {"module.weight": torch.ones(1, 1)}))
     ['weight']
@@ -102,13 +92,6 @@ def mismatch(model: nn.Module, tensors: Mapping[str, torch.Tensor]) -> str:
 
     Counters of batches are not required: nothing is computed from them in evaluation. Nor is a tensor the model shares
     with one that is there (tied weights).
-
-    Args:
-        model: the network.
-        tensors: a state dict.
-
-    Returns:
-        Missing, unexpected and wrongly shaped keys, at most a dozen each.
 
     >>> mismatch(nn.Linear(2, 1), {"weight": torch.ones(1, 3), "scale": torch.ones(1)})
     'missing: bias; unexpected: scale; wrongly shaped: weight (model 1x2, file 1x3)'

@@ -127,9 +127,6 @@ def train(
         after_step: called after each update with its number and the loss before it.
         state: a file kept up to date after each epoch; a run whose file is there goes on from it, as if never stopped.
 
-    Returns:
-        What happened.
-
     Raises:
         InputError: for data or settings that make no sense, images too small for an InstanceNorm of the model, or a
             state of other settings.

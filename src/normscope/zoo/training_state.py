@@ -41,16 +41,7 @@ def save_state(
     progress: Progress,
     settings: dict[str, Any],
 ) -> None:
-    """Write weights, optimizer, generators and progress; a reader sees the old file or the new one, never a part.
-
-    Args:
-        file: where to.
-        model: the network.
-        optimizer: its optimizer.
-        order: the generator of the order of examples.
-        progress: how far the run has come.
-        settings: what must be the same for the run to go on, e.g. step size and seed.
-    """
+    """Write weights, optimizer, generators and progress; a reader sees the old file or the new one, never a part."""
     state = {
         "version": VERSION,
         "settings": settings,
@@ -60,7 +51,7 @@ def save_state(
         "random": torch.get_rng_state(),
         "progress": asdict(progress),
     }
-    with replacing(file, durable=True) as temporary:
+    with replacing(file) as temporary:
         torch.save(state, temporary)
 
 
@@ -71,21 +62,7 @@ def restore_state(
     order: torch.Generator,
     settings: dict[str, Any],
 ) -> Progress:
-    """Put a run back to where its file was written, the global generator included.
-
-    Args:
-        file: what :func:`save_state` wrote.
-        model: a network of the same kind; its weights are replaced.
-        optimizer: of the same kind.
-        order: the generator of the order of examples.
-        settings: what must be the same.
-
-    Returns:
-        How far the run had come.
-
-    Raises:
-        InputError: if the file is no such state, of other settings, or of another network.
-    """
+    """Put a run back to where its file was written, the global generator included."""
     state = safe_load(Path(file), KIND)
     if not isinstance(state, dict) or state.get("version") != VERSION:
         raise InputError(f"{file} is not the state of a training run (version {VERSION}).")
@@ -105,10 +82,6 @@ def restore_state(
 
 def steps_done(file: str | os.PathLike[str], *, epochs: bool = False) -> int:
     """Return how many updates, or whole epochs, the run in a file has made; none if there is no file.
-
-    Args:
-        file: what :func:`save_state` wrote, or nothing.
-        epochs: count epochs instead.
 
     >>> steps_done("nowhere.pt")
     0

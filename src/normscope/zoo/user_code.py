@@ -13,7 +13,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -67,12 +67,12 @@ class Home:
             sys.argv = argv
             sys.dont_write_bytecode = bytecode
             if self._is_file:
-                self._close(self._folder, modules)
+                self._forget_neighbours(modules)
 
-    def _close(self, folder: Path, before: Mapping[str, ModuleType]) -> None:
+    def _forget_neighbours(self, before: Mapping[str, ModuleType]) -> None:
         """Take the neighbours out of ``sys.modules``, and keep them for the next time."""
         for name, module in list(sys.modules.items()):
-            if before.get(name) is not module and _is_neighbour(name, module, folder):
+            if before.get(name) is not module and _is_neighbour(name, module, self._folder):
                 self._neighbours[name] = sys.modules.pop(name)
                 if name in before:
                     sys.modules[name] = before[name]
@@ -80,16 +80,6 @@ class Home:
 
 def home_of(kind: str, location: str) -> Home:
     """Return where the code that a user named lives.
-
-    Args:
-        kind: ``"file"`` or ``"module"``.
-        location: the file, or the dotted name.
-
-    Returns:
-        Its home, not opened yet.
-
-    Raises:
-        ModelNotFoundError: if there is no such file.
 
     >>> home_of("module", "torch.nn").module() is nn
     True
@@ -111,13 +101,6 @@ def undisturbed(home: Home, seed: int) -> Iterator[None]:
 
     Restored are ``sys.path``, ``sys.argv``, the working directory, the filters of warnings, numpy's way with errors,
     torch's global settings and the random generators.
-
-    Args:
-        home: where the user's code lives.
-        seed: of the generators inside the block.
-
-    Yields:
-        Nothing.
     """
     folder, settings = Path.cwd(), flags()
     try:
@@ -132,14 +115,11 @@ def _is_neighbour(name: str, module: ModuleType, folder: Path) -> bool:
     """Return whether the module was found by ``folder`` being on the path, and not by some library folder below it."""
     attributes = getattr(module, "__dict__", {})  # asking the module itself may run code of its own
     origin = attributes.get("__file__")
-    places = [origin] if origin else list(attributes.get("__path__", ()))
-    for place in places:
-        try:
+    for place in [origin] if origin else list(attributes.get("__path__", ())):
+        with suppress(ValueError, TypeError, OSError):
             inside = Path(place).resolve().relative_to(folder)
-        except (ValueError, TypeError, OSError):
-            continue
-        if inside.parts and inside.parts[0].partition(".")[0] == name.partition(".")[0]:
-            return True
+            if inside.parts and inside.parts[0].partition(".")[0] == name.partition(".")[0]:
+                return True
     return False
 
 
@@ -151,9 +131,6 @@ def explained(error: BaseException, what: str, file: str | None) -> FactoryError
         what: the action that failed, e.g. ``"importing net.py"``.
         file: their file, whose last line on the exception's way is shown; None for wherever it was raised, empty for
             no line at all.
-
-    Returns:
-        The error to raise.
 
     >>> str(explained(ValueError("no"), "Calling f", None))
     'Calling f failed with ValueError: no. Run it in Python alone to debug it.'
@@ -204,17 +181,7 @@ def callables_of(module: ModuleType) -> list[str]:
 
 
 def import_file(file: Path) -> ModuleType:
-    """Run a Python file as a module of its own; the module stays in ``sys.modules`` for its classes.
-
-    Args:
-        file: an existing file, absolute.
-
-    Returns:
-        The module.
-
-    Raises:
-        FactoryError: if running it raises.
-    """
+    """Run a Python file as a module of its own; the module stays in ``sys.modules`` for its classes."""
     # Two files may have one name: the path makes the module's name unique. Neither need be text.
     digest = hashlib.sha256(os.fsencode(file)).hexdigest()[:8]
     stem = re.sub(r"\W", "_", file.stem)
@@ -223,32 +190,17 @@ def import_file(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ModelNotFoundError(f"Expected a .py file, got {file}.")
     module = importlib.util.module_from_spec(spec)
-    before = sys.modules.get(name)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
-        if before is None:
-            sys.modules.pop(name, None)
-        else:
-            sys.modules[name] = before
+        del sys.modules[name]
         raise explained(error, f"Importing {file.name}", str(file)) from error
     return module
 
 
 def import_module(name: str) -> ModuleType:
-    """Import a module by its dotted name.
-
-    Args:
-        name: e.g. ``"package.module"``.
-
-    Returns:
-        The module.
-
-    Raises:
-        ModelNotFoundError: if there is no such module.
-        FactoryError: if importing it raises.
-    """
+    """Import a module by its dotted name."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -264,20 +216,7 @@ def import_module(name: str) -> ModuleType:
 
 
 def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
-    """Return ``module.attribute``, a callable or a model.
-
-    Args:
-        module: where to look.
-        attribute: its name, dots allowed.
-        where: how messages call the module.
-
-    Returns:
-        The object.
-
-    Raises:
-        ModelNotFoundError: if there is none, with the callables there are, or if it cannot be called.
-        FactoryError: if looking it up raises.
-    """
+    """Return ``module.attribute``, a callable or a model."""
     choices = listed(callables_of(module)) or "none"
     try:
         found = attrgetter(attribute)(module)
@@ -295,18 +234,6 @@ def find_factory(module: ModuleType, attribute: str, where: str) -> Any:
 
 def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str, Any], file: str | None) -> nn.Module:
     """Call a factory and return its model; a model given in place of a factory is returned as it is.
-
-    Args:
-        factory: a callable, or a model.
-        name: how messages call it.
-        arguments: keyword arguments.
-        file: the user's file, for the line of an exception.
-
-    Returns:
-        The model.
-
-    Raises:
-        FactoryError: if it needs or refuses arguments, raises, or returns something else.
 
     >>> call_factory(nn.Linear, "nn.Linear", {"in_features": 2, "out_features": 1}, None)
     Linear(in_features=2, out_features=1, bias=True)
@@ -329,7 +256,8 @@ def call_factory(factory: Callable[..., Any], name: str, arguments: Mapping[str,
     except (Exception, SystemExit) as error:
         raise explained(error, f"Calling {name}", file) from error
     if not isinstance(model, nn.Module):
-        raise FactoryError(f"Expected {name} to return a torch.nn.Module, got {_described(model)}.")
+        got = f"the class {model.__name__} itself" if isinstance(model, type) else type(model).__name__
+        raise FactoryError(f"Expected {name} to return a torch.nn.Module, got {got}.")
     return _constructed(model, name)
 
 
@@ -341,9 +269,3 @@ def _constructed(model: nn.Module, name: str) -> nn.Module:
     except AttributeError as error:
         raise FactoryError(f"A module of {name} does not call super().__init__() first: {error}") from None
     return model
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, type):
-        return f"the class {value.__name__} itself"
-    return "None" if value is None else f"{type(value).__name__}"

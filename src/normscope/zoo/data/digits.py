@@ -47,15 +47,6 @@ class Digits:
 def digits(split: str = "test") -> Digits:
     """Return the embedded digits.
 
-    Args:
-        split: ``"train"`` (the first 1437), ``"test"`` (the other 360) or ``"all"``.
-
-    Returns:
-        The images as bytes, with labels.
-
-    Raises:
-        InputError: for another split.
-
     >>> digits("train").count, digits("test").count
     (1437, 360)
     """

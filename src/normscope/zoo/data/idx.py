@@ -48,16 +48,6 @@ def _read(stream: IO[bytes], count: int, file: Path) -> bytes:
 def read_shape(stream: IO[bytes], file: Path) -> tuple[int, ...]:
     """Read the header and return the shape of the array that follows.
 
-    Args:
-        stream: at the start of the file.
-        file: for messages.
-
-    Returns:
-        The shape.
-
-    Raises:
-        InputError: if it is no idx file of bytes.
-
     >>> import io
     >>> read_shape(io.BytesIO(bytes([0, 0, 8, 2, 0, 0, 0, 5, 0, 0, 0, 7])), Path("x"))
     (5, 7)

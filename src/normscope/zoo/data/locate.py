@@ -17,12 +17,6 @@ VARIABLE = "NORMSCOPE_DATA"
 def roots(root: str | Path | None) -> list[Path]:
     """Return the folders to look in: the given one alone, or the usual ones.
 
-    Args:
-        root: a folder, or None.
-
-    Returns:
-        ``root``; or ``$NORMSCOPE_DATA`` if set, ``./data`` and ``~/.cache/normscope``.
-
     >>> roots("here")
     [PosixPath('here')]
     """
@@ -36,20 +30,7 @@ def roots(root: str | Path | None) -> list[Path]:
 
 
 def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[str]], how: str) -> Path:
-    """Return the first folder that holds one of several sets of files.
-
-    Args:
-        name: of the data set.
-        folders: in the order of preference.
-        files: the sets; all files of a set must be there.
-        how: how to get the data set.
-
-    Returns:
-        The folder.
-
-    Raises:
-        InputError: if there is none; it says where it looked, what is missing, and how to get the data.
-    """
+    """Return the first folder that holds one of several sets of files."""
     partial: list[str] = []
     for folder in folders:
         for group in files:
@@ -72,16 +53,6 @@ def first_folder(name: str, folders: Sequence[Path], files: Sequence[Sequence[st
 
 def checked_split(split: str, among: Sequence[str]) -> str:
     """Return ``split`` if it is one of ``among``.
-
-    Args:
-        split: what the user wrote.
-        among: the known ones.
-
-    Returns:
-        The same text.
-
-    Raises:
-        InputError: if it is not.
 
     >>> checked_split("test", ("train", "test"))
     'test'

@@ -40,12 +40,6 @@ def mnist(name: str = "mnist", root: str | Path | None = None, split: str = "tes
         root: a folder with the files, or with a folder of them.
         split: ``"train"`` (60,000 images) or ``"test"`` (10,000).
 
-    Returns:
-        The images as bytes, with labels.
-
-    Raises:
-        InputError: if the files are not there or damaged.
-
     >>> mnist(root="/nowhere")
     Traceback (most recent call last):
     normscope.core.errors.InputError: mnist not found. Looked in /nowhere, ...

@@ -62,12 +62,6 @@ def normalization(
         top: the largest value stored numbers can have; 1 if they are not pixels.
         shape: of one example, channels first.
 
-    Returns:
-        The map.
-
-    Raises:
-        InputError: for an unknown choice, or one that does not fit the channels.
-
     >>> normalization("imagenet", 255.0, (3, 32, 32)).std
     (0.229, 0.224, 0.225)
     """

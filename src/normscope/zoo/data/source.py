@@ -7,19 +7,20 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from normscope.core.errors import InputError, NonFiniteError
 from normscope.zoo.data.normalization import Normalization
 
 #: Raw examples and their labels.
-Block = tuple[torch.Tensor, torch.Tensor | None]
+Block = tuple[Tensor, Tensor | None]
 
 
 class Batch(NamedTuple):
     """Inputs in the network's units, and int64 labels or whatever the file holds, or None."""
 
-    inputs: torch.Tensor
-    labels: torch.Tensor | None
+    inputs: Tensor
+    labels: Tensor | None
 
 
 class Records(Protocol):
@@ -44,41 +45,26 @@ class Records(Protocol):
 def rebatched(blocks: Iterator[Block], size: int, limit: int) -> Iterator[Block]:
     """Yield the first ``limit`` examples in blocks of exactly ``size``, the last perhaps smaller.
 
-    Args:
-        blocks: of any sizes.
-        size: examples of a block.
-        limit: how many examples in all.
-
-    Yields:
-        The same examples in the same order.
-
     >>> parts = iter([(torch.arange(3), None), (torch.arange(3, 5), None)])
     >>> [x.tolist() for x, _ in rebatched(parts, 2, 5)]
     [[0, 1], [2, 3], [4]]
     """
+    x: Tensor | None = None
+    y: Tensor | None = None
     left = limit
-    inputs: list[torch.Tensor] = []
-    labels: list[torch.Tensor] = []
-    waiting = 0
-    while left > 0 or waiting > 0:
-        while waiting < min(size, waiting + left):
-            block = next(blocks, None)
-            if block is None:
-                left = 0
-                break
-            x, y = block[0][:left], None if block[1] is None else block[1][:left]
-            left, waiting = left - len(x), waiting + len(x)
-            inputs.append(x)
-            if y is not None:
-                labels.append(y)
-        if waiting == 0:
-            return
-        x = inputs[0] if len(inputs) == 1 else torch.cat(inputs)
-        y = None if not labels else labels[0] if len(labels) == 1 else torch.cat(labels)
-        yield x[:size], None if y is None else y[:size]
-        waiting = max(waiting - size, 0)
-        inputs = [x[size:]] if waiting else []
-        labels = [y[size:]] if waiting and y is not None else []
+    for inputs, labels in blocks:
+        taken = min(left, len(inputs))
+        left -= taken
+        x = inputs[:taken] if x is None else torch.cat([x, inputs[:taken]])
+        if labels is not None:
+            y = labels[:taken] if y is None else torch.cat([y, labels[:taken]])
+        while len(x) >= size:
+            yield x[:size], None if y is None else y[:size]
+            x, y = x[size:], None if y is None else y[size:]
+        if left == 0:
+            break
+    if x is not None and len(x):
+        yield x, y
 
 
 def is_scaled(dtype: torch.dtype) -> bool:
@@ -143,7 +129,7 @@ class Data:
             yield Batch(inputs, labels)
             start += len(inputs)
 
-    def inputs(self) -> Iterator[torch.Tensor]:
+    def inputs(self) -> Iterator[Tensor]:
         """Yield the inputs of each batch, without labels."""
         for batch in self:
             yield batch.inputs

@@ -223,15 +223,6 @@ def tensor_file(path: str | Path) -> TensorFile:
     tensor is the inputs, whatever its name, unless that is one of labels. A list of tensors of one shape is as good as
     a tensor. What is no inputs may hold anything: labels that are no numbers are left out.
 
-    Args:
-        path: a file with one of the endings of :data:`EXAMPLES`.
-
-    Returns:
-        The examples as stored.
-
-    Raises:
-        InputError: if the file is missing, empty, cut short, unsafe, or holds no examples.
-
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     np.savez(f"{folder}/x.npz", x=np.zeros((5, 3), np.float32), y=np.arange(5))

@@ -105,11 +105,6 @@ def efficientnet_b0(
 def efficientnet_b3(norm: str = "bn", classes: int = 1000, image_size: int = 300) -> EfficientNet:
     """Return EfficientNet-B3 (width 1.2, depth 1.4): 12,233,232 parameters with 1000 classes.
 
-    Args:
-        norm: the normalizer.
-        classes: outputs.
-        image_size: pixels of a side.
-
     >>> efficientnet_b3(classes=2).classifier.in_features
     1536
     """

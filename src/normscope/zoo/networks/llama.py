@@ -32,10 +32,6 @@ class RMSNorm(nn.Module):
 def rotate(x: torch.Tensor, base: float = 10000.0) -> torch.Tensor:
     r"""Rotate feature pairs (i, i + d/2) of position t by :math:`t\,\mathrm{base}^{-2i/d}`: an orthogonal map.
 
-    Args:
-        x: queries or keys (N, heads, T, d), d even.
-        base: base of the angles.
-
     >>> x = torch.randn(1, 1, 5, 4, generator=torch.Generator().manual_seed(0))
     >>> bool(torch.allclose(rotate(x).norm(dim=-1), x.norm(dim=-1)))
     True

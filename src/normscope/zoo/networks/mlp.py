@@ -66,9 +66,6 @@ def relu10(
         classes: outputs of the last layer.
         bias: whether linear layers have one.
 
-    Raises:
-        ValueError: if there is no layer.
-
     >>> sum(isinstance(m, nn.Linear) for m in relu10(width=8, in_features=64).modules())
     10
     """

@@ -38,13 +38,6 @@ class ChannelRMSNorm(nn.Module):
 def known_norm(norm: str, among: tuple[str, ...] = NORMS) -> str:
     """Return ``norm`` if it is one of ``among``.
 
-    Args:
-        norm: short name of a normalizer.
-        among: the names that make sense in this place.
-
-    Raises:
-        ValueError: if it is not, with the names that are.
-
     >>> known_norm("bn")
     'bn'
     """
@@ -75,9 +68,6 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
         norm: one of :data:`NORMS`.
         features: number of features or channels.
         dimensions: 1 for (N, C), 2 for (N, C, H, W).
-
-    Returns:
-        The layer, ``nn.Identity`` where nothing acts on activations.
 
     Raises:
         ValueError: for an unknown name, or InstanceNorm of vectors (its output would be constant).
@@ -113,14 +103,6 @@ def normalizer(norm: str, features: int, dimensions: int) -> nn.Module:
 def token_normalizer(norm: str, features: int, eps: float = 1e-5) -> nn.Module:
     """Return the normalization layer for tokens (N, T, C), each token on its own.
 
-    Args:
-        norm: ``"ln"``, ``"rms"`` or ``"none"``.
-        features: width C of a token.
-        eps: added to the variance or to the mean square.
-
-    Raises:
-        ValueError: for a normalizer that does not act token by token.
-
     >>> token_normalizer("ln", 8).normalized_shape
     (8,)
     """
@@ -132,10 +114,6 @@ def token_normalizer(norm: str, features: int, eps: float = 1e-5) -> nn.Module:
 
 def weighted(layer: Layer, norm: str) -> Layer:
     """Return ``layer`` with its weight parametrized if ``norm`` acts on weights, unchanged otherwise.
-
-    Args:
-        layer: a linear or convolution layer.
-        norm: one of :data:`NORMS`; ``"wn"`` and ``"sn"`` change the layer.
 
     >>> from torch.nn.utils.parametrize import is_parametrized
     >>> is_parametrized(weighted(nn.Linear(3, 2), "wn")), is_parametrized(weighted(nn.Linear(3, 2), "bn"))

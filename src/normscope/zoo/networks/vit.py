@@ -12,14 +12,6 @@ from normscope.zoo.networks.normalizers import token_normalizer
 class PatchEmbedding(nn.Conv2d):
     """One linear map of every patch of an image: a convolution whose stride is its size, its positions as a sequence.
 
-    Args:
-        image_size: pixels of a side of the image.
-        patch: pixels of a side of a patch; patches tile the image.
-        width: features of a token.
-
-    Raises:
-        ValueError: if the patches do not tile the image.
-
     >>> embedding = PatchEmbedding(8, 4, 5)
     >>> embedding.tokens, embedding(torch.zeros(1, 3, 8, 8)).shape
     (4, torch.Size([1, 4, 5]))
@@ -40,11 +32,6 @@ class PatchEmbedding(nn.Conv2d):
 
 class Attention(nn.Module):
     r"""Multi-head attention :math:`\mathrm{softmax}(QK^\top/\sqrt{d})V`, then a linear layer.
-
-    Args:
-        width: features of a token.
-        heads: number of heads; d is ``width / heads``.
-        causal: whether a token sees only those before it and itself.
 
     >>> Attention(8, 2)(torch.zeros(1, 3, 8)).shape
     torch.Size([1, 3, 8])
