@@ -17,7 +17,8 @@ from normscope.analysis import capacity, end_to_end, layers
 from normscope.analysis.compare import compare
 from normscope.core.result import Result
 from normscope.report.html import report_html
-from normscope.report.text import result_text
+from normscope.report.table import plain_text
+from normscope.report.text import result_sections
 from rotation import todays
 
 IMAGES = points(6, 3, 6, 6).float()
@@ -89,7 +90,7 @@ def test_every_table_is_there(name: str, mode: str) -> None:
     assert not [text for text in result.messages if re.search("left out|skipped|contradiction", text)]
     again = Result.from_dict(json.loads(result.to_json()))
     assert again == result
-    assert result_text(again, everything=True) == result_text(result, everything=True)
+    assert plain_text(result_sections(again, everything=True)) == plain_text(result_sections(result, everything=True))
     assert report_html(again) == report_html(result)
     both = compare({"a": result, "b": again})
     assert json.loads(both.to_json())["models"] == ["a", "b"]
@@ -142,7 +143,7 @@ def test_a_step_that_fails_loses_nothing_else(
     monkeypatch.setattr(module, step, fail)
     result = analyze(model, IMAGES, points=1, ascent=0)
     assert any(said in text and "must be real number" in text for text in result.messages)
-    assert said in result_text(result)
+    assert said in plain_text(result_sections(result))
     assert said in report_html(result)
     assert Result.from_dict(json.loads(result.to_json())) == result
     assert len(result.layers) == len(whole.layers)

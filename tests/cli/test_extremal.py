@@ -57,7 +57,7 @@ def test_text_and_picture(run: Run) -> None:
     assert "than2025 Theorem 6" in result.stdout
     assert result.stdout.splitlines()[-1] == "written: there/chart.svg"
     root = ElementTree.fromstring(Path("there/chart.svg").read_text())
-    assert len(root.findall("{http://www.w3.org/2000/svg}polyline")) == 2
+    assert len(root.findall("{http://www.w3.org/2000/svg}path")) == 4  # two lines, each with its key
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import save_file
 
 from normscope.analysis.checkpoint import analyze_checkpoint
-from normscope.report.checkpoint import checkpoint_text
-from normscope.report.table import ROWS
+from normscope.report.checkpoint import checkpoint_sections
+from normscope.report.table import ROWS, plain_text
 
 
 def test_every_tensor_has_its_row(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_every_tensor_has_its_row(tmp_path: Path) -> None:
         "bn.running_var": torch.tensor([4.0, 16.0]),
     }
     save_file(tensors, tmp_path / "m.safetensors")
-    lines = checkpoint_text(analyze_checkpoint(tmp_path / "m.safetensors")).splitlines()
+    lines = plain_text(checkpoint_sections(analyze_checkpoint(tmp_path / "m.safetensors"))).splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
     assert rows["conv.weight"][1:] == ["convolution", "1x1x2x2", "float32", "2", "4", "2", "-"]
     assert rows["fc.weight"][1:] == ["matrix", "2x2", "float32", "3", "3", "-", "-"]
@@ -34,6 +34,6 @@ def test_long_lists_keep_the_norms_and_count_the_rest(tmp_path: Path) -> None:
     tensors = {f"l{i}.weight": torch.eye(2) for i in range(ROWS + 5)} | {f"l{i}.bias": torch.ones(2) for i in range(9)}
     save_file(tensors, tmp_path / "m.safetensors")
     result = analyze_checkpoint(tmp_path / "m.safetensors")
-    assert f"... {5 + 9} more rows" in checkpoint_text(result)
-    assert ".bias" not in checkpoint_text(result)
-    assert checkpoint_text(result, everything=True).count(".bias") == 9
+    assert f"... {5 + 9} more rows" in plain_text(checkpoint_sections(result))
+    assert ".bias" not in plain_text(checkpoint_sections(result))
+    assert plain_text(checkpoint_sections(result, everything=True)).count(".bias") == 9

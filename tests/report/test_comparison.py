@@ -11,7 +11,8 @@ from networks import points
 from normscope import analyze
 from normscope.analysis.compare import Comparison, compare
 from normscope.core.finding import Finding, Severity
-from normscope.report.comparison import change_text, comparison_sections, comparison_text, letters
+from normscope.report.comparison import change_text, comparison_sections, letters
+from normscope.report.table import plain_text
 
 X = points(6, 4).float()
 
@@ -30,7 +31,7 @@ def _pair(factor: float, *codes: str) -> Comparison:
 
 def test_what_changed_is_shown_and_the_rest_is_counted() -> None:
     """Only the second layer changed, by ten."""
-    text = comparison_text(_pair(10.0, "NS999"))
+    text = plain_text(comparison_sections(_pair(10.0, "NS999")))
     assert "A = one" in text
     assert "B = two" in text
     layers = text[text.index("\nlayers") :]
@@ -41,7 +42,7 @@ def test_what_changed_is_shown_and_the_rest_is_counted() -> None:
 
 def test_equal_models_say_so() -> None:
     """No table of nothing."""
-    text = comparison_text(_pair(1.0))
+    text = plain_text(comparison_sections(_pair(1.0)))
     assert "none of 2 changed" in text
     assert "findings" not in text
 
@@ -58,7 +59,7 @@ def test_formulas_of_papers_are_shown_where_asked_for_and_every_number_has_words
     norm = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3)).eval()
     layer = nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5), nn.ReLU(), nn.Linear(5, 3)).eval()
     both = compare({"bn": analyze(norm, X), "ln": analyze(layer, X)})
-    brief, whole = comparison_text(both), comparison_text(both, printed=True)
+    brief, whole = plain_text(comparison_sections(both)), plain_text(comparison_sections(both, printed=True))
     assert "printed (" not in brief
     assert "--printed" in brief
     for words in ("printed (Corollary 10)", "printed (Corollary 11)", "printed (Theorem 9)"):
@@ -70,7 +71,9 @@ def test_first_looks_have_no_attained_norms() -> None:
     """What was not looked for is not zero."""
     net = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
     other = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
-    text = comparison_text(compare({"one": analyze(net, X, fast=True), "two": analyze(other, X, fast=True)}))
+    text = plain_text(
+        comparison_sections(compare({"one": analyze(net, X, fast=True), "two": analyze(other, X, fast=True)}))
+    )
     layers = text[text.index("\nlayers") :]
     assert "certified" in layers
     assert "attained" not in layers

@@ -7,7 +7,8 @@ import pytest
 
 from curved import classifier, labelled
 from normscope.curvature.run import curvature
-from normscope.report.curvature import curvature_html, curvature_sections, curvature_text
+from normscope.report.curvature import curvature_sections
+from normscope.report.table import plain_text
 
 
 def test_every_part_is_shown() -> None:
@@ -16,11 +17,11 @@ def test_every_part_is_shown() -> None:
     assert titles[0] == "curvature of Sequential"
     for title in ("modulo symmetries", "modes of BatchNorm", "trace by parameter", "density"):
         assert title in titles
-    text = curvature_text(found, everything=True)
+    text = plain_text(curvature_sections(found, everything=True))
     assert "batch mode" in text
     assert "condition number" in text
     assert "0.weight" in text
-    assert curvature_html(found).count("<h4>") == len(titles)
+    assert found._repr_html_().count("<b>") == len(titles)
 
 
 def test_charts_show_the_numbers() -> None:

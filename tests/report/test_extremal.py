@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from normscope.core.value import Kind, Value
 from normscope.papers.than2025.extremal.constructions import Settings, Shown
-from normscope.report.extremal import extremal_chart, extremal_document, extremal_sections
-from normscope.report.line_chart import BLOCKS, PLAIN_BLOCKS
+from normscope.report.extremal import (
+    BLOCKS,
+    PLAIN_BLOCKS,
+    blocks_for,
+    extremal_chart,
+    extremal_document,
+    extremal_sections,
+    sparkline,
+)
 from normscope.report.table import plain_text
 
 SHOWN = Shown(
@@ -46,11 +54,32 @@ def test_a_terminal_without_blocks_gets_plain_ones() -> None:
 
 
 def test_the_chart_has_every_line_and_label() -> None:
-    """Points that are not finite are left out."""
-    root = ElementTree.fromstring(extremal_chart(SHOWN))
-    drawn = [node.get("points") or "" for node in root.iter() if node.tag.endswith("polyline")]
-    assert [len(points.split()) for points in drawn] == [3, 1]
-    assert {"a title", "depth", "log10 of it", "up", "gone"} <= {node.text for node in root.iter()}
+    """A document of its own; points that are not finite are left out, and markup in names is escaped."""
+    root = ElementTree.fromstring(extremal_chart(replace(SHOWN, title="a < b")))
+    space = "{http://www.w3.org/2000/svg}"
+    drawn = [node.get("d") or "" for node in root.iter(f"{space}path")]
+    assert [path.count("L") + 1 for path in drawn if "h22" not in path] == [3, 1]
+    words = {node.text for node in root.iter(f"{space}text")}
+    assert {"a < b", "depth", "it", "up", "gone", "1", "2", "3"} <= words
+
+
+def test_nothing_to_draw() -> None:
+    """No line, or no finite point: an empty frame; one point is drawn as one."""
+    for series, drawn in (({}, 0), ({"a": []}, 0), ({"a": [(1.0, math.nan)]}, 0), ({"a": [(1.0, 2.0)]}, 1)):
+        root = ElementTree.fromstring(extremal_chart(replace(SHOWN, series=series)))
+        paths = [node.get("d") or "" for node in root.iter() if node.tag.endswith("path")]
+        assert len([path for path in paths if "h22" not in path]) == drawn
+
+
+def test_blocks_follow_the_numbers() -> None:
+    """Least low, largest high, gaps for what is not finite, thinned when long."""
+    assert sparkline([1.0, 2.0, 3.0]) == BLOCKS[0] + BLOCKS[4] + BLOCKS[-1]
+    assert sparkline([1.0, math.inf, 3.0], blocks=PLAIN_BLOCKS) == "_ #"
+    assert sparkline([math.nan]) == " "
+    assert len(set(sparkline([5.0, 5.0]))) == 1
+    assert len(sparkline(list(range(1000)), width=50)) == 50
+    assert blocks_for(None) == PLAIN_BLOCKS
+    assert blocks_for("no such encoding") == PLAIN_BLOCKS
 
 
 def test_the_document_is_strict_json() -> None:

@@ -53,7 +53,7 @@ def test_figure_3_shows_norms_and_variances_with_their_products_and_the_accuracy
 
 def test_lines_are_the_series(run: Run) -> None:
     """Every layer, in colours of its own, and the product with its folded form."""
-    norms, _scale, product, accuracy = draw("fig1", {"relu10": run}).axes
+    norms, product, accuracy, _scale = draw("fig1", {"relu10": run}).axes
     assert len(norms.get_lines()) == len({line.get_color() for line in norms.get_lines()}) == 14
     assert list(norms.get_lines()[1].get_ydata()) == [2.0, 3.0, 4.0]
     assert [list(line.get_ydata()) for line in product.get_lines()] == [[3.0, 4.0, 5.0], [2.0, 2.0, 2.0]]

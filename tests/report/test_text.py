@@ -13,7 +13,8 @@ from normscope.analysis import analyze
 from normscope.core.finding import Finding, Severity
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
 from normscope.core.value import Kind, Value
-from normscope.report.text import FOLDED, compare_text, result_sections, result_text
+from normscope.report.table import plain_text
+from normscope.report.text import FOLDED, compare_section, result_sections
 
 
 def _result(**changes: Any) -> Result:
@@ -67,7 +68,7 @@ def test_sections_come_in_order() -> None:
 
 def test_end_to_end_says_kind_and_gap() -> None:
     """End to end says kind and gap."""
-    text = result_text(_result(), printed=True)
+    text = plain_text(result_sections(_result(), printed=True))
     assert _row(text, "printed (Theorem 9)").split()[3:7] == ["1e+09", "printed", "x", "2.5e+08"]
     assert "certified" in _row(text, "certified, all inputs")
     assert "x 3 " in _row(text, "certified, all inputs")
@@ -78,13 +79,15 @@ def test_end_to_end_says_kind_and_gap() -> None:
 def test_a_printed_number_below_the_attained_one_is_called_no_bound() -> None:
     """A printed number below the attained one is called no bound."""
     values = {"printed": Value.of(1.0, Kind.PRINTED), "lower": Value.of(4.0, Kind.LOWER)}
-    assert "not a bound" in _row(result_text(_result(end_to_end=values), printed=True), "printed (Theorem 9)")
+    assert "not a bound" in _row(
+        plain_text(result_sections(_result(end_to_end=values), printed=True)), "printed (Theorem 9)"
+    )
 
 
 def test_no_bound_is_said_in_words() -> None:
     """No bound is said in words."""
     values = {"global": Value(math.inf, Kind.CERTIFIED), "lower": Value(-math.inf, Kind.LOWER)}
-    text = result_text(_result(end_to_end=values))
+    text = plain_text(result_sections(_result(end_to_end=values)))
     assert "no bound" in _row(text, "certified, all inputs")
     assert _row(text, "attained ").split()[1:3] == ["0", "attained"]
 
@@ -93,7 +96,7 @@ def test_opaque_operations_are_shown_with_their_place_and_the_way_out() -> None:
     """Opaque operations are shown with their place and the way out."""
     opaque = OpaqueOperation("fft", "aten.fft_fft.default", "mixer.0", "no rule", known=False)
     coverage = Coverage(ops=10, understood=9, parameters=0.5, parameters_total=100, opaque=(opaque,))
-    text = result_text(_result(coverage=coverage))
+    text = plain_text(result_sections(_result(coverage=coverage)))
     assert "9 of 10 operations understood, 50 % of 100 parameters" in text
     assert all(word in _row(text, "aten.fft_fft.default") for word in ("mixer.0", "unknown", "no rule"))
     assert 'normscope.register_rule("aten.fft_fft.default", rule)' in text
@@ -103,7 +106,7 @@ def test_known_operations_without_a_constant_do_not_ask_for_a_rule() -> None:
     """Known operations without a constant do not ask for a rule."""
     opaque = OpaqueOperation("sqrt", "aten.sqrt.default", "", "infinite slope at 0", known=True)
     coverage = Coverage(ops=1, understood=1, parameters=1.0, parameters_total=0, opaque=(opaque,))
-    text = result_text(_result(coverage=coverage))
+    text = plain_text(result_sections(_result(coverage=coverage)))
     assert "no finite constant" in text
     assert "register_rule" not in text
 
@@ -114,18 +117,18 @@ def test_normalizers_say_whether_the_printed_number_is_a_bound() -> None:
     item = NormalizerResult("bn", "batch_norm", printed, False, proved, None, None, {"eps": 1e-5, "std_min": 0.25})
     result = _result(normalizers=(item,))
     shown = ["bn", "batch_norm", "2", "0.25", "1e-05"]
-    assert _row(result_text(result), "bn").split() == shown
-    assert _row(result_text(result, printed=True), "bn").split() == [*shown, "1.5", "no"]
+    assert _row(plain_text(result_sections(result)), "bn").split() == shown
+    assert _row(plain_text(result_sections(result, printed=True)), "bn").split() == [*shown, "1.5", "no"]
 
 
 def test_formulas_of_papers_are_folded_away_unless_asked_for() -> None:
     """Without being asked there is one line that says how to ask."""
     result = _result(effect={"printed_product": {"log10": 8.0, "kind": "printed", "note": "n"}})
-    text = result_text(result)
+    text = plain_text(result_sections(result))
     assert "Theorem 9" not in text
     assert "printed product" not in text
     assert FOLDED in text
-    assert "printed product" in result_text(result, printed=True)
+    assert "printed product" in plain_text(result_sections(result, printed=True))
 
 
 def test_layers_show_their_width_and_folded_norm() -> None:
@@ -133,7 +136,7 @@ def test_layers_show_their_width_and_folded_norm() -> None:
     layer = LayerResult(
         "fc", "matrix", (3, 4), Value.of(2.2, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER), Value.of(0.5, Kind.CERTIFIED)
     )
-    assert _row(result_text(_result(layers=(layer,))), "fc").split() == [
+    assert _row(plain_text(result_sections(_result(layers=(layer,)))), "fc").split() == [
         "fc",
         "matrix",
         "3x4",
@@ -147,7 +150,7 @@ def test_layers_show_their_width_and_folded_norm() -> None:
 def test_compare_has_one_column_per_result() -> None:
     """Compare has one column per result."""
     other = _result(end_to_end={"global": Value.of(3.0, Kind.CERTIFIED), "without_normalizers": None})
-    text = compare_text({"left": _result(), "right": other}, {"accuracy": ["97 %", "98 %"]})
+    text = plain_text([compare_section({"left": _result(), "right": other}, {"accuracy": ["97 %", "98 %"]})])
     assert _row(text, "accuracy").split() == ["accuracy", "97", "%", "98", "%", "-"]
     assert _row(text, "certified, all inputs").split()[-3:] == ["12", "3", "certified"]
     assert "printed" not in text
@@ -157,7 +160,7 @@ def test_compare_has_one_column_per_result() -> None:
 def test_compare_refuses_rows_of_another_length() -> None:
     """Compare refuses rows of another length."""
     with pytest.raises(ValueError, match="one cell for each of 1"):
-        compare_text({"left": _result()}, {"accuracy": ["1", "2"]})
+        plain_text([compare_section({"left": _result()}, {"accuracy": ["1", "2"]})])
 
 
 def test_a_real_result_holds_its_numbers() -> None:
@@ -169,7 +172,7 @@ def test_a_real_result_holds_its_numbers() -> None:
             p.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(p.numel())))
     data = torch.randn(20, 3, generator=torch.Generator().manual_seed(1))
     result = analyze(torch_model, data)
-    text = result_text(result)
+    text = plain_text(result_sections(result))
     norm = float(torch.linalg.matrix_norm(head.weight.detach().double(), ord=2))
     assert f"{norm:.4g}" in _row(text[text.index("layers") :], "3 ")
     assert "100 % of 42 parameters" in text
@@ -182,6 +185,6 @@ def test_a_long_domain_is_told_once_below_the_table() -> None:
     domain = "stacked batches of 16 whose normalizer stds stay above those of the first batch"
     stacked = Value.of(3.0, Kind.CERTIFIED, domain=domain)
     values = {"global": Value.of(2.0, Kind.CERTIFIED), "stacked_batch": stacked, "stacked_batch_lower": stacked}
-    told = result_text(_result(end_to_end=values))
+    told = plain_text(result_sections(_result(end_to_end=values)))
     assert told.count(domain) == 1
     assert f"note 1: {domain}" in told

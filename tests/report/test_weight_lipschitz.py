@@ -7,7 +7,8 @@ from torch import nn
 
 from networks import seeded
 from normscope.analysis.weight_lipschitz import weight_lipschitz
-from normscope.report.weight_lipschitz import weight_sections, weight_text
+from normscope.report.table import plain_text
+from normscope.report.weight_lipschitz import weight_sections
 
 
 def _network(depth: int) -> nn.Module:
@@ -19,7 +20,7 @@ def _network(depth: int) -> nn.Module:
 
 def test_every_weight_has_a_row_in_both_tables() -> None:
     """In the weight itself and in the output of its layer, with notes on scale."""
-    text = weight_text(weight_lipschitz(_network(2), torch.eye(3).double()))
+    text = plain_text(weight_sections(weight_lipschitz(_network(2), torch.eye(3).double())))
     assert text.count("\n  0.weight  ") == 2
     assert "all weights together" in text
     assert "scale-invariant" in text
@@ -28,7 +29,7 @@ def test_every_weight_has_a_row_in_both_tables() -> None:
 
 def test_without_data_there_is_one_table() -> None:
     """Nothing about weights themselves is shown."""
-    text = weight_text(weight_lipschitz(_network(1), input_shape=(3,)))
+    text = plain_text(weight_sections(weight_lipschitz(_network(1), input_shape=(3,))))
     assert "in the outputs of their layers" in text
     assert "in the weights\n" not in text
     assert "all weights\n" not in text

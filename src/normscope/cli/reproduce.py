@@ -59,7 +59,7 @@ def reproduce(
     if json:
         print(json_module.dumps(done.facts, indent=1, allow_nan=False))
     elif not quiet:
-        from normscope.report.evidence import evidence_section
+        from normscope.report.studies import evidence_section
 
         show([evidence_section(figure, scale, done.evidence)])
         print("\nopen:")

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from normscope.core.files import write_text
-from normscope.core.lazy import late
 from normscope.core.result import Rows, from_plain, to_plain
 from normscope.core.shown import Shown
 
@@ -134,11 +133,3 @@ class CurvatureResult(Shown):
             "layers": Rows(LayerCurvature(**row) for row in rest["layers"]),
             "messages": tuple(rest["messages"]),
         })  # fmt: skip
-
-    def __str__(self) -> str:
-        """Return the report as text."""
-        return str(late("normscope.report.curvature", "curvature_text")(self))
-
-    def _repr_html_(self) -> str:
-        """Return the report for a notebook."""
-        return str(late("normscope.report.curvature", "curvature_html")(self))

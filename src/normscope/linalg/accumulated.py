@@ -19,10 +19,6 @@ SHORT = 512
 def dots(basis: Tensor, vector: Tensor) -> Tensor:
     r"""Return :math:`V x` in float64 for the rows of a basis.
 
-    Args:
-        basis: the rows ``V``, shape (k, n).
-        vector: ``x``, shape (n,), of the same dtype.
-
     >>> dots(torch.eye(2), torch.tensor([3.0, 4.0])).tolist()
     [3.0, 4.0]
     """
@@ -60,10 +56,6 @@ def length(vector: Tensor) -> float:
 
 def orthogonalized(vector: Tensor, basis: Tensor) -> Tensor:
     """Return a vector without its components along orthonormal rows; two passes, so that rounding leaves none.
-
-    Args:
-        vector: shape (n,); it is overwritten.
-        basis: orthonormal rows, shape (k, n).
 
     >>> orthogonalized(torch.tensor([3.0, 4.0]), torch.tensor([[1.0, 0.0]])).tolist()
     [0.0, 4.0]

@@ -62,11 +62,6 @@ def slab_gram(weight: Tensor, axes: Sequence[Axis], *, of_outputs: bool) -> tupl
     Taps k and k' of one output l read the places p and q; they add :math:`W_k^T W_{k'}` to the block (p, q). On the
     outputs, taps that read one place from outputs l and l' add :math:`W_k W_{k'}^T` to the block (l, l').
 
-    Args:
-        weight: the kernel ``(Cout, Cin, *k)`` in float64.
-        axes: the geometry.
-        of_outputs: which side.
-
     Returns:
         The blocks on the diagonal (slabs, B, B) and below it (slabs - 1, B, B); the last slab is filled up with zeros.
     """

@@ -109,9 +109,6 @@ class NormBounds:
     def widen(self, relative: float) -> NormBounds:
         r"""Return bounds that also hold for any norm within :math:`(1 \pm r)` of these.
 
-        Args:
-            relative: the relative error :math:`0 \le r < 1` to allow for.
-
         >>> NormBounds.certified(0.0, 0.0, "one").widen(1e-3).width > 1.9e-3
         True
         """

@@ -19,14 +19,6 @@ def cholesky_margin(dimension: int, trace: float, *, complex_arithmetic: bool = 
     :math:`\|E\|_2 \le` that factor times :math:`\operatorname{tr} A`. The count is three times as high in complex
     arithmetic, and for both kinds the rounding of the shifted diagonal is included.
 
-    Args:
-        dimension: the side ``n`` of the matrix.
-        trace: its trace, positive.
-        complex_arithmetic: whether its entries are complex.
-
-    Returns:
-        The margin.
-
     >>> 0 < cholesky_margin(10, 10.0) < 1e-13
     True
     """

@@ -180,9 +180,6 @@ def block_norm(
         log_upper: a certificate already known, from a batch over all groups.
         max_steps: the most Lanczos steps for a probabilistic bound.
 
-    Returns:
-        The bounds.
-
     >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
     >>> block = ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros")
     >>> bounds = block_norm(block, tolerance=1e-3, delta=1e-9, seed=0)
@@ -422,9 +419,6 @@ def least_norm(
         contestants: the maps, each with a start, which is laid into its smaller space as far as it fits.
         enough: the first map whose estimate is at most this ends the contest.
         max_steps: the most Lanczos steps for each.
-
-    Returns:
-        The estimate and the number.
 
     >>> maps = [LinearMap.from_matrix(torch.diag(torch.tensor([1.0, d]))) for d in (3.0, 2.0, 4.0)]
     >>> estimate, winner = least_norm((map, torch.ones(2)) for map in maps)

@@ -78,9 +78,6 @@ def convolution_axes(
         padding: the padding per axis, or ``"same"`` (asymmetric where the reach is odd) or ``"valid"``.
         dilation: the dilation per axis.
 
-    Returns:
-        One axis each.
-
     Raises:
         InputError: if the kernel does not fit, or ``"same"`` is asked of a strided convolution.
 
@@ -130,11 +127,6 @@ def adjoint_axes(
 
 def zero_padded_map(weight: Tensor, axes: Sequence[Axis], groups: int = 1) -> LinearMap:
     """Return the zero-padded convolution ``(Cin, *n) -> (Cout, *n_out)`` as a linear map, with an explicit adjoint.
-
-    Args:
-        weight: the kernel ``(Cout, Cin / groups, *k)``, in the dtype to compute in.
-        axes: the geometry.
-        groups: the number of channel groups.
 
     >>> axes = convolution_axes([5], [3], [1], [1], [1])
     >>> zero_padded_map(torch.ones(1, 1, 3), axes).apply(torch.ones(1, 5)).tolist()

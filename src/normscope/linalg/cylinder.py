@@ -92,10 +92,6 @@ class Cylinder:
 def zero_padding_cylinders(weight: Tensor, axes: Sequence[Axis]) -> list[Cylinder]:
     """Return the cylinders that hold a zero-padded convolution of one group: every axis kept, every choice of twists.
 
-    Args:
-        weight: the kernel ``(Cout, Cin, *k)`` in float64.
-        axes: the geometry, two axes or more.
-
     Returns:
         The cylinders; none where there is but one axis, or nothing to relax.
 
@@ -143,12 +139,7 @@ def line_pairs(line: Axis, *, of_outputs: bool) -> Mapping[tuple[int, int], Pair
 
 
 def line_blocks(cylinder: Cylinder, numerators: np.ndarray) -> dict[Pairs, Tensor]:
-    """Return the distinct blocks of the Gram matrix at one frequency, by the pairs of taps they sum over.
-
-    Args:
-        cylinder: the cylinder.
-        numerators: one frequency, a row of :meth:`Torus.numerators`.
-    """
+    """Return the distinct blocks of the Gram matrix at one frequency, by the pairs of taps they sum over."""
     form = cylinder.form
     (symbol,) = symbols(form.taps, form.offsets, cylinder.torus, numerators[None])
     left = symbol if cylinder.of_outputs else symbol.mH
@@ -275,9 +266,6 @@ def cylinder_bound(cylinder: Cylinder, guess: float, *, raises: Sequence[float] 
         cylinder: one of :func:`zero_padding_cylinders`.
         guess: where :math:`\tau` begins; the closer above the result, the tighter the bound.
         raises: the relative distances above the guess that are tried.
-
-    Returns:
-        The bound; infinity where no factorisation succeeded.
 
     >>> kernel = torch.tensor([1.0, 2.0, 1.0], dtype=torch.float64).outer(torch.tensor([1.0, 1.0]).double())
     >>> axes = [Axis(7, 7, 3, 1, 1, 1), Axis(5, 4, 2, 1, 1, 0)]

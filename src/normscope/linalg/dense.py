@@ -69,13 +69,6 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     :math:`\max_i \|A_i\|_2`. From below the norm of the one that LAPACK finds largest. From above, where the matrices
     are small, a Cholesky factorisation of each :math:`\tau I - A_i A_i^T`, all together, :math:`\tau` at that value.
 
-    Args:
-        matrices: three axes, the first counts them; any real floating dtype.
-        seed: the seed of the start vector of Lanczos.
-
-    Returns:
-        The bounds, deterministic.
-
     Raises:
         InputError: if the tensor does not have three axes.
         NonFiniteError: if an entry is NaN or infinite.
@@ -121,9 +114,6 @@ def gram_norm(
         apply_error: a bound on :math:`\|fl(A x) - A x\|` for unit ``x``.
         seed: the seed of the start vector of Lanczos.
         good_width: the width beyond which all eigenvalues are computed to improve it.
-
-    Returns:
-        The bounds.
 
     >>> A = torch.tensor([[1.0, 2.0]], dtype=torch.float64).mT
     >>> bounds = gram_norm(LinearMap.from_matrix(A), A.mT @ A, 1e-15, 1e-15)
@@ -221,9 +211,6 @@ def certified_eigenpair(gram: Tensor) -> tuple[float, Tensor]:
 
     Args:
         gram: the positive semidefinite matrix, float64. Only its lower triangle is read.
-
-    Returns:
-        The bound and the vector.
 
     Raises:
         NonFiniteError: if an entry on the diagonal is NaN or infinite.

@@ -178,13 +178,6 @@ def leading_eigenpairs(grams: Tensor, own: Tensor, square: float, breadth: int, 
 
     A block of vectors per matrix, filtered by Chebyshev polynomials of the matrix that are small on
     :math:`[0, 0.88\,\tau^2]`, in single precision; then the best in their span, in double.
-
-    Args:
-        grams: the matrices, one a frequency.
-        own: where they are real, and real vectors are wanted.
-        square: :math:`\tau^2`.
-        breadth: how many of each.
-        seed: of the vectors.
     """
     count, side = grams.shape[:2]
     single = grams.to(torch.complex64)
@@ -222,10 +215,6 @@ def negative_directions(excess: Excess, trials: int) -> tuple[Tensor, Tensor] | 
 
     The modes around the level, cut to what lies outside the window, span a space Y; on it
     :math:`Y^* H^{-1} Y` has as many negative eigenvalues as are needed, or the search has failed.
-
-    Args:
-        excess: the level and what is known about it.
-        trials: how many modes to cut, about.
 
     Returns:
         The Fourier modes of :math:`Z = H^{-1} Y`, on the rows and on the columns, ``(frequencies, channels, k)``.
@@ -331,13 +320,7 @@ def smallest_eigenvalue(matrix: Tensor) -> float:
 
 
 def remainder(excess: Excess, upper: Tensor, lower: Tensor) -> float:
-    r"""Return :math:`\|R\|_F^2 / \lambda_{\min}(A)` from above, rounding included; infinity where A is not definite.
-
-    Args:
-        excess: the level, the count and the symbols.
-        upper: modes of Z on the rows, exactly the functions meant.
-        lower: modes of Z on the columns.
-    """
+    r"""Return :math:`\|R\|_F^2 / \lambda_{\min}(A)` from above, rounding included; infinity where A is not definite."""
     embedding, tau, symbol = excess.embedding, excess.level, excess.symbol
     if upper.shape[-1] < excess.count:
         return math.inf

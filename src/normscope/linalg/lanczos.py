@@ -39,9 +39,6 @@ def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
         steps: the number ``k`` of Lanczos steps, the dimension of the Krylov space the Ritz value comes from.
         delta: the allowed probability of failure.
 
-    Returns:
-        The relative gap, 1 where the theorem gives nothing.
-
     Raises:
         ValueError: if ``delta`` is not in (0, 1) or there is no step.
 
@@ -89,9 +86,6 @@ def krylov_certificate(
         delta: the allowed probability of failure.
         overlap: the squared norm :math:`\|V\|_2^2` of the Lanczos basis, 1 when it is orthonormal; it takes the place
             of the 1 in the inequality above.
-
-    Returns:
-        The upper bound on the largest eigenvalue.
 
     >>> bool(krylov_certificate(np.array([1.0]), np.array([0.0]), 10, 1e-9) == 1.0)  # an invariant subspace
     True
@@ -375,13 +369,6 @@ def operator_norm(
     map: LinearMap, *, tolerance: float = 1e-2, delta: float = 1e-9, seed: int = 0, max_steps: int = 300
 ) -> NormBounds:
     r"""Return an attained value and a probable upper bound on the norm of a linear map; a certificate is the caller's.
-
-    Args:
-        map: the map, in float64.
-        tolerance: the relative width to reach.
-        delta: the probability with which the upper bound may fail.
-        seed: the seed of the start vector.
-        max_steps: the most Lanczos steps to make.
 
     Returns:
         The bounds. They assume that one application is computed to relative accuracy ``APPLY_ERROR`` in norm.

@@ -23,13 +23,6 @@ def gamma(operations: int, *, complex_arithmetic: bool = False) -> float:
     :math:`\gamma_k \sum |x_i| |y_i|`. For complex products each part is a sum of twice as many, and both parts together
     cost :math:`\sqrt 2 \gamma_{2k}`: three times the count covers it.
 
-    Args:
-        operations: the number ``k`` of roundings.
-        complex_arithmetic: whether the products are complex.
-
-    Returns:
-        The constant.
-
     Raises:
         ValueError: if ``k u >= 1``, where the analysis says nothing.
 
@@ -56,9 +49,6 @@ def to_unit_scale(tensor: Tensor) -> tuple[Tensor, float]:
     r"""Return the tensor in float64, divided exactly by a power of two so that its largest entry is in [1/2, 1).
 
     Squares of its entries then neither overflow nor vanish against the largest one.
-
-    Args:
-        tensor: any real floating tensor.
 
     Returns:
         The scaled tensor and the natural logarithm of the power of two taken out (0 for the zero tensor).
@@ -97,9 +87,6 @@ def schur_norm(map: LinearMap) -> NormBounds:
 
     Args:
         map: the map, in float64; both of its functions sum at most as many terms as a space has dimensions.
-
-    Returns:
-        The bounds.
 
     >>> pairs = LinearMap.from_function(lambda x: x.reshape(-1, 2).sum(1), (6,))
     >>> bounds = schur_norm(pairs)

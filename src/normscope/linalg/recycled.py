@@ -51,12 +51,6 @@ class Followed:
 def begin(apply: Apply, start: Tensor, *, tolerance: float = 1e-2, max_products: int = 20) -> Followed:
     """Return the largest eigenvalue of an operator of which nothing is remembered yet, by Lanczos.
 
-    Args:
-        apply: multiplies a vector by the operator.
-        start: a random vector.
-        tolerance: relative residual to reach.
-        max_products: the most products to make.
-
     Raises:
         NonFiniteError: if a product is not finite.
 
@@ -113,13 +107,6 @@ def follow(
     product gives less than the model expected, all that is remembered shrinks by the same factor. The value is the
     Rayleigh-Ritz value over the directions multiplied now; nothing remembered enters it. A product that is left over
     is one step of a power iteration across all that is remembered, which finds what has overtaken it in time.
-
-    Args:
-        apply: multiplies a vector by the operator.
-        before: what was found earlier.
-        tolerance: relative residual to reach.
-        min_products: the fewest products to make.
-        max_products: the most.
 
     Raises:
         InputError: if no product is allowed.

@@ -20,14 +20,6 @@ def convolution_matrix(weight: Tensor, axes: Sequence[Axis], padding_mode: str =
     :math:`A_{(o, l), (c, j)} = \sum_k w_{o c k} [j = \text{source}(s l - p + d k)]`, where the source of a padded
     position is what the padding mode copies there, or nothing for zeros.
 
-    Args:
-        weight: the kernel ``(Cout, Cin, *k)``.
-        axes: the geometry.
-        padding_mode: ``zeros``, ``circular``, ``reflect`` or ``replicate``.
-
-    Returns:
-        The matrix in float64.
-
     >>> convolution_matrix(torch.tensor([[[1.0, 2.0, 3.0]]]), [Axis(3, 3, 3, 1, 1, 1)]).toarray().tolist()
     [[2.0, 3.0, 0.0], [1.0, 2.0, 3.0], [0.0, 1.0, 2.0]]
     """

@@ -113,10 +113,6 @@ def polyphase(weight: Tensor, axes: Sequence[Axis], groups: int, *, sublattices:
 def zero_padding_tori(axes: Sequence[Axis], *, extra: int = 0) -> list[Torus]:
     """Return the smallest tori that hold a zero-padded convolution, one per choice of twists.
 
-    Args:
-        axes: the geometry.
-        extra: how many frequencies per axis to add to the smallest torus.
-
     >>> [t.sizes for t in zero_padding_tori([Axis(8, 8, 3, 1, 1, 1)])]
     [(9,), (9,)]
     """
@@ -233,14 +229,6 @@ def torus_bound(form: Polyphase, torus: Torus, guess: Tensor | None = None) -> T
     r"""Return per group a certified upper bound on the **squared** norm of the convolution on a torus.
 
     :math:`\|T\|^2 \le \max_\theta \lambda_{\max}(\hat K(\theta) \hat K(\theta)^H)` over the frequencies of the torus.
-
-    Args:
-        form: the polyphase kernel.
-        torus: the torus; for a zero-padded convolution one of :func:`zero_padding_tori`.
-        guess: an estimate of the result per group, for large sides.
-
-    Returns:
-        A float64 tensor, one bound per group.
 
     >>> form = polyphase(torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64), [Axis(7, 7, 3, 1, 1, 1)], 1)
     >>> bound = torus_bound(form, Torus((8,), (1,))).sqrt().item()

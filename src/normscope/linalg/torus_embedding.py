@@ -56,10 +56,6 @@ class Embedding:
 
         :math:`\frac1m \sum_{p \notin W} e^{i (\theta_g - \theta_f) p}` for the frequencies f of the torus, one a row,
         and the given g, one a column.
-
-        Args:
-            window: the window.
-            origins: numerators of the frequencies g.
         """
         inside = np.ones((len(self.numerators), len(origins)), dtype=np.complex128)
         for axis, (size, members) in enumerate(zip(self.torus.sizes, window, strict=True)):
@@ -75,9 +71,6 @@ class Embedding:
         Args:
             modes: ``(frequencies, channels of all phases, functions)``, real where a frequency is its own conjugate.
             windows: one per phase.
-
-        Returns:
-            A float64 tensor ``(values, functions)``.
         """
         sizes, twists = self.torus.sizes, self.torus.twists
         channels, functions = modes.shape[1:]
@@ -101,10 +94,6 @@ class Embedding:
 
 def zero_padding_embedding(weight: Tensor, axes: Sequence[Axis]) -> Embedding | None:
     """Return the embedding of a zero-padded convolution of one group; none where it is dilated.
-
-    Args:
-        weight: the kernel ``(Cout, Cin, *k)`` in float64.
-        axes: the geometry.
 
     >>> found = zero_padding_embedding(torch.ones(1, 1, 3).double(), [Axis(4, 4, 3, 1, 1, 1)])
     >>> found.torus, found.rows[0][0].tolist(), found.columns[0][0].tolist()

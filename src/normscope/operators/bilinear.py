@@ -26,9 +26,6 @@ def bilinear_norm(weight: Tensor) -> float:
 
     with ``W_(a)`` the three ways to write W as a matrix with one of its axes as rows.
 
-    Args:
-        weight: of shape (outputs, first, second).
-
     >>> bilinear_norm(torch.eye(2, dtype=torch.float64).reshape(1, 2, 2)) >= 1.0
     True
     """

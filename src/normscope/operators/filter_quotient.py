@@ -24,11 +24,6 @@ def divides_filters(node: Node, around: Surroundings, *, centered: bool) -> bool
     with the deviation of a reshaped weight, or a mean taken axis by axis. Without, :math:`m_i = 0` and :math:`s_i` is
     the length, as in ``w / (norm + eps)``. Numbers decide, far from any stabilizer.
 
-    Args:
-        node: the quotient, a constant of the graph.
-        around: what is known of the graph.
-        centered: whether means are subtracted.
-
     Returns:
         True if it is so on three random weights of different sizes and means, with the same gains :math:`g_i`.
     """

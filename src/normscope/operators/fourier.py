@@ -56,12 +56,7 @@ def fourier_norm(name: str, points: int, normalization: str | None) -> float:
 
 
 def paired_linear(call: Call, read: Sequence[Any]) -> Expr | None:
-    """Return the expression of an operation that reads or gives complex numbers, or ``None`` if there is no rule.
-
-    Args:
-        call: the operation.
-        read: the values of what it reads and depends on the network input, in order.
-    """
+    """Return the expression of an operation that reads or gives complex numbers, or ``None`` if there is no rule."""
     name = call.node.op.split(".")[1]
     found = expressions(list(call.arguments.values()))
     parts = list({e.id: e for e in found}.values())
@@ -172,10 +167,6 @@ def paired(call: Call, read: Sequence[Any]) -> Expr | None:
     .. math:: c z = |c| R(arg c) (Re z, Im z)
 
     with ``R`` a rotation of the plane: how rotary position embeddings are often written.
-
-    Args:
-        call: the operation.
-        read: the values of what it reads and depends on the network input, in order.
 
     Returns:
         The expression, of the shape of the result with an axis of two behind, or ``None`` if there is no rule.

@@ -78,9 +78,6 @@ class LinearMap:
             dtype: the dtype of its argument.
             device: the device of its argument; the CPU by default.
 
-        Returns:
-            The linear map.
-
         Raises:
             InputError: if the value at zero is not zero (the function is affine, not linear), or its shape is
                 not ``range_shape``.

@@ -182,16 +182,7 @@ def centered(call: Call, x: Expr, spread: Spread) -> Expr:
 
 
 def normalizer(call: Call, x: Expr, spread: Spread, kind: str, gamma: Any = None, beta: Any = None) -> Expr:
-    """Return ``gamma * (x - mean)/spread + beta`` as centring, division and affine map.
-
-    Args:
-        call: where it happens; its node names the normalizer.
-        x: the input.
-        spread: groups and stabilizer.
-        kind: ``layer_norm``, ``rms_norm``, ...
-        gamma: scale, broadcastable to the output, or ``None``.
-        beta: shift, likewise.
-    """
+    """Return ``gamma * (x - mean)/spread + beta`` as centring, division and affine map."""
     inner = centered(call, x, spread) if spread.centered else x
     if gamma is not None and spread.channel_axis is not None and spread.view == x.shape:
         out = call.atom(Division(inner, spread, kind, _as_groups(gamma, spread)), x.shape)

@@ -159,13 +159,7 @@ def module_kind(module: nn.Module) -> str | None:
 
 
 def site_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    """Return the constants of a normalizer at its place.
-
-    Args:
-        site: the normalizer.
-        floor: least spread of each group seen before it, if data was given.
-        mode: what BatchNorm does: ``running``, ``batch`` or ``frozen-batch``.
-    """
+    """Return the constants of a normalizer at its place."""
     return of_the_weight(site, floor, mode) if site.of_array else normalizers()[site.kind].constants(site, floor, mode)
 
 

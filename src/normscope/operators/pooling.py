@@ -171,10 +171,6 @@ def _places(size: int, out: int, kernel: int, stride: int, padding: int, dilatio
 def window_taps(shape: Sequence[int], axes: Sequence[Tensor]) -> list[Tensor]:
     """Return for each tap of a window the flat places all windows read with it.
 
-    Args:
-        shape: of the input; its last axes are pooled.
-        axes: for each of them the place of each tap in each window.
-
     >>> [t.tolist() for t in window_taps((4,), [torch.tensor([[0, 2], [1, 3]])])]
     [[0, 2], [1, 3]]
     """
@@ -247,13 +243,7 @@ def _argument(graph: Graph, node: Node | None, place: int = 0) -> Node | None:
 
 
 def power_pool(graph: Graph, call: Call, exprs: dict[str, Any]) -> Expr | None:
-    """Return the pooling a node ends: ``(sign(a) relu(|a|) k)^(1/p)`` with ``a = mean(x^p)``, or ``None``.
-
-    Args:
-        graph: the model.
-        call: the last step.
-        exprs: what is known of each node.
-    """
+    """Return the pooling a node ends: ``(sign(a) relu(|a|) k)^(1/p)`` with ``a = mean(x^p)``, or ``None``."""
     root = call.arguments.get("exponent")
     scaled = _reads(graph, _argument(graph, call.node), "mul")
     signed = _reads(graph, _argument(graph, scaled), "mul")

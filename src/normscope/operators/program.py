@@ -466,13 +466,5 @@ def build_program(
     without_normalizers: bool = False,
     known: Mapping[str, Any] | None = None,
 ) -> Program:
-    """Return the affine program of a graph at the shapes of the given inputs.
-
-    Args:
-        graph: the model.
-        tensors: its parameters, buffers and constants.
-        inputs: reference inputs.
-        without_normalizers: replace every normalizer of activations by the identity.
-        known: what nodes give on these inputs, as far as that is known: products among them are not computed again.
-    """
+    """Return the affine program of a graph at the shapes of the given inputs."""
     return Walk(graph, tensors, inputs, without=without_normalizers, known=known).run()

@@ -199,14 +199,7 @@ def fitted_form(radicand: Node, source: str, axes: tuple[int, ...], around: Surr
 
 
 def _is_algebraic(node: Node, source: str, around: Surroundings, clamped: Node | None = None) -> bool:
-    """Tell whether a node is made of a source by algebraic operations alone, so that a fit elsewhere holds everywhere.
-
-    Args:
-        node: the node.
-        source: what it is made of.
-        around: the graph.
-        clamped: a node that may keep its value above a number.
-    """
+    """Tell whether a node is made of a source by algebra alone, but for one clamped node: a fit holds everywhere."""
     start = around.recogniser.through(Ref(source), repeating=False)
     between = around.between(source, node)
     stack, seen = [node.name], {source}

@@ -75,11 +75,6 @@ def divides_by_spread(
 
     The points have entries about one, about the size at which the stabilizer takes over, and far from zero mean.
 
-    Args:
-        spread: the normalizer it is taken for.
-        run: the function; ``None`` where it cannot be evaluated.
-        gain: a constant that the quotient is multiplied by.
-
     Returns:
         Whether all values agree, or ``None`` if the function cannot be evaluated.
     """

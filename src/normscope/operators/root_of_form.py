@@ -45,13 +45,7 @@ class RootOfForm(Nonlinear):
 
 
 def root_of_form(call: Call, root: Any, around: Surroundings) -> Any:
-    """Return a square root as the length or deviation that it is, or as it was if it is neither.
-
-    Args:
-        call: the operation.
-        root: what its own rule returned.
-        around: what is known of the graph.
-    """
+    """Return a square root as the length or deviation that it is, or as it was if it is neither."""
     node = call.node
     if not is_root(node) or name_of(node) == "rsqrt" or (name_of(node) == "pow" and node.args[1] != 0.5):
         return root

@@ -68,13 +68,6 @@ def convolved(
     :math:`y_o = \sum_k W_{o,\cdot,k} \, S_k z`, with :math:`S_k` the shift to the place k of the kernel. An entry is
     rounded at most once for each channel and each place.
 
-    Args:
-        z: (images, channels, height, width).
-        weight: (results, channels, height, width) of the kernel.
-        stride: along both axes.
-        padding: zeros before and behind, along both axes.
-        dilation: along both axes.
-
     >>> z, w = torch.ones(9, 1, 3, 3).double(), torch.ones(1, 1, 3, 3).double()
     >>> convolved(z, w, padding=((1, 1), (1, 1)))[0, 0].tolist()
     [[4.0, 6.0, 4.0], [6.0, 9.0, 6.0], [4.0, 6.0, 4.0]]

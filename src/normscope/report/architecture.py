@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from normscope.core.result import NormalizerResult
 from normscope.core.value import Value
+from normscope.report.table import RUN
 
-_RUN = re.compile(r"^(?P<base>(?:.*\.)?)(?P<first>\d+)\.\.(?P<last>\d+)$")
 #: Most blocks shown at one level of the tree.
 SHOWN = 120
 
@@ -62,10 +61,6 @@ class Branch:
 def architecture(blocks: Sequence[Mapping[str, Any]], normalizers: Sequence[NormalizerResult]) -> Branch:
     """Return the tree of a result's blocks with its normalizers marked; its root is the model.
 
-    Args:
-        blocks: as in a result.
-        normalizers: as in a result.
-
     >>> block = {"name": "a.0..2", "type": "LayerNorm", "repeat": 3, "ops": [], "parameters": 6, "children": []}
     >>> from normscope.core.value import Kind
     >>> ones = [NormalizerResult(f"a.{i}", "layer_norm", None, None, Value(float(i), Kind.CERTIFIED)) for i in range(3)]
@@ -105,7 +100,7 @@ def _first(name: str) -> str:
     >>> _first("layers.0..11"), _first("head")
     ('layers.0', 'head')
     """
-    match = _RUN.match(name)
+    match = RUN.match(name)
     return f"{match['base']}{match['first']}" if match else name
 
 
@@ -115,7 +110,7 @@ def _within(name: str, path: str) -> str | None:
     >>> _within("layers.0..11", "layers.3.norm"), _within("layers.0..11", "layers.12.norm"), _within("a", "ab")
     ('layers.0.norm', None, None)
     """
-    match = _RUN.match(name)
+    match = RUN.match(name)
     if match is None:
         return path if path == name or (name and path.startswith(f"{name}.")) else None
     if not path.startswith(match["base"]):

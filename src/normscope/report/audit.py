@@ -30,12 +30,7 @@ def measured_text(value: Number) -> str:
 
 
 def audit_sections(audit: Audit, *, details: bool = False) -> list[Section]:
-    """Return the report of an audit as sections.
-
-    Args:
-        audit: what was found.
-        details: each claim with its numbers and its correction, in place of the tables.
-    """
+    """Return the report of an audit as sections."""
     sections: list[Section] = []
     for number, key, _ in SOURCES:
         entries = [entry for entry in audit.entries if entry.claim.paper == key]

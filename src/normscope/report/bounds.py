@@ -1,19 +1,30 @@
-"""The table of generalization bounds as text, and as a chart of the report page."""
+"""Generalization bounds as a table, as a chart of the report page, and drawn with matplotlib (the extra ``plot``)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
 from normscope.report.charts import Chart, Line
+from normscope.report.plot import grid, open_frame
 from normscope.report.table import Section, Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _COLUMNS = ("bound", "error at most", "", "status", "of", "statement")
 #: How the page draws each status.
 _STYLES = {"certificate": "global", "estimate": "lower", "scale only": "printed"}
 _LEFT = frozenset({"bound", "", "status", "of", "statement"})
+#: Colours by status (Okabe and Ito).
+_COLOURS = {"certificate": "#0072B2", "estimate": "#E69F00", "scale only": "#CC79A7"}
+#: Raw margins over one number for all samples: over its median each is the same line.
+_MULTIPLES = ("certified distance", "over spectral complexity")
+#: Layers whose margins are drawn.
+_LAYERS = 4
 
 
 def bounds_sections(result: BoundsResult) -> list[Section]:
@@ -71,3 +82,48 @@ def _chart(result: BoundsResult) -> Chart | None:
 
 def _log10(row: BoundRow) -> float | None:
     return None if row.bound is None else row.bound.log10
+
+
+def plot_bounds(result: BoundsResult) -> Figure:
+    """Draw every bound beside the test error, and the quantiles of the margins, each over its median.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    drawn, ((left, right),) = grid(2, 5.5, 5.0)
+    _draw_bounds(result, left)
+    for name in _drawn(result):
+        values = result.margins[name]
+        right.plot([float(q) for q in values], [v / values["0.5"] for v in values.values()], marker="o", label=name)
+    right.axhline(0.0, color="0.7", linewidth=0.8)
+    right.set_xlabel("share of the training samples")
+    right.set_ylabel("margin over its median")
+    if right.lines:
+        right.legend(frameon=False, fontsize="x-small", loc="lower right")
+    for ax in (left, right):
+        open_frame(ax)
+    return drawn
+
+
+def _drawn(result: BoundsResult) -> list[str]:
+    """Return the margins to draw: no multiples of others, and a few of many layers, the first and the last too."""
+    known = [n for n, v in result.margins.items() if n not in _MULTIPLES and v.get("0.5", 0.0) > 0]
+    layers = [n for n in known if n.startswith("distance in ")]
+    few = {layers[round(i * (len(layers) - 1) / (_LAYERS - 1))] for i in range(_LAYERS)} if layers else set()
+    return [n for n in known if n in few or n not in layers]
+
+
+def _draw_bounds(result: BoundsResult, ax: Axes) -> None:
+    """Draw a point for every bound on a logarithmic axis."""
+    rows = [r for r in result.rows if r.bound is not None][::-1]
+    for status, colour in _COLOURS.items():
+        chosen = [(r.bound.log10, i) for i, r in enumerate(rows) if r.status == status and r.bound is not None]
+        if chosen:
+            ax.scatter(*zip(*chosen, strict=True), color=colour, label=status, zorder=3)
+    error = result.truth["test_error"]
+    if error > 0:
+        ax.axvline(math.log10(error), color="0.3", linestyle="--", linewidth=1.0, label="test error")
+    ax.axvline(0.0, color="0.8", linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [r.name for r in rows], fontsize="x-small")
+    ax.set_xlabel("log10 of the bound on the error")
+    ax.legend(frameon=False, fontsize="x-small")

@@ -13,12 +13,12 @@ from normscope.core.value import ALL_INPUTS, Kind
 from normscope.report.wording import KINDS
 
 #: Curves of the depth chart: key in a result, name on the page. The keys are also the styles of the lines.
-DEPTH: tuple[tuple[str, str], ...] = (
-    ("global", "certified, all inputs"),
-    ("variance_floor", "certified, variance floor"),
-    ("without_normalizers", "certified, normalizers removed"),
-    ("lower", "attained"),
-)
+DEPTH = {
+    "global": "certified, all inputs",
+    "variance_floor": "certified, variance floor",
+    "without_normalizers": "certified, normalizers removed",
+    "lower": "attained",
+}
 #: Styles of results that are overlaid, in order.
 RUNS = 8
 
@@ -103,16 +103,13 @@ def _drawn(x: float | None) -> float | str | None:
 
 def depth_chart(result: Result, name: str) -> Chart | None:
     """Return the bounds along depth; a curve that lies on another one is left out."""
-    depth = result.depth
-    lines = []
-    for key, label in DEPTH:
-        curve = depth.curves.get(key)
-        if curve is None or any(curve.log10 == depth.curves[k].log10 for k in ("global",) if k != key):
-            continue
-        lines.append(_line(key, label, curve))
-    if not lines:
-        return None
-    return Chart(name, "How the bound builds up along depth", depth.names, depth.kinds, tuple(lines))
+    depth, curves = result.depth, result.depth.curves
+    lines = tuple(
+        _line(key, label, curves[key])
+        for key, label in DEPTH.items()
+        if key in curves and (key == "global" or curves[key].log10 != curves["global"].log10)
+    )
+    return Chart(name, "How the bound builds up along depth", depth.names, depth.kinds, lines) if lines else None
 
 
 def _line(style: str, label: str, curve: Curve) -> Line:

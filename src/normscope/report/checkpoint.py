@@ -7,30 +7,11 @@ from collections import Counter
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
 from normscope.core.number_text import digits
 from normscope.report.numbers import count_text, kind_text, value_text
-from normscope.report.table import ROWS, Section, Table, plain_text, without_empty
-
-
-def checkpoint_text(result: CheckpointResult, *, everything: bool = False) -> str:
-    """Return the report of a checkpoint as plain text.
-
-    Args:
-        result: what ``analyze_checkpoint`` returned.
-        everything: show every tensor.
-
-    >>> empty = CheckpointResult({"name": "m.pt", "tensors": 0, "numbers": 0, "bytes": 0, "files": ["m.pt"]}, (), {})
-    >>> print(checkpoint_text(empty).splitlines()[0])
-    weights: m.pt
-    """
-    return plain_text(checkpoint_sections(result, everything=everything))
+from normscope.report.table import ROWS, Section, Table, without_empty
 
 
 def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -> list[Section]:
-    """Return the report of a checkpoint as sections: what it holds, products of norms, then every tensor.
-
-    Args:
-        result: what ``analyze_checkpoint`` returned.
-        everything: show every tensor; otherwise the first of a long list.
-    """
+    """Return the report of a checkpoint as sections: what it holds, products of norms, then every tensor."""
     facts = result.checkpoint
     roles = Counter(t.role for t in result.tensors)
     files = len(facts["files"])

@@ -10,7 +10,7 @@ from normscope.core.finding import Finding
 from normscope.core.number_text import number_text
 from normscope.core.value import Kind, Value
 from normscope.report.numbers import NOTHING, kind_text, value_text
-from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.table import ROWS, Section, Table
 from normscope.report.text import END_TO_END, FOLDED
 
 _WORDS = {key: words for key, words, _ in END_TO_END} | {
@@ -20,25 +20,8 @@ _WORDS = {key: words for key, words, _ in END_TO_END} | {
 _NUMBERS = {"upper": "certified", "proved": "certified", "on_floor": "on variance floor"}
 
 
-def comparison_text(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> str:
-    """Return a comparison as plain text.
-
-    Args:
-        comparison: what ``compare`` returned.
-        everything: show every row, also what did not change.
-        printed: show the formulas of papers too.
-    """
-    return plain_text(comparison_sections(comparison, everything=everything, printed=printed))
-
-
 def comparison_sections(comparison: Comparison, *, everything: bool = False, printed: bool = False) -> list[Section]:
-    """Return a comparison as sections; those without content are left out.
-
-    Args:
-        comparison: what ``compare`` returned.
-        everything: show every row, also what did not change.
-        printed: show the formulas of papers too; of checkpoints there is nothing else.
-    """
+    """Return a comparison as sections; those without content are left out."""
     names = [f"{letter} = {name}" for letter, name in zip(letters(comparison), comparison.models, strict=True)]
     sections = [Section("compared", lines=(*names, *comparison.messages))]
     sections.append(_whole(comparison, printed))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import itertools
 import math
 from typing import Any
@@ -13,7 +12,7 @@ from normscope.core.number_text import digits
 from normscope.curvature.result import CurvatureResult, Eigenvalue
 from normscope.report.charts import Chart, Line
 from normscope.report.numbers import NOTHING, count_text
-from normscope.report.table import ROWS, Section, Table, plain_text
+from normscope.report.table import ROWS, Section, Table
 from normscope.report.wording import plural
 
 _MATRICES = {
@@ -41,36 +40,8 @@ _SHARPNESS = {
 }
 
 
-def curvature_text(result: CurvatureResult, *, everything: bool = False) -> str:
-    """Return the report on curvature as plain text.
-
-    Args:
-        result: what ``curvature`` returned.
-        everything: show every layer.
-    """
-    return plain_text(curvature_sections(result, everything=everything))
-
-
-def curvature_html(result: CurvatureResult) -> str:
-    """Return the report for a notebook: its sections as headings and tables."""
-    parts = []
-    for section in curvature_sections(result):
-        parts.append(f"<h4>{html.escape(section.title)}</h4>")
-        parts += [f"<div>{html.escape(line)}</div>" for line in (*section.lines, *section.after)]
-        if section.table is not None:
-            head = "".join(f"<th>{html.escape(c)}</th>" for c in section.table.columns)
-            rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in section.table.rows)
-            parts.append(f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>")
-    return "\n".join(parts)
-
-
 def curvature_sections(result: CurvatureResult, *, everything: bool = False) -> list[Section]:
-    """Return the report on curvature as sections.
-
-    Args:
-        result: what ``curvature`` returned.
-        everything: show every layer; otherwise those with the largest trace.
-    """
+    """Return the report on curvature as sections."""
     sections = [_model(result)]
     if result.messages:
         sections.append(Section("messages", lines=result.messages))

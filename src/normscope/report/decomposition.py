@@ -33,14 +33,7 @@ def run_sections(run: Run) -> list[Section]:
 
 
 def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) -> Section:
-    """Return the parts of the error, what each is, and whether they add up.
-
-    Args:
-        problem: what was learned, and the family that learned it.
-        samples: for training.
-        steps: of gradient descent.
-        run: what came out.
-    """
+    """Return the parts of the error, what each is, and whether they add up."""
     title = (
         f"error of a model with {problem.features} features, {samples} samples, {steps} steps, noise {problem.noise:g}"
     )
@@ -48,15 +41,7 @@ def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) 
 
 
 def decomposition_document(problem: Problem, samples: int, steps: int, seed: int, run: Run) -> dict[str, Any]:
-    """Return the JSON form.
-
-    Args:
-        problem: what was learned, and the family that learned it.
-        samples: for training.
-        steps: of gradient descent.
-        seed: of the data.
-        run: what came out.
-    """
+    """Return the JSON form."""
     parts = run.decomposition
     setting = {"features": problem.features, "samples": samples, "steps": steps}
     return {

@@ -6,8 +6,8 @@ import base64
 import gzip
 import hashlib
 import json
+import re
 from collections.abc import Mapping
-from html.parser import HTMLParser
 from typing import Any
 
 from normscope.core.errors import InputError
@@ -17,6 +17,8 @@ ELEMENT, FORMAT, VERSION = "normscope-data", "normscope report", 1
 #: Characters of JSON beyond which it is compressed.
 COMPRESS = 400_000
 _PACKED = "gzip+base64"
+#: The element: its content holds no ``<``.
+_RESULTS = re.compile(rf'<script (?P<attributes>[^>]*\bid="{ELEMENT}"[^>]*)>(?P<content>[^<]*)')
 #: Characters that could end a script element, or its line, early.
 _ESCAPED = {ord(c): f"\\u{ord(c):04x}" for c in "<>&\u2028\u2029"}
 
@@ -63,49 +65,20 @@ def digest(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-class _Finder(HTMLParser):
-    """Finds the element that holds the results."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoding: str | None = None
-        self.text: list[str] = []
-        self._inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Notice the element."""
-        found = dict(attrs)
-        if tag == "script" and found.get("id") == ELEMENT and self.encoding is None:
-            self._inside, self.encoding = True, found.get("data-encoding") or ""
-
-    def handle_endtag(self, tag: str) -> None:
-        """Notice its end."""
-        self._inside = False
-
-    def handle_data(self, data: str) -> None:
-        """Keep its content."""
-        if self._inside:
-            self.text.append(data)
-
-
 def read_back(html: str) -> dict[str, dict[str, Any]]:
     """Return the results inside a page, in their JSON form, by name.
-
-    Args:
-        html: text of a page that :func:`normscope.report.html.render` wrote.
 
     Raises:
         InputError: if it is no such page.
     """
-    finder = _Finder()
-    finder.feed(html)
-    finder.close()
-    if finder.encoding is None:
+    found = _RESULTS.search(html)
+    if found is None:
         raise InputError(
             "No results found in this file. Pass a report.html written by normscope analyze, demo or report."
         )
     try:
-        data = unpacked("".join(finder.text), finder.encoding)
+        encoding = re.search(r'data-encoding="([^"]*)"', found["attributes"])
+        data = unpacked(found["content"], encoding[1] if encoding else "")
         if not isinstance(data, Mapping) or data["format"] != FORMAT:
             raise ValueError("another format")
         if data["version"] != VERSION:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 from normscope.core.number_text import digits, number_text
 from normscope.core.value import json_number
 from normscope.papers.than2025.extremal.constructions import Settings, Shown
-from normscope.report.line_chart import blocks_for, sparkline, svg_chart
+from normscope.report.charts import Chart, Line
 from normscope.report.numbers import kind_text, value_text
+from normscope.report.svg import still
 from normscope.report.table import Section, Table
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+#: For terminals that know no others.
+PLAIN_BLOCKS = "_.-:=+*#"
 
 
 def extremal_sections(shown: Shown, encoding: str | None = "utf-8") -> list[Section]:
     """Return the report of a construction: its numbers, then each line as its ends and a row of blocks.
 
-    Args:
-        shown: what it shows.
-        encoding: of where the report is written, which says what blocks there are.
+    The encoding of where the report is written says what blocks there are.
     """
     rows = tuple((k, value_text(v), kind_text(v), v.statement) for k, v in shown.values.items())
     columns = ("number", "value", "kind", "statement")
@@ -32,17 +37,54 @@ def extremal_sections(shown: Shown, encoding: str | None = "utf-8") -> list[Sect
 
 def extremal_chart(shown: Shown) -> str:
     """Return the lines of a construction as an SVG document."""
-    return svg_chart(shown.title, shown.x_label, shown.y_label, shown.series)
+    places = sorted({x for points in shown.series.values() for x, _ in points})
+    lines = tuple(
+        Line(f"run{i}", name, "computed", name, tuple(dict(points).get(x) for x in places), gaps=True)
+        for i, (name, points) in enumerate(shown.series.items())
+    )
+    names, kinds = tuple(map(digits, places)), (shown.x_label,) * len(places)
+    chart = Chart("extremal", shown.title, names, kinds, lines, x_title=shown.x_label,
+                  y_title=shown.y_label.removeprefix("log10 of "))  # fmt: skip
+    return still(chart, alone=True)
+
+
+def sparkline(values: Sequence[float], width: int = 60, blocks: str = BLOCKS) -> str:
+    """Return numbers as one line of at most ``width`` blocks, the least low and the largest high, gaps for infinities.
+
+    >>> sparkline([0.0, 1.0, 2.0, 3.0])
+    '▁▃▆█'
+    """
+    step = max(1, math.ceil(len(values) / width))
+    shown = list(values)[::step]
+    finite = [v for v in shown if math.isfinite(v)]
+    if not finite:
+        return " " * len(shown)
+    low, high = min(finite), max(finite)
+    top = len(blocks) - 1
+
+    def block(v: float) -> str:
+        if not math.isfinite(v):
+            return " "
+        return blocks[round(top * (v - low) / (high - low)) if high > low else top // 2]
+
+    return "".join(map(block, shown))
+
+
+def blocks_for(encoding: str | None) -> str:
+    """Return the blocks that an encoding can write.
+
+    >>> blocks_for("ascii") == PLAIN_BLOCKS, blocks_for("utf-8") == BLOCKS
+    (True, True)
+    """
+    try:
+        BLOCKS.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return PLAIN_BLOCKS
+    return BLOCKS
 
 
 def extremal_document(construction: str, settings: Settings, shown: Shown) -> dict[str, Any]:
-    """Return the JSON form.
-
-    Args:
-        construction: its name.
-        settings: what it was built of.
-        shown: what it shows.
-    """
+    """Return the JSON form of what a construction, given by its name, shows with some settings."""
     widths = settings.widths
     return {
         "schema_version": 1,
@@ -50,11 +92,7 @@ def extremal_document(construction: str, settings: Settings, shown: Shown) -> di
         "construction": construction,
         "settings": {
             "widths": list(widths) if len(set(widths)) > 1 else widths[0],
-            "depth": settings.depth,
-            "scale": settings.scale,
-            "layer": settings.layer,
-            "eps": settings.eps,
-            "activation": settings.activation,
+            **{key: getattr(settings, key) for key in ("depth", "scale", "layer", "eps", "activation")},
         },
         "values": {name: value.to_dict() for name, value in shown.values.items()},
         "series": {

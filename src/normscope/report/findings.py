@@ -21,10 +21,6 @@ WIDTH = 118
 def findings_text(result: CheckResult, width: int = WIDTH) -> str:
     """Return the findings of a check as plain text.
 
-    Args:
-        result: what ``check`` returned.
-        width: of a line.
-
     Returns:
         A paragraph for each finding, what could not be checked and why, and a summary.
 
@@ -173,10 +169,6 @@ LISTED = 20
 def fix_text(result: FixResult, *, everything: bool = False) -> str:
     """Return what was changed, what is left for a person, what was refused, and how far the outputs moved.
 
-    Args:
-        result: what ``fix`` returned.
-        everything: list every change and refusal, however many.
-
     >>> print(fix_text(FixResult("net", (), (), 0.0, 4, {})))
     net: nothing to change
     """
@@ -216,10 +208,6 @@ _COMMANDS = {Severity.INFO: "notice", Severity.WARNING: "warning", Severity.ERRO
 
 def github_text(result: CheckResult, source: Source | None = None) -> str:
     """Return one workflow command for each finding.
-
-    Args:
-        result: what ``check`` returned.
-        source: the model's file, if it has one.
 
     >>> one = Finding("NS101", Severity.WARNING, "conv", "100 % gone")
     >>> github_text(CheckResult("net", (one,)), Source("net.py", 3))

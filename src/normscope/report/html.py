@@ -119,13 +119,6 @@ def report_html(
     views = [_view(i, name, result) for i, (name, result) in enumerate(named.items())]
     charts = [c for v in views for c in (v.depth, v.variances) if c is not None]
     overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
-    results_json = [
-        {
-            "name": v.name,
-            "result": v.result.to_dict(),
-        }
-        for v in views
-    ]
     if panels:
         from normscope.report.panels import panel_sections  # late: what they show needs torch, a page does not
 
@@ -133,7 +126,7 @@ def report_html(
     return _page(
         title or " and ".join(named) or sections[0].title,
         sections,
-        results_json,
+        [{"name": v.name, "result": v.result.to_dict()} for v in views],
         [*charts, *([overlay] if overlay else []), *(s.chart for s in sections if s.chart is not None)],
         views=views,
         overlay=overlay,
@@ -168,18 +161,14 @@ def _view(index: int, name: str, result: Result) -> View:
         "depth": attempt("the chart along depth", lambda: depth_chart(result, places[0]), None, told),
         "variances": attempt("the chart of variances", lambda: variance_chart(result, places[1]), None, told),
         "tree": attempt("the tree of modules", lambda: architecture(result.blocks, result.normalizers), _NO_TREE, told),
-        "around": attempt("what holds around the data", lambda: _around(result), None, told),
-        "gap": attempt(
-            "where the gap comes from", lambda: None if result.gap is None else gap_section(result.gap), None, told
+        "around": attempt(
+            "what holds around the data", lambda: result.around and around_section(result.around), None, told
         ),
+        "gap": attempt("where the gap comes from", lambda: result.gap and gap_section(result.gap), None, told),
     }
     shown = replace(result, messages=(*result.messages, *told)) if told else result
     said = None if result.findings is None else grouped(result.findings)
     return View(f"r{index}", name, shown, verdict(result), said, hot=hot, hot_total=total, **parts)
-
-
-def _around(result: Result) -> Section | None:
-    return None if result.around is None else around_section(result.around)
 
 
 def _weights_page(result: CheckpointResult, title: str) -> str:
@@ -205,14 +194,8 @@ def _page(
     """Fill the template; what a page does not have is left out."""
     from normscope import __version__
 
-    style = "\n".join(_source(name) for name in STYLES)
-    script = "\n".join(_source(name) for name in SCRIPTS)
     data, encoding = embed.packed({"format": embed.FORMAT, "version": embed.VERSION, "results": list(results)})
-    policy = (
-        f"default-src 'none'; script-src {embed.digest(script)}; style-src {embed.digest(style)}; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    return _template().render(
+    return template("report.html.j2").render(
         title=title,
         views=views,
         sections=sections,
@@ -224,10 +207,10 @@ def _page(
         glossary=GLOSSARY,
         end_to_end=END_TO_END,
         effects=EFFECTS,
-        policy=policy,
-        style=Markup(style),
-        script=Markup(script),
-        licence=_source(LICENCE),
+        policy=policy(STYLES, SCRIPTS),
+        style=Markup(source(*STYLES)),
+        script=Markup(source(*SCRIPTS)),
+        licence=source(LICENCE),
         element=embed.ELEMENT,
         encoding=encoding,
         data=Markup(data),
@@ -236,16 +219,22 @@ def _page(
 
 
 @functools.cache
-def _source(name: str) -> str:
-    """Return the text of a file that is part of the package."""
-    return files("normscope.report").joinpath(name).read_text(encoding="utf-8")
+def source(*names: str) -> str:
+    """Return the text of files that are part of the package, one after the other."""
+    return "\n".join(files("normscope.report").joinpath(name).read_text(encoding="utf-8") for name in names)
+
+
+def policy(styles: Sequence[str], scripts: Sequence[str], more: str = "") -> str:
+    """Return the content security policy of a page: its own styles and scripts, and what more is allowed."""
+    own = f"script-src {embed.digest(source(*scripts))}; style-src {embed.digest(source(*styles))}"
+    return f"default-src 'none'; {own}; {more}base-uri 'none'; form-action 'none'"
 
 
 @functools.cache
-def _template() -> jinja2.Template:
-    """Return the template; everything put into it is escaped."""
+def template(name: str) -> jinja2.Template:
+    """Return the template of a page; everything put into it is escaped."""
     environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: _source(f"page/{name}")),
+        loader=jinja2.FunctionLoader(lambda name: source(f"page/{name}")),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -266,7 +255,7 @@ def _template() -> jinja2.Template:
         "whole": whole_sentence,
     }
     environment.globals |= {"plural": plural, "effect_value": effect_value, "thinned": thinned, "infinity": math.inf}
-    return environment.get_template("report.html.j2")
+    return environment.get_template(name)
 
 
 def with_code(text: str) -> Markup:

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
-from normscope.report.html import LICENCE, _source
+from normscope.report.html import LICENCE, policy, source, template
 from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY
 from normscope.report.table import Section, Table
 from normscope.report.wording import page_float, plural, power_text
 
 STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
-SCRIPTS = (
-    "vendor/uPlot.iife.min.js",
-    "page/charts.js",
-    "page/theme.js",
-    "page/watch_lines.js",
-    "page/watch_charts.js",
-    "page/watch.js",
-)
+_NAMES = ("charts", "theme", "watch_lines", "watch_charts", "watch")
+SCRIPTS = ("vendor/uPlot.iife.min.js", *(f"page/{name}.js" for name in _NAMES))
 #: Lines of a chart that are all drawn in colour; of more, the largest are.
 FEW = 8
 
@@ -40,9 +32,6 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
         data: the lines by the key of their chart, for a page that is not fed; ``None`` for one that asks for them.
         title: of the page; by default the names of the runs.
 
-    Returns:
-        The text of one HTML file.
-
     >>> "There are no points yet" in render_live({"runs": [], "groups": [], "position": "", "shape": ""})
     True
     """
@@ -51,7 +40,7 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
     live = data is None
     body, encoding = embed.packed({"live": live, "state": state, "data": data, "few": FEW})
     thinned = any(not block["exact"] for series in (data or {}).values() for block in series["runs"])
-    return _template().render(
+    return template("watch.html.j2").render(
         title=title or _title([run["name"] for run in state["runs"]]),
         state=state,
         live=live,
@@ -63,9 +52,9 @@ def render_live(state: Mapping[str, Any], data: Mapping[str, Any] | None = None,
         glossary=GLOSSARY,
         version=__version__,
         policy=policy_of(live=live),
-        style=Markup(_joined(STYLES)),
-        script=Markup(_joined(SCRIPTS)),
-        licence=_source(LICENCE),
+        style=Markup(source(*STYLES)),
+        script=Markup(source(*SCRIPTS)),
+        licence=source(LICENCE),
         encoding=encoding,
         data=Markup(body),
     )
@@ -88,30 +77,7 @@ def policy_of(*, live: bool) -> str:
     >>> "connect-src 'self'" in policy_of(live=True), "connect-src" in policy_of(live=False)
     (True, False)
     """
-    own = f"script-src {embed.digest(_joined(SCRIPTS))}; style-src {embed.digest(_joined(STYLES))}; img-src data:"
-    fed = "connect-src 'self'; " if live else ""
-    return f"default-src 'none'; {own}; {fed}base-uri 'none'; form-action 'none'"
-
-
-@functools.cache
-def _joined(names: tuple[str, ...]) -> str:
-    """Return several sources as one."""
-    return "\n".join(_source(name) for name in names)
-
-
-@functools.cache
-def _template() -> jinja2.Template:
-    """Return the template; everything put into it is escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: _source(f"page/{name}")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"count": count_text, "plain": page_float}
-    environment.globals |= {"plural": plural}
-    return environment.get_template("watch.html.j2")
+    return policy(STYLES, SCRIPTS, "img-src data:; " + ("connect-src 'self'; " if live else ""))
 
 
 def said(group: Mapping[str, Any]) -> list[dict[str, str]]:

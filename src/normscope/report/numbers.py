@@ -54,10 +54,6 @@ def described(value: Value) -> str:
 def factor_text(above: Value | None, below: Value | None) -> str:
     """Return how many times larger one value is than another; a dash where that says nothing.
 
-    Args:
-        above: an upper bound, or a printed number.
-        below: an attained value.
-
     >>> factor_text(Value.of(6.0, Kind.CERTIFIED), Value.of(2.0, Kind.LOWER))
     'x 3'
     """

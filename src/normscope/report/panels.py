@@ -21,11 +21,7 @@ Panel: TypeAlias = CurvatureResult | BoundsResult | Guarantees | Symmetries
 
 
 def panel_sections(panels: Sequence[Panel]) -> list[Section]:
-    """Return the sections of panels, in their order, each chart under a name of its own.
-
-    Args:
-        panels: what ``curvature``, ``bounds``, ``symmetry`` or ``weight_normalization.verify`` returned.
-    """
+    """Return the sections of panels, in their order, each chart under a name of its own."""
     found = [section for panel in panels for section in _sections(panel)]
     return [
         section if section.chart is None else replace(section, chart=replace(section.chart, id=f"panel{k}"))

@@ -10,24 +10,14 @@ from typing import TYPE_CHECKING, Any
 from normscope.core.errors import InputError, MissingDependencyError
 from normscope.core.result import Result
 from normscope.core.value import Value
+from normscope.report.charts import DEPTH
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 #: Colours that are told apart by colour-blind readers too (Okabe and Ito), by what they stand for.
-COLOURS = {
-    "global": "#0072B2",
-    "variance_floor": "#009E73",
-    "without_normalizers": "#D55E00",
-    "lower": "#000000",
-}
-_WORDS = {
-    "global": "certified, all inputs",
-    "variance_floor": "certified, variance floor",
-    "without_normalizers": "certified, without normalizers",
-    "lower": "attained",
-}
+COLOURS = {"global": "#0072B2", "variance_floor": "#009E73", "without_normalizers": "#D55E00", "lower": "#000000"}
 #: Most places that are named; of more, some evenly apart.
 _NAMES = 40
 
@@ -98,6 +88,21 @@ def figure_class() -> Any:
     return Inline
 
 
+def grid(count: int, width: float, height: float, *, times: int = 1) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure with so many axes of a size, three in a row at most, and them; all of that several times."""
+    columns = min(count, 3)
+    rows = -(-count // columns)
+    figure: Figure = figure_class()(figsize=(width * columns, height * rows * times), layout="constrained")
+    place = [[i * rows * columns + j + 1 for j in range(count)] for i in range(times)]
+    return figure, [[figure.add_subplot(rows * times, columns, k) for k in row] for row in place]
+
+
+def open_frame(ax: Axes) -> None:
+    """Leave out the lines above and on the right of the axes."""
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+
+
 def depth_view(result: Result, ax: Axes) -> None:
     """Draw how the bounds build up along the depth; infinite ones leave the axes at the top."""
     curves = {name: curve for name, curve in result.depth.curves.items() if name in COLOURS}
@@ -106,7 +111,7 @@ def depth_view(result: Result, ax: Axes) -> None:
         heights = [math.nan if x is None or math.isinf(x) else x for x in curve.log10]
         marked = sum(not math.isnan(h) for h in heights) < len(heights)
         style = {"marker": "o", "markersize": 2.5} if marked else {}
-        ax.plot(places, heights, color=COLOURS[name], label=_WORDS[name], linewidth=1.3, **style)  # type: ignore[arg-type]
+        ax.plot(places, heights, color=COLOURS[name], label=DEPTH[name], linewidth=1.3, **style)  # type: ignore[arg-type]
     ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
     ax.set_ylabel("log10 Lipschitz constant")
     _places(ax, result.depth.names)
@@ -143,14 +148,10 @@ def variances_view(result: Result, ax: Axes) -> None:
 
 def _places(ax: Axes, names: Sequence[str]) -> None:
     """Name the places below the axes, some of them where they are many."""
-    if len(names) <= _NAMES:
-        ax.set_xticks(range(len(names)), names, rotation=90, fontsize="x-small")
-    else:
-        step = -(-len(names) // _NAMES)
-        ax.set_xticks(range(0, len(names), step), names[::step], rotation=90, fontsize="x-small")
+    step = max(1, -(-len(names) // _NAMES))
+    ax.set_xticks(range(0, len(names), step), names[::step], rotation=90, fontsize="x-small")
     ax.set_xlabel("from the input to the output")
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    open_frame(ax)
 
 
 def _log10(value: Value | None) -> float:
@@ -160,11 +161,8 @@ def _log10(value: Value | None) -> float:
 
 def _has(result: Result, kind: str) -> bool:
     """Return whether a result has something to draw."""
-    if kind == "depth":
-        return bool(result.depth.curves)
-    if kind == "layers":
-        return bool(result.layers)
-    return any("seen_variance_mean" in n.details for n in result.normalizers)
+    variances = any("seen_variance_mean" in n.details for n in result.normalizers)
+    return bool({"depth": result.depth.curves, "layers": result.layers, "variances": variances}[kind])
 
 
 VIEWS: dict[str, Callable[[Result, Any], None]] = {

@@ -34,10 +34,6 @@ class Source:
 def sarif(result: CheckResult, source: Source | None = None) -> dict[str, Any]:
     """Return a check as a SARIF log: one run, the rules that ran, one result for each finding.
 
-    Args:
-        result: what ``check`` returned.
-        source: the model's file, if it has one; module paths are logical locations in any case.
-
     >>> sarif(CheckResult("net", ()))["version"]
     '2.1.0'
     """

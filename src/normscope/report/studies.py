@@ -1,32 +1,51 @@
-"""Studies of a paper as figures and tables: the charts with matplotlib (the extra ``plot``), the claims as text."""
+"""Figures and studies of the papers, done again: charts with matplotlib (the extra ``plot``), claims as text."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from normscope.core.errors import InputError
 from normscope.core.files import write_text
+from normscope.core.number_text import digits
 from normscope.papers.study import STUDIES, Panel, Study, run_study
-from normscope.papers.than2025.figures.setting import FIGURES
-from normscope.report.figures import Reproduction
-from normscope.report.figures import reproduce as reproduce_figure
-from normscope.report.plot import figure_class
+from normscope.papers.than2025.figures.evidence import Evidence
+from normscope.papers.than2025.figures.record import record
+from normscope.papers.than2025.figures.reproduction import evidence_of, facts
+from normscope.papers.than2025.figures.setting import FIGURES, settings_of
+from normscope.report.figures import draw
+from normscope.report.plot import figure_class, grid, open_frame
+from normscope.report.table import Section, Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: Panels side by side.
-COLUMNS = 3
 #: Lines whose legend stands inside a chart; that of more stands below.
 BESIDE = 4
 #: A range of numbers as wide as this has powers of ten along its axis, a narrower one powers of two.
 DECADES = 1000
 #: Colours that people with any colour vision tell apart (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_WORDS = {True: "agrees", False: "does not", None: "not claimed"}
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure or an experiment of a paper, done again.
+
+    Attributes:
+        facts: the claims and measurements, as JSON has them.
+        evidence: each claim beside what was measured.
+        files: the pictures and the JSON file that were written.
+    """
+
+    facts: dict[str, Any]
+    evidence: list[Evidence]
+    files: tuple[Path, ...]
 
 
 def reproduce(
@@ -55,39 +74,49 @@ def reproduce(
         InputError: if the name or the scale is unknown, or the data are not found.
         MissingDependencyError: if matplotlib is not installed.
     """
-    if name in FIGURES:
-        return reproduce_figure(
-            name, scale, out=out, data_root=data_root, seed=seed, certify=certify, progress=progress
-        )
-    if name not in STUDIES:
+    if name not in (*FIGURES, *STUDIES):
         raise InputError(f"Unknown figure or study {name!r}. Choose from: {', '.join((*FIGURES, *STUDIES))}.")
     figure_class()  # a missing matplotlib is reported before the work
-    study = run_study(name, scale, seed=seed, data_root=data_root, progress=progress)
     place = Path(out) / f"{scale}-{seed}"
-    text = json.dumps(study.to_dict(), indent=1, allow_nan=False) + "\n"
-    written = write_text(place / f"{name}.json", text)
+    if name in FIGURES:
+        settings, root = settings_of(name, scale, seed), None if data_root is None else Path(data_root)
+        runs = {s.name: record(s, place / s.name, root=root, progress=progress, certify=certify) for s in settings}
+        evidence = evidence_of(name, runs, place)
+        found = facts(name, scale, settings, evidence, certify=certify, located=root is not None)
+        progress("drawing")
+        drawn = draw(name, runs)
+    else:
+        study = run_study(name, scale, seed=seed, data_root=data_root, progress=progress)
+        evidence, found, drawn = list(study.evidence), study.to_dict(), draw_study(study)
+    written = write_text(place / f"{name}.json", json.dumps(found, indent=1, allow_nan=False) + "\n")
     pictures = [place / f"{name}.{ending}" for ending in ("png", "svg")]
-    drawn = draw_study(study)
     for file in pictures:
         drawn.savefig(file, dpi=150)
-    return Reproduction(study.to_dict(), list(study.evidence), (*pictures, written))
+    return Reproduction(found, evidence, (*pictures, written))
+
+
+def evidence_section(figure: str, scale: str, evidence: Sequence[Evidence]) -> Section:
+    """Return the claims around a figure or study, beside the measurements, as a section.
+
+    >>> from normscope.report.table import plain_text
+    >>> print(plain_text([evidence_section("fig1", "smoke", [Evidence("norms grow", "net", {"share": 0.5}, True)])]))
+    fig1, smoke scale
+      claim       network  measured   the run
+      norms grow  net      share 0.5  agrees
+    """
+    columns = ("claim", "network", "measured", "the run")
+    rows = tuple(
+        (e.claim, e.network, ", ".join(f"{key} {digits(float(x))}" for key, x in e.measured.items()), _WORDS[e.agrees])
+        for e in evidence
+    )
+    return Section(f"{figure}, {scale} scale", table=Table(columns, rows, frozenset(columns)))
 
 
 def draw_study(study: Study) -> Figure:
-    """Draw the charts of a study, three in a row at most.
-
-    Args:
-        study: what was measured.
-
-    Raises:
-        MissingDependencyError: if matplotlib is not installed.
-    """
-    count = len(study.panels)
-    columns = min(count, COLUMNS)
-    rows = -(-count // columns)
-    drawn: Figure = figure_class()(figsize=(4.6 * columns, 3.6 * rows), layout="constrained")
-    for k, panel in enumerate(study.panels):
-        _draw_panel(panel, drawn.add_subplot(rows, columns, k + 1))
+    """Draw the charts of a study, three in a row at most."""
+    drawn, (axes,) = grid(len(study.panels), 4.6, 3.6)
+    for panel, ax in zip(study.panels, axes, strict=True):
+        _draw_panel(panel, ax)
     return drawn
 
 
@@ -107,10 +136,8 @@ def _draw_panel(panel: Panel, ax: Axes) -> None:
     ax.set_xlabel(panel.x_label)
     ax.set_ylabel(panel.y_label)
     ax.set_title(panel.title, loc="left", fontsize="medium")
-    if len(panel.lines) > 1:
-        if len(panel.lines) > BESIDE:
-            ax.legend(frameon=False, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
-        else:
-            ax.legend(frameon=False, fontsize="x-small")
-    for side in ("top", "right"):
-        ax.spines[side].set_visible(False)
+    if len(panel.lines) > BESIDE:
+        ax.legend(frameon=False, fontsize="x-small", loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2)
+    elif len(panel.lines) > 1:
+        ax.legend(frameon=False, fontsize="x-small")
+    open_frame(ax)

@@ -17,10 +17,19 @@ NAMES, LETTERS = 32, 16
 POINTS = 400
 #: Most lines across, and decades below which each has several.
 TICKS, DECADES = 8, 3.0
+#: Height above a chart that stands alone, and the colours and dashes of its lines, by style.
+HEAD = 48
+LOOKS = {"run0": "#0072b2", "run1": "#d55e00;stroke-dasharray:7 4", "run2": "#009e73;stroke-dasharray:2 3",
+         "run3": "#cc79a7;stroke-dasharray:9 3 2 3"}  # fmt: skip
+STYLE = "text{font:13px sans-serif;fill:#222}.grid{stroke:#ddd}.line{fill:none;stroke-width:2}" + "".join(
+    f".{style}{{stroke:{look}}}" for style, look in LOOKS.items()
+)
 
 
-def still(chart: Chart) -> str:
+def still(chart: Chart, *, alone: bool = False) -> str:
     """Return a chart as an SVG element without styles of its own: classes name its colours.
+
+    One that stands alone is a document: it has styles, and its title and the names of its lines above it.
 
     >>> one = Line("global", "certified", "certified", "", (0.0, 2.0))
     >>> text = still(Chart("c", "a title", ("input", "output"), ("input", "output"), (one,)))
@@ -29,9 +38,12 @@ def still(chart: Chart) -> str:
     """
     low, high = span(chart)
     count = max(len(chart.places), 2)
+    kind, head = ('xmlns="http://www.w3.org/2000/svg"', HEAD) if alone else ('class="still"', 0)
+    box = f'viewBox="0 {-head} {WIDTH} {HEIGHT + head}"'
     parts = [
-        f'<svg class="still" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_summary(chart))}">',
+        f'<svg {kind} {box} role="img" aria-label="{escape(_summary(chart))}">',
         f"<title>{escape(chart.title)}</title>",
+        *(_heading(chart) if alone else ()),
     ]
     for tick in ticks(low, high):
         y = _y(tick, low, high)
@@ -59,11 +71,24 @@ def still(chart: Chart) -> str:
     return "".join([*parts, "</svg>"])
 
 
+def _heading(chart: Chart) -> list[str]:
+    """Return the styles, the title and the names of the lines of a chart that stands alone."""
+    parts = [
+        f"<style>{STYLE}</style>",
+        f'<text x="{LEFT}" y="-28" style="font-weight:bold">{escape(chart.title)}</text>',
+    ]
+    for i, line in enumerate(chart.lines):
+        left = LEFT + i * (WIDTH - LEFT - RIGHT) // len(chart.lines)
+        parts.append(f'<path class="line {line.style}" d="M{left} -12h22"/>')
+        parts.append(f'<text x="{left + 28}" y="-8">{escape(line.label)}</text>')
+    return parts
+
+
 def _summary(chart: Chart) -> str:
     """Return what a chart says, for those who do not see it: each line with its first and last number."""
     said = []
     for line in chart.lines:
-        known = [x for x in line.log10 if x is not None]
+        known = [x for x in line.log10 if x is not None and not math.isnan(x)]
         if known:
             said.append(f"{line.label} ({line.kind}) from {power_text(known[0])} to {power_text(known[-1])}")
     return f"{chart.title}: {'; '.join(said)}"

@@ -110,8 +110,7 @@ def _log10(change: float) -> float | None:
 def plot_orbits(found: Symmetries) -> Figure:
     """Return a figure of what moving along each orbit and across it does to the outputs.
 
-    Args:
-        found: symmetries with orbits: ``symmetry(model, data, follow_orbits=True)``.
+    The orbits are found by ``symmetry(model, data, follow_orbits=True)``.
 
     Raises:
         MissingDependencyError: if matplotlib is not installed.

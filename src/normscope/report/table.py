@@ -17,7 +17,8 @@ WIDTH = 110
 #: Rows beyond which a table is folded by repeated blocks, and cut if that does not help.
 ROWS = 30
 _LABEL = re.compile(r"[^\s:]+ {2,}(?=\S)")
-_RUN = re.compile(r"^(?P<base>.*?)(?P<first>\d+)\.\.(?P<last>\d+)$")
+#: A run of equal blocks, as ``layers.0..11``.
+RUN = re.compile(r"^(?P<base>(?:.*\.)?)(?P<first>\d+)\.\.(?P<last>\d+)$")
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def without_column(table: Table, title: str) -> Table:
 def _runs(blocks: Sequence[Mapping[str, Any]]) -> Iterable[tuple[tuple[str, ...], int, int]]:
     """Yield every run of equal blocks, outer ones first: path before its number, first and last number."""
     for block in blocks:
-        match = _RUN.match(str(block["name"]))
+        match = RUN.match(str(block["name"]))
         if match and int(block["repeat"]) > 1:
             base = tuple(part for part in match["base"].split(".") if part)
             yield base, int(match["first"]), int(match["last"])

@@ -14,7 +14,7 @@ from normscope.core.result import Coverage, LayerResult, NormalizerResult, Resul
 from normscope.core.value import Kind, Value
 from normscope.report.gap import gap_section
 from normscope.report.numbers import NOTHING, count_text, factor_text, float_text, kind_text, value_text
-from normscope.report.table import Section, Table, plain_text, shortened, without_column, without_empty
+from normscope.report.table import Section, Table, shortened, without_column, without_empty
 from normscope.report.verdict import verdict_lines
 
 #: Rows of the end-to-end table: key in the result, words, key of the attained value it is compared with.
@@ -52,22 +52,6 @@ LONG = 40
 Facts = Mapping[str, Sequence[str]]
 
 
-def result_text(result: Result, *, everything: bool = False, printed: bool = False) -> str:
-    """Return the report of a result as plain text.
-
-    Args:
-        result: what ``analyze`` returned.
-        everything: show every row of every table.
-        printed: show the formulas of papers too.
-
-    >>> coverage = Coverage(ops=2, understood=2, parameters=1.0, parameters_total=6)
-    >>> values = {"global": Value.of(2.0, Kind.CERTIFIED), "lower": Value.of(1.0, Kind.LOWER)}
-    >>> print(result_text(Result({"name": "tiny"}, {}, coverage, (), (), values)).splitlines()[0])
-    tiny
-    """
-    return plain_text(result_sections(result, everything=everything, printed=printed))
-
-
 def summary_sections(result: Result) -> list[Section]:
     """Return the short report of a result: verdict, coverage, findings, end to end."""
     sections = [verdict_section(result), _coverage(result.coverage), _end_to_end(result.end_to_end, printed=False)]
@@ -89,16 +73,7 @@ def between(result: Result) -> str:
 
 
 def result_sections(result: Result, *, everything: bool = False, printed: bool = False) -> list[Section]:
-    """Return the report of a result as sections: verdict, coverage, messages, end to end, then the details.
-
-    Args:
-        result: what ``analyze`` returned.
-        everything: show every row of every table.
-        printed: show the formulas of papers too.
-
-    Returns:
-        The sections; those without content are left out.
-    """
+    """Return the report of a result as sections: verdict, coverage, messages, end to end, then the details."""
     told: list[str] = []
     parts: dict[str, Callable[[], Section | None]] = {
         "verdict": lambda: verdict_section(result),
@@ -162,25 +137,22 @@ def _block(block: Mapping[str, Any]) -> str:
 
 def _coverage(coverage: Coverage) -> Section:
     """Return how much was understood, what was not, and what to do about it."""
-    lines = [
+    line = (
         f"{coverage.understood} of {coverage.ops} operations understood, "
         f"{100 * coverage.parameters:.4g} % of {count_text(coverage.parameters_total)} parameters"
-    ]
+    )
     if not coverage.opaque:
-        return Section("coverage", lines=tuple(lines))
+        return Section("coverage", (line,))
     rows = tuple(
         (o.op, o.module or o.name, "no finite constant" if o.known else "unknown", o.reason) for o in coverage.opaque
     )
     columns = ("operation", "where", "what", "why")
     table, said = shortened(Table(columns, rows, frozenset(columns)), (), everything=False)
     unknown = [o for o in coverage.opaque if not o.known]
-    after = list(said)
     if unknown:
-        after.append(
-            f'register a rule for the unknown operation with normscope.register_rule("{unknown[0].op}'
-            '", rule): see docs/rules.md'
-        )
-    return Section("coverage", lines=tuple(lines), table=table, after=tuple(after))
+        rule = f'normscope.register_rule("{unknown[0].op}", rule)'
+        said = (*said, f"register a rule for the unknown operation with {rule}: see docs/rules.md")
+    return Section("coverage", (line,), table, said)
 
 
 def around_section(around: Around) -> Section:
@@ -194,24 +166,14 @@ def around_section(around: Around) -> Section:
     share = f"{100 * around.share:g} %"
     columns = ("within", f"{share} of inputs", "median point", "largest", "no constant")
     rows = tuple(
-        (
-            f"{n.radius:g}",
-            value_text(n.bound),
-            _plain(n.median),
-            _plain(n.largest),
-            str(n.unbounded),
-        )
+        (f"{n.radius:g}", value_text(n.bound), _plain(n.median), _plain(n.largest), str(n.unbounded))
         for n in around.neighbourhoods
     )
     lines = (
-        (
-            f"constants on balls around {count_text(around.points)} data points, each certified, "
-            "including rounding unless a note says otherwise"
-        ),
-        (
-            f"{share} of inputs: at least this share of inputs like these stays below it, with "
-            f"confidence {100 * around.confidence:g} %"
-        ),
+        f"constants on balls around {count_text(around.points)} data points, each certified, "
+        "including rounding unless a note says otherwise",
+        f"{share} of inputs: at least this share of inputs like these stays below it, with "
+        f"confidence {100 * around.confidence:g} %",
         f"assumed: {'; '.join(ASSUMPTIONS)}",
     )
     after = list(around.notes)
@@ -259,15 +221,13 @@ def _gap(value: Value, attained: Value | None) -> str:
 
 def _normalizers(result: Result, everything: bool, printed: bool) -> Section:
     """Return every normalizer: certified, on the floor, and what papers print for it."""
-    columns = ("normalizer", "kind", "certified", "on floor", "least std", "eps", *(_PRINTED if printed else ()))
+    columns = ("normalizer", "kind", "certified", "on floor", "least std", "eps", "printed", "a bound")
+    columns = columns if printed else columns[:-2]
     rows = tuple(_normalizer_row(n)[: len(columns)] for n in result.normalizers)
     table = Table(columns, rows, frozenset({"normalizer", "kind", "a bound"}))
     table, said = shortened(table, result.blocks, everything=everything)
     explain = "least std: before it in the data; with running statistics, of the running variance"
     return Section("normalizers", table=without_empty(table), after=(*said, explain))
-
-
-_PRINTED = ("printed", "a bound")
 
 
 def _normalizer_row(n: NormalizerResult) -> tuple[str, ...]:
@@ -284,10 +244,9 @@ def _layers(result: Result, everything: bool) -> Section:
     rows = tuple(_layer_row(x) for x in result.layers)
     table = Table(columns, rows, frozenset({"layer", "kind", "shape"}))
     table, said = shortened(table, result.blocks, everything=everything)
-    after = list(said)
     if any(x.folded is not None for x in result.layers):
-        after.append("folded: the norm together with the fixed normalization after it, ||diag(gamma/sigma) W||")
-    return Section("layers", table=without_empty(table), after=tuple(after))
+        said = (*said, "folded: the norm together with the fixed normalization after it, ||diag(gamma/sigma) W||")
+    return Section("layers", table=without_empty(table), after=said)
 
 
 def _layer_row(x: LayerResult) -> tuple[str, ...]:
@@ -334,32 +293,16 @@ def _statistics(result: Result, everything: bool) -> Section:
     return Section("statistics of the data", lines=tuple(lines), table=table, after=said)
 
 
-def compare_text(results: Mapping[str, Result], facts: Facts | None = None) -> str:
-    """Return results side by side as plain text, one column per result.
+def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -> Section:
+    """Return results side by side as a section, one column per result; the formulas of papers are left out.
 
     Args:
         results: results by the name of their column.
         facts: more rows, each a name and one cell per result, shown first.
 
-    Returns:
-        The table.
-
     Raises:
         ValueError: if a row of facts does not have one cell per result.
-
-    >>> coverage = Coverage(ops=1, understood=1, parameters=1.0, parameters_total=6)
-    >>> one = Result({}, {}, coverage, (), (), {"global": Value.of(2.0, Kind.CERTIFIED)})
-    >>> print(compare_text({"a": one, "b": one}, {"accuracy": ["97 %", "98 %"]}))
-    side by side
-      constant                  a     b  kind
-      accuracy               97 %  98 %  -
-      certified, all inputs     2     2  certified
     """
-    return plain_text([compare_section(results, facts)])
-
-
-def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -> Section:
-    """Return results side by side as a section, one column per result; the formulas of papers are left out."""
     rows: list[tuple[str, ...]] = []
     for name, cells in checked_facts(facts or {}, len(results)).items():
         rows.append((name, *cells, NOTHING))
@@ -397,18 +340,7 @@ def bound_within(result: Result, radius: float) -> Value | None:
 
 
 def checked_facts(facts: Facts, count: int) -> Facts:
-    """Return rows of facts as they are, each with one cell per result.
-
-    Args:
-        facts: a name and its cells for each row.
-        count: how many results there are.
-
-    Raises:
-        ValueError: if a row has more cells, or fewer.
-
-    >>> checked_facts({"accuracy": ["97 %", "98 %"]}, 2)
-    {'accuracy': ['97 %', '98 %']}
-    """
+    """Return rows of facts as they are, or raise an error if one of them does not have one cell per result."""
     for name, cells in facts.items():
         if len(cells) != count:
             raise ValueError(f"Expected one cell for each of {count} results in {name}, got {len(cells)}.")

@@ -43,13 +43,7 @@ def trajectory(start: Tensor, rate: float, steps: int, *, normalized: bool = Tru
 
 
 def plot_valley(ax: Any = None, rate: float = 0.5, steps: int = 60) -> Any:
-    """Draw the loss with BatchNorm, its orbits, and gradient descent with and without BatchNorm; return the figure.
-
-    Args:
-        ax: matplotlib axes; new ones by default.
-        rate: the learning rate.
-        steps: how many steps.
-    """
+    """Draw the loss with BatchNorm, its orbits, and gradient descent with and without BatchNorm; return the figure."""
     import matplotlib.pyplot as plt
 
     if ax is None:

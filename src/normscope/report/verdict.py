@@ -64,9 +64,6 @@ class Verdict:
 def verdict(result: Result) -> Verdict:
     """Return the verdict on a network.
 
-    Args:
-        result: what ``analyze`` returned.
-
     >>> from normscope.core.value import Kind
     >>> values = {"global": Value.of(8.0, Kind.CERTIFIED), "lower": Value.of(2.0, Kind.LOWER)}
     >>> found = verdict(Result({}, {}, Coverage(2, 2, 1.0, 6), (), (), values))

@@ -9,7 +9,7 @@ from normscope.core.number_text import digits
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
 from normscope.report.numbers import NOTHING, count_text, kind_text, value_text
-from normscope.report.table import ROWS, Section, Table, plain_text, without_empty
+from normscope.report.table import ROWS, Section, Table, without_empty
 
 #: Rows of the table of all weights together: key in the result and words.
 _JOINTLY = {
@@ -20,28 +20,8 @@ _JOINTLY = {
 }
 
 
-def weight_text(result: WeightResult, *, everything: bool = False) -> str:
-    """Return the report on weights as plain text.
-
-    Args:
-        result: what ``weight_lipschitz`` returned.
-        everything: show every weight.
-
-    >>> empty = WeightResult({"name": "tiny"}, {}, (), {}, {"data": 0, "jacobians": 0})
-    >>> print(weight_text(empty))
-    model: tiny
-      0 data points, Jacobians measured at 0
-    """
-    return plain_text(weight_sections(result, everything=everything))
-
-
 def weight_sections(result: WeightResult, *, everything: bool = False) -> list[Section]:
-    """Return the report on weights as sections: the model, all weights together, then every weight.
-
-    Args:
-        result: what ``weight_lipschitz`` returned.
-        everything: show every weight; otherwise the first of a long list.
-    """
+    """Return the report on weights as sections: the model, all weights together, then every weight."""
     sections = [_model(result)]
     if result.messages:
         sections.append(Section("messages", lines=result.messages))

@@ -14,9 +14,6 @@ _LEFT = frozenset({"quantity", "note"})
 def weight_normalization_sections(found: Guarantees) -> list[Section]:
     """Return the guarantees of a network, and what is proved about its next step.
 
-    Args:
-        found: what :func:`normscope.weight_normalization.verify` returned.
-
     >>> import torch
     >>> from normscope.weight_normalization import WeightNormNetwork, verify
     >>> found = verify(WeightNormNetwork(3, width=8, depth=2, seed=0), torch.eye(3), torch.ones(3, 1))

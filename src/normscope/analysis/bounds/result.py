@@ -113,8 +113,8 @@ class BoundsResult(Shown):
         return write_text(path, self.to_json() + "\n")
 
     def plot(self) -> Any:
-        """Draw bounds and margins with matplotlib; see :func:`normscope.report.bounds_plot.plot_bounds`."""
-        return late("normscope.report.bounds_plot", "plot_bounds")(self)
+        """Draw bounds and margins with matplotlib; see :func:`normscope.report.bounds.plot_bounds`."""
+        return late("normscope.report.bounds", "plot_bounds")(self)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> BoundsResult:

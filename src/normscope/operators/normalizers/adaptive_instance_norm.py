@@ -96,11 +96,6 @@ def _product(place: Place, name: str, source: Expr, spread: Spread, rest: list[t
 def adaptive_instance_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
     """Return that there is no bound of its own: its scale depends on the input.
 
-    Args:
-        site: the normalizer.
-        floor: not used.
-        mode: not used.
-
     >>> adaptive_instance_norm_constants(Site("n", "x", "", KIND)).proved.log
     inf
     """

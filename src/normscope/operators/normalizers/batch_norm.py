@@ -38,11 +38,6 @@ def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> T
     This is what is folded into the linear map before it: ``diag(scale) W``. It is rounded to nearest; each entry has
     relative error at most ``4 u``.
 
-    Args:
-        gamma: the scale, or ``None`` for ones.
-        running_var: the frozen variances, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-
     Raises:
         InputError: if a variance is negative, or zero together with ``eps``.
 
@@ -66,14 +61,6 @@ def batch_norm_running(gamma: Tensor | None, running_var: Tensor, eps: float) ->
 
     The Jacobian is diagonal, the same at every input, so this is also its norm at every point.
 
-    Args:
-        gamma: the scale, or ``None`` for ones.
-        running_var: the frozen variances, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The constant, rounded up.
-
     >>> round(batch_norm_running(torch.tensor([0.3, -2, 1, 5, 0.1]), torch.tensor([0.01, 0.25, 1, 4, 9]), 1e-5), 7)
     3.99992
     """
@@ -86,15 +73,6 @@ def batch_norm_running(gamma: Tensor | None, running_var: Tensor, eps: float) ->
 @statement("normscope", "Proposition BN-2", holds="running statistics")
 def batch_norm_frobenius(gamma: Tensor | None, running_var: Tensor, eps: float, positions: int = 1) -> float:
     """Return the Frobenius norm of the Jacobian, ``sqrt(positions) ||gamma / sqrt(var + eps)||_2`` (not a constant).
-
-    Args:
-        gamma: the scale, or ``None`` for ones.
-        running_var: the frozen variances, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-        positions: number of spatial positions that share a channel.
-
-    Returns:
-        The norm, rounded up.
 
     >>> round(batch_norm_frobenius(None, torch.tensor([9.0, 16.0]), 0.0), 4)
     0.4167
@@ -113,10 +91,6 @@ def batch_norm_printed(running_var: Tensor, eps: float) -> float:
 
     It is stated as an equality, and holds as one for ``n = 1`` only.
 
-    Args:
-        running_var: the frozen variances, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(batch_norm_printed(torch.tensor([9.0, 16.0]), 0.0), 4)
     0.4167
     """
@@ -126,11 +100,6 @@ def batch_norm_printed(running_var: Tensor, eps: float) -> float:
 @statement("than2025slides", "BN", holds="printed; a Frobenius norm, up to sqrt(n) above the constant")
 def batch_norm_slides(gamma: Tensor, running_var: Tensor, eps: float) -> float:
     """Return the printed ``||gamma / sqrt(var + eps)||_2``, an upper bound of the constant, not its value.
-
-    Args:
-        gamma: the scale.
-        running_var: the frozen variances, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
 
     >>> round(batch_norm_slides(torch.tensor([2.0, 2.0]), torch.tensor([9.0, 16.0]), 0.0), 4)
     0.8333
@@ -144,14 +113,6 @@ def batch_norm_batch_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor
 
     ``|gamma_c| / sqrt(s_c^2 + eps)`` for ``m >= 3`` values in the channel, ``|gamma_c| eps / (s_c^2 + eps)^{3/2}`` for
     ``m = 2`` and 0 for ``m = 1``.
-
-    Args:
-        x: the batch, of shape (batch, channels, *positions).
-        gamma: the scale, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The norms, rounded up, of shape (channels,).
 
     >>> batch_norm_batch_each(torch.tensor([[0.0], [2.0], [4.0]]), None, 0.0)
     tensor([0.6124], dtype=torch.float64)
@@ -167,11 +128,6 @@ def batch_norm_batch_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor
 def batch_norm_batch_at(x: Tensor, gamma: Tensor | None, eps: float) -> float:
     """Return the Jacobian norm at a stacked batch: the largest of :func:`batch_norm_batch_each`.
 
-    Args:
-        x: the batch, of shape (batch, channels, *positions).
-        gamma: the scale, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(batch_norm_batch_at(torch.tensor([[3.0], [-3.0]]), None, 7.0), 6)
     0.109375
     """
@@ -185,10 +141,6 @@ def batch_norm_batch_global(gamma: Tensor, eps: float) -> float:
     Attained where the channel is constant over the batch (``m >= 2`` values per channel; with one value the map is
     constant and the bound still holds).
 
-    Args:
-        gamma: the scale (ones for a layer without one).
-        eps: the stabilizer, ``>= 0``; zero gives infinity.
-
     >>> round(batch_norm_batch_global(torch.ones(3), 1e-5), 4)
     316.2278
     """
@@ -200,14 +152,6 @@ def batch_norm_batch_on_floor(gamma: Tensor, eps: float, s_per_channel: Tensor |
     """Return the Lipschitz constant on ``{s_c(x) >= s_c for all c}``, ``max_c |gamma_c| / sqrt(s_c^2 + eps)``.
 
     It holds for every pair of batches of that set, which is not convex, and is attained by antipodal pairs.
-
-    Args:
-        gamma: the scale (ones for a layer without one).
-        eps: the stabilizer, ``>= 0``.
-        s_per_channel: the floors of the batch standard deviations, one number or one per channel.
-
-    Returns:
-        The constant, rounded up.
 
     >>> round(batch_norm_batch_on_floor(torch.tensor([1.0, -4.0]), 0.0, torch.tensor([1.0, 8.0])), 9)
     1.0
@@ -223,12 +167,6 @@ def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps
 
     Each channel keeps ``s_c >= max(0, s_c(x) - radius/sqrt(m))``; two values per channel have a known derivative.
 
-    Args:
-        x: the centre, of shape (batch, channels, *positions).
-        radius: the radius in the 2-norm of the stack, ``>= 0``.
-        gamma: the scale, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(batch_norm_batch_on_ball(torch.tensor([[3.0], [-3.0], [0.0]]), 1.0, None, 0.0), 6)
     0.534148
     """
@@ -243,11 +181,6 @@ def batch_norm_batch_range(gamma: Tensor, beta: Tensor | None, m: int) -> Output
     """Return where the stacked output lies for ``m`` values per channel.
 
     Each normalized channel has 2-norm at most ``sqrt(m)`` and entries within ``sqrt(m - 1)``.
-
-    Args:
-        gamma: the scale (ones for a layer without one).
-        beta: the shift, or ``None``.
-        m: values per channel, ``batch * positions``.
 
     Returns:
         The :class:`OutputRange`, per channel, rounded outward; the radius is that of the whole stack.

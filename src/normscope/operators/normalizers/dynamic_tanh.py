@@ -21,13 +21,6 @@ from normscope.operators.written_out import Place, Written
 def dynamic_tanh_global(gamma: Tensor | None, alpha: float) -> float:
     """Return the Lipschitz constant on all inputs, ``max_c |gamma_c| |alpha|``, attained at zero.
 
-    Args:
-        gamma: the scale of every channel, or ``None`` for ones.
-        alpha: the factor inside the tanh.
-
-    Returns:
-        The constant, rounded up.
-
     >>> import torch
     >>> round(dynamic_tanh_global(torch.tensor([1.0, -3.0]), 0.5), 9)
     1.5

@@ -39,13 +39,6 @@ def evo_norm_global(slope: float, eps: float) -> float:
 
     ``(4/3) sqrt(2/3) sup|h'| / sqrt(eps)``.
 
-    Args:
-        slope: ``sup |h'|``.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The bound, rounded up; infinity for ``eps = 0``.
-
     >>> round(evo_norm_global(1.0, 0.01), 4)
     10.8866
     """
@@ -174,11 +167,6 @@ def _over_square(place: Place, top: Node, root: Node, source: Expr) -> tuple[Poi
 @statement("normscope", "Proposition EVO-1", holds="no constant on all inputs exists for S0, S1, B0, B1, B2")
 def evo_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
     """Return the bound over a root mean square, and that there is none otherwise.
-
-    Args:
-        site: the normalizer, with the slope of its activation if it divides by a root mean square.
-        floor: not used.
-        mode: not used.
 
     >>> evo_norm_constants(Site("n", "x", "", "evo_norm")).proved.log
     inf

@@ -22,11 +22,6 @@ def filter_response_norm_on_floor(gamma: Tensor, eps: float, s: float = 0.0) -> 
 
     ``max |gamma| / sqrt(s^2 + eps)``; on all inputs (``s = 0``) it is attained at zero above the threshold.
 
-    Args:
-        gamma: the scale, one entry per channel.
-        eps: the stabilizer, ``>= 0``; the least one if every channel has its own.
-        s: the floor of the root mean squares, ``>= 0``.
-
     >>> import torch
     >>> round(filter_response_norm_on_floor(torch.tensor([1.0, -2.0]), 1e-6), 6)
     2000.0

@@ -55,12 +55,6 @@ from normscope.operators.written_out import Place, Written
 def response_core_global(channels: int) -> float:
     """Return the Lipschitz constant of ``x -> x N(x)`` on all inputs: exactly ``C^{3/2}``, whatever ``eps``.
 
-    Args:
-        channels: the number of channels ``C``.
-
-    Returns:
-        The constant, rounded up.
-
     Raises:
         InputError: if there is no channel.
 
@@ -76,12 +70,6 @@ def response_core_global(channels: int) -> float:
 def response_norm_global(gamma: Tensor) -> float:
     """Return ``1 + max |gamma| C^{3/2}``, a bound of the constant of ``gamma x N(x) + beta + x`` on all inputs.
 
-    Args:
-        gamma: the scale per channel.
-
-    Returns:
-        The bound, rounded up.
-
     >>> round(response_norm_global(torch.tensor([0.0, -0.5, 0.25, 0.0])), 9)
     5.0
     """
@@ -96,12 +84,6 @@ def response_norm_at(x: Tensor, gamma: Tensor, eps: float = 1e-6, *, identity: b
 
     The first term needs two or more positions. A channel that is zero has no direction; there the map is differentiable
     only if the formula is, and the returned value bounds the derivative in every direction it has.
-
-    Args:
-        x: one sample, of shape (channels, *positions).
-        gamma: the scale per channel.
-        eps: the stabilizer, ``>= 0``.
-        identity: whether the layer adds its input.
 
     Returns:
         The norm, rounded up; infinity at zero for ``eps = 0``.
@@ -138,13 +120,6 @@ def response_norm_on_ball(
     On the ball ``G_c <= G_c(x) + radius`` and ``mean G >= m = (mean G(x) - radius/sqrt(C))_+``, so ``p_c <= q`` with
     ``q = min(1, max_c (G_c + radius)/(C (m + eps)))``, and ``S >= m/(m + eps)``; with these ``||K||`` is at most the
     smaller of ``C sqrt(q (4 - 4q + C q^2))`` and ``C q max(2, (sqrt(16 - 8S + C q) + sqrt(C q))/2)``.
-
-    Args:
-        x: the centre, of shape (channels, *positions).
-        radius: the radius in the 2-norm, ``>= 0``.
-        gamma: the scale per channel.
-        eps: the stabilizer, ``>= 0``.
-        identity: whether the layer adds its input.
 
     Returns:
         The bound, rounded up; at most that of all inputs.

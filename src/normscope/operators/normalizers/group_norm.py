@@ -24,15 +24,6 @@ from normscope.operators.spread_constants import spread_constants
 def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> Tensor:
     """Return the Jacobian norm of each group of each sample: layer normalization of ``n_g`` values.
 
-    Args:
-        x: the input, of shape (samples, channels, *positions).
-        groups: number of groups.
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The norms, rounded up, of shape (samples, groups).
-
     >>> group_norm_each(torch.zeros(1, 4, 3), 2, None, 0.25).shape
     torch.Size([1, 2])
     """
@@ -57,15 +48,6 @@ def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> f
 def group_norm_global(gamma: Tensor, groups: int, eps: float, positions: int = 1) -> float:
     """Return the Lipschitz constant on all inputs, ``max_g ||diag(gamma_g) P_g|| / sqrt(eps)``.
 
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        groups: number of groups.
-        eps: the stabilizer, ``>= 0``; zero gives infinity.
-        positions: spatial positions per channel.
-
-    Returns:
-        The constant, rounded up.
-
     >>> round(group_norm_global(torch.ones(12), 4, 1e-5), 4)
     316.2278
     """
@@ -75,16 +57,6 @@ def group_norm_global(gamma: Tensor, groups: int, eps: float, positions: int = 1
 @statement("normscope", "Proposition GN-3")
 def group_norm_on_floor(gamma: Tensor, groups: int, eps: float, s: Tensor | float, positions: int = 1) -> float:
     """Return the Lipschitz constant on ``{sigma_g(x) >= s_g}``, ``max_g ||diag(gamma_g) P_g|| / sqrt(s_g^2 + eps)``.
-
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        groups: number of groups.
-        eps: the stabilizer, ``>= 0``.
-        s: the floors of the standard deviations, one number or one per group.
-        positions: spatial positions per channel.
-
-    Returns:
-        The constant, rounded up.
 
     >>> round(group_norm_on_floor(torch.tensor([3.0, 3.0, 1.0, 1.0]), 2, 0.0, torch.tensor([6.0, 1.0])), 9)
     1.0
@@ -104,13 +76,6 @@ def group_norm_on_ball(x: Tensor, radius: float, groups: int, gamma: Tensor | No
 
     Each group keeps ``sigma_g >= max(0, sigma_g(x) - radius/sqrt(n_g))``.
 
-    Args:
-        x: the centre, of shape (samples, channels, *positions).
-        radius: the radius in the 2-norm, ``>= 0``.
-        groups: number of groups.
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(group_norm_on_ball(torch.tensor([[3.0, -3.0, 0.0]]), 1.0, 1, None, 0.0), 6)
     0.534148
     """
@@ -127,15 +92,6 @@ def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions:
     """Return where the output of one sample lies, whatever the input.
 
     Each normalized group is centred with 2-norm at most ``sqrt(n_g)`` and entries within ``sqrt(n_g - 1)``.
-
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        beta: the shift per channel, or ``None``.
-        groups: number of groups.
-        positions: spatial positions per channel.
-
-    Returns:
-        The :class:`OutputRange`, bounds per channel, rounded outward.
 
     >>> round(group_norm_range(torch.ones(8), None, 2).radius, 9)
     2.828427125
@@ -155,10 +111,6 @@ def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions:
 def group_norm_printed(std_per_group: Tensor, eps: float) -> float:
     """Return the printed ``sum_k 1/sqrt(sigma_k^2 + eps)`` over the groups; the constant is the largest term.
 
-    Args:
-        std_per_group: the standard deviation of each group.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(group_norm_printed(torch.zeros(4), 1e-5), 1)
     1264.9
     """
@@ -170,12 +122,6 @@ def group_norm_printed(std_per_group: Tensor, eps: float) -> float:
 @statement("than2025slides", "GN", holds="printed; not a bound: fails for a one-hot scale")
 def group_norm_slides(gamma: Tensor, std: float, eps: float, group_size: int) -> float:
     """Return the printed ``(1 - 1/n_g) ||gamma / sqrt(std^2 + eps)||_2`` for one group of ``n_g`` values.
-
-    Args:
-        gamma: the scale of the group.
-        std: the standard deviation of the group.
-        eps: the stabilizer, ``>= 0``.
-        group_size: ``n_g``.
 
     >>> round(group_norm_slides(torch.tensor([1.0, 0.0, 0.0]), 0.0, 1.0, 3), 4)
     0.6667

@@ -37,14 +37,6 @@ def instance_norm_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
     ``|gamma_c| / sqrt(sigma_nc^2 + eps)`` for three or more positions, ``|gamma_c| eps / (sigma_nc^2 + eps)^{3/2}`` for
     two and 0 for one.
 
-    Args:
-        x: the input, of shape (samples, channels, *positions).
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The norms, rounded up, of shape (samples, channels).
-
     >>> instance_norm_each(torch.tensor([[[0.0, 2.0, 4.0]]]), None, 0.0)
     tensor([[0.6124]], dtype=torch.float64)
     """
@@ -54,11 +46,6 @@ def instance_norm_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor:
 @statement("normscope", "Proposition IN-1", holds="instance statistics; with running statistics it is batch norm")
 def instance_norm_at(x: Tensor, gamma: Tensor | None, eps: float) -> float:
     """Return the Jacobian norm at a batch: the largest of :func:`instance_norm_each`.
-
-    Args:
-        x: the input, of shape (samples, channels, *positions).
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
 
     >>> round(instance_norm_at(torch.zeros(2, 3, 4), torch.tensor([1.0, -2.0, 0.5]), 1e-2), 9)
     20.0
@@ -70,11 +57,6 @@ def instance_norm_at(x: Tensor, gamma: Tensor | None, eps: float) -> float:
 def instance_norm_global(gamma: Tensor, eps: float, positions: int = 2) -> float:
     """Return the Lipschitz constant on all inputs, ``max_c |gamma_c| / sqrt(eps)`` (0 for a single position).
 
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        eps: the stabilizer, ``>= 0``; zero gives infinity.
-        positions: positions per channel.
-
     >>> round(instance_norm_global(torch.tensor([1.0, -2.0]), 1e-2), 9)
     20.0
     """
@@ -84,12 +66,6 @@ def instance_norm_global(gamma: Tensor, eps: float, positions: int = 2) -> float
 @statement("normscope", "Proposition IN-3")
 def instance_norm_on_floor(gamma: Tensor, eps: float, s: Tensor | float, positions: int = 2) -> float:
     """Return the Lipschitz constant on ``{sigma_nc(x) >= s_c}``, ``max_c |gamma_c| / sqrt(s_c^2 + eps)``.
-
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        eps: the stabilizer, ``>= 0``.
-        s: the floors of the standard deviations, one number or one per channel.
-        positions: positions per channel.
 
     >>> round(instance_norm_on_floor(torch.tensor([1.0, -2.0]), 0.0, torch.tensor([0.5, 4.0])), 9)
     2.0
@@ -104,12 +80,6 @@ def instance_norm_on_floor(gamma: Tensor, eps: float, s: Tensor | float, positio
 def instance_norm_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps: float) -> float:
     """Return a bound of the Lipschitz constant on the ball of ``radius`` around a batch of inputs.
 
-    Args:
-        x: the centre, of shape (samples, channels, *positions).
-        radius: the radius in the 2-norm, ``>= 0``.
-        gamma: the scale per channel, or ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(instance_norm_on_ball(torch.tensor([[[3.0, -3.0, 0.0]]]), 1.0, None, 0.0), 6)
     0.534148
     """
@@ -119,14 +89,6 @@ def instance_norm_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps: f
 @statement("normscope", "Proposition IN-5")
 def instance_norm_range(gamma: Tensor, beta: Tensor | None, positions: int) -> OutputRange:
     """Return where the output of one sample lies: each channel is a normalized vector of ``positions`` values.
-
-    Args:
-        gamma: the scale per channel (ones for a layer without one).
-        beta: the shift per channel, or ``None``.
-        positions: positions per channel.
-
-    Returns:
-        The :class:`OutputRange`, bounds per channel, rounded outward.
 
     >>> round(instance_norm_range(torch.ones(4), None, 16).radius, 9)
     8.0

@@ -36,11 +36,6 @@ def l2_norm_at(x: Tensor, eps: float, form: Form = "max") -> float:
     beyond ``eps`` (at the kink, the larger of both sides), ``eps/(r + eps)^2`` for ``"add"``, and
     ``eps/(r^2 + eps)^{3/2}`` for ``"square"``.
 
-    Args:
-        x: vectors along the last axis.
-        eps: the stabilizer, ``>= 0``.
-        form: which stabilizer.
-
     Returns:
         The constant, rounded up; infinity at zero when ``eps = 0``.
 
@@ -61,10 +56,6 @@ def l2_norm_global(eps: float, form: Form = "max") -> float:
 
     It is ``1/eps`` for ``"max"`` and ``"add"``, and ``1/sqrt(eps)`` for ``"square"``.
 
-    Args:
-        eps: the stabilizer; zero gives infinity.
-        form: which stabilizer.
-
     >>> round(l2_norm_global(1e-6, "square"), 6)
     1000.0
     """
@@ -74,14 +65,6 @@ def l2_norm_global(eps: float, form: Form = "max") -> float:
 @statement("normscope", "Proposition L2-3")
 def l2_norm_on_floor(eps: float, s: float, form: Form = "max") -> float:
     """Return the Lipschitz constant on ``{x : ||x|| >= s}``: ``phi(s)/s``, attained by antipodal pairs.
-
-    Args:
-        eps: the stabilizer, ``>= 0``.
-        s: the floor of the length, ``>= 0``.
-        form: which stabilizer.
-
-    Returns:
-        The constant, rounded up.
 
     Raises:
         InputError: if the form is unknown or an argument negative.
@@ -96,12 +79,6 @@ def l2_norm_on_floor(eps: float, s: float, form: Form = "max") -> float:
 @statement("normscope", "Proposition L2-4")
 def l2_norm_on_ball(x: Tensor, radius: float, eps: float, form: Form = "max") -> float:
     """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector along the last axis.
-
-    Args:
-        x: the centres, vectors along the last axis.
-        radius: the radius in the 2-norm, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-        form: which stabilizer.
 
     >>> import torch
     >>> round(l2_norm_on_ball(torch.tensor([3.0, 4.0]), 1.0, 1e-12), 9)

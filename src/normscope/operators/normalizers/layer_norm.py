@@ -50,11 +50,6 @@ class OutputRange:
 def layer_norm_jacobian(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     """Return the Jacobian ``diag(gamma)/s (I - yy^T/(||y||^2 + n eps)) P``, ``s = sqrt(sigma^2 + eps)``, at one vector.
 
-    Args:
-        x: the input, ``n`` elements.
-        gamma: the scale, ``n`` elements.
-        eps: the stabilizer.
-
     Returns:
         The dense n x n Jacobian in float64 (not rounded in any direction).
 
@@ -83,11 +78,6 @@ def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     ``||J|| = sqrt(lambda_max(G (I - 11^T/n - (1 - kappa^2) yy^T/||y||^2) G)) / sqrt(sigma^2 + eps)``, ``G =
     diag(gamma)``. For constant ``|gamma| = c``: ``c / sqrt(sigma^2 + eps)`` if ``n >= 3``, ``c eps / (sigma^2 +
     eps)^{3/2}`` if ``n = 2`` and 0 if ``n = 1``. Where ``eps = sigma = 0`` the map is not defined: infinity.
-
-    Args:
-        x: the inputs; the last axes are those of ``gamma``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``>= 0``.
 
     Returns:
         The norms, rounded up, of the shape of ``x`` without its normalized axes.
@@ -142,11 +132,6 @@ def layer_norm_at(x: Tensor, gamma: Tensor, eps: float) -> float:
 
     The vectors of a batch do not interact, so the Jacobian of the stack is block diagonal.
 
-    Args:
-        x: the inputs; the last axes are those of ``gamma``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``>= 0``.
-
     Returns:
         The norm, rounded up; infinity where the map is not defined.
 
@@ -177,13 +162,6 @@ def layer_norm_global(gamma: Tensor, eps: float) -> float:
 
     It is attained at constant vectors. For ``eps = 0`` the map has no limit there: infinity.
 
-    Args:
-        gamma: the scale, ``n`` elements.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The constant, rounded up.
-
     >>> round(layer_norm_global(torch.tensor([3.0, 2.0, 1.0, 0.5]), 1e-5), 4)
     856.2392
     >>> layer_norm_global(torch.ones(1), 1e-5)
@@ -200,14 +178,6 @@ def layer_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
     and is attained by antipodal pairs. With ``r = ||y||`` and ``phi(r) = r/sqrt(r^2/n + eps)``, both ``phi(r)/r`` and
     ``phi'`` are at most ``1/sqrt(s^2 + eps)``, and ``||f_1 - f_2||^2 = (phi_1 - phi_2)^2 + 4 phi_1 phi_2 sin^2``.
 
-    Args:
-        gamma: the scale, ``n`` elements.
-        eps: the stabilizer, ``>= 0``.
-        s: the floor of the standard deviation, ``>= 0``.
-
-    Returns:
-        The constant, rounded up.
-
     >>> round(layer_norm_on_floor(torch.ones(8), 1e-3, 0.5), 5)
     1.99601
     """
@@ -223,15 +193,6 @@ def layer_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float) -> f
 
     On the ball ``sigma >= s = max(0, sigma(x) - radius/sqrt(n))``, so the bound of the floor ``s`` holds; for ``n =
     2`` the ball is convex and the derivative known: ``sqrt(mean gamma^2) eps / (s^2 + eps)^{3/2}``.
-
-    Args:
-        x: the centres; the last axes are those of ``gamma``.
-        radius: the radius in the 2-norm, ``>= 0``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The largest bound over the vectors, rounded up.
 
     >>> round(layer_norm_on_ball(torch.tensor([3.0, -3.0, 0.0]), 1.0, torch.ones(3), 0.0), 6)
     0.534148
@@ -275,14 +236,6 @@ def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -
     ``||y|| <= sqrt(n) ||diag(gamma) P|| + ||beta||`` and ``|y_i - beta_i| <= |gamma_i| sqrt(n - 1)``: the normalized
     vector is centred and no longer than ``sqrt(n)``; its largest entry is that of ``sqrt(n) P e_i``.
 
-    Args:
-        gamma: the scale, ``n`` elements, or one for all.
-        beta: the shift, likewise, or ``None``.
-        n: number of normalized elements, ``gamma.numel()`` by default.
-
-    Returns:
-        The :class:`OutputRange`, rounded outward.
-
     Raises:
         InputError: if the sizes do not fit.
 
@@ -310,10 +263,6 @@ def layer_norm_printed(std: float, eps: float) -> float:
     It is the Jacobian norm at a point of that standard deviation for ``gamma = 1``, ``n >= 3``. The paper takes
     ``std`` as the minimum over all inputs, which is zero: the printed constant is then ``1/sqrt(eps)``.
 
-    Args:
-        std: the standard deviation, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-
     >>> round(layer_norm_printed(0.0, 1e-5), 4)
     316.2278
     """
@@ -324,12 +273,6 @@ def layer_norm_printed(std: float, eps: float) -> float:
 @statement("than2025slides", "LN", holds="printed; not a bound: fails for a one-hot scale for every n, and for n = 2")
 def layer_norm_slides(gamma: Tensor, std: float, eps: float, n: int | None = None) -> float:
     """Return the printed ``(1 - 1/n) ||gamma / sqrt(std^2 + eps)||_2``.
-
-    Args:
-        gamma: the scale; a single element stands for all ``n``.
-        std: the standard deviation, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-        n: number of normalized elements, ``gamma.numel()`` by default.
 
     >>> round(layer_norm_slides(torch.tensor([1.0, 0.0]), 0.0, 1e-5), 1)
     158.1

@@ -67,9 +67,6 @@ def local_response_bound(numbers: LocalResponse, sup: float = math.inf) -> float
         numbers: size of the window, alpha, beta and k.
         sup: the largest absolute entry of the input; infinity for all inputs.
 
-    Returns:
-        The bound, rounded up.
-
     >>> round(local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0)), 4)
     2.0152
     >>> local_response_bound(LocalResponse(5, 1e-4, 0.75, 1.0), sup=10.0) < 1.05

@@ -37,9 +37,6 @@ def standard_deviation(x: Tensor) -> Spread:
     small, ``fl(x_i - m) = (x_i - m)(1 + delta)``, so the second subtraction leaves an error relative to the
     deviations themselves, not to the mean; a row ``1e8 + noise`` loses nothing.
 
-    Args:
-        x: float64 matrix of shape (rows, n), finite.
-
     Returns:
         The :class:`Spread`, whose ``low`` and ``high`` enclose ``sigma`` of the exact real numbers in ``x``.
 
@@ -59,9 +56,6 @@ def standard_deviation(x: Tensor) -> Spread:
 
 def root_mean_square(x: Tensor) -> Spread:
     """Return ``rms = ||x|| / sqrt(n)`` of each row (its deviations from zero are the row itself).
-
-    Args:
-        x: float64 matrix of shape (rows, n), finite.
 
     Returns:
         The :class:`Spread`, whose ``low`` and ``high`` enclose the root mean square.
@@ -101,10 +95,6 @@ def _spread(deviations: Tensor, rough: Tensor, exponent: Tensor) -> Spread:
 
 def inverse_scale(std_low: Tensor, eps: float) -> Tensor:
     """Return an upper bound of ``1 / sqrt(std^2 + eps)`` for every ``std >= std_low``; infinity for ``0 / 0``.
-
-    Args:
-        std_low: lower bounds of the standard deviations.
-        eps: the stabilizer, ``>= 0``.
 
     >>> inverse_scale(torch.tensor([0.0, 3.0], dtype=torch.float64), 16.0).tolist()[1] >= 0.2
     True

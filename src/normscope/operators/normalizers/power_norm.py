@@ -24,11 +24,6 @@ from normscope.operators.written_out import Place, Written
 def power_norm_running(gamma: Tensor | None, phi: Tensor, eps: float) -> float:
     """Return the Lipschitz constant with the running quadratic mean, ``max_c |gamma_c| / sqrt(phi_c + eps)``.
 
-    Args:
-        gamma: the scale, or ``None`` for ones.
-        phi: the running quadratic means, ``>= 0``.
-        eps: the stabilizer, ``>= 0``.
-
     >>> import torch
     >>> round(power_norm_running(torch.tensor([2.0, 3.0]), torch.tensor([4.0, 1.0]), 0.0), 9)
     3.0

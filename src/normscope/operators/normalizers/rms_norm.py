@@ -29,10 +29,6 @@ def rms_norm_eps(eps: float | None, dtype: torch.dtype) -> float:
 
     Half precision is computed in float32 by PyTorch, and its default is the epsilon of float32.
 
-    Args:
-        eps: the stabilizer of the layer.
-        dtype: the dtype of its input.
-
     >>> rms_norm_eps(None, torch.float32) == 2.0**-23
     True
     """
@@ -47,11 +43,6 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
 
     ``||J|| = sqrt(lambda_max(G (I - (1 - kappa^2) xx^T/||x||^2) G)) / r``, ``G = diag(gamma)``. For constant
     ``|gamma| = c``: ``c/r`` if ``n >= 2`` and ``c eps/r^3`` if ``n = 1``. Infinity at zero for ``eps = 0``.
-
-    Args:
-        x: the inputs; the last axes are those of ``gamma``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
 
     Returns:
         The norms, rounded up, of the shape of ``x`` without its normalized axes.
@@ -86,11 +77,6 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
 def rms_norm_at(x: Tensor, gamma: Tensor, eps: float | None = None) -> float:
     """Return the spectral norm of the Jacobian at a batch: the largest of :func:`rms_norm_each`.
 
-    Args:
-        x: the inputs; the last axes are those of ``gamma``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
-
     >>> round(rms_norm_at(torch.zeros(4), torch.ones(4)), 3)
     2896.309
     """
@@ -100,11 +86,6 @@ def rms_norm_at(x: Tensor, gamma: Tensor, eps: float | None = None) -> float:
 @statement("normscope", "Proposition RMS-2")
 def rms_norm_global(gamma: Tensor, eps: float | None = None, dtype: torch.dtype = torch.float32) -> float:
     """Return the Lipschitz constant on all inputs, ``max |gamma| / sqrt(eps)``, attained at zero.
-
-    Args:
-        gamma: the scale.
-        eps: the stabilizer, ``None`` for the default of ``dtype``; zero gives infinity.
-        dtype: the dtype of the input of the layer, used when ``eps`` is ``None``.
 
     >>> round(rms_norm_global(torch.tensor([1.0, -2.0]), 1e-6), 6)
     2000.0
@@ -117,11 +98,6 @@ def rms_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
     """Return the Lipschitz constant on ``{x : rms(x) >= s}``, ``max |gamma| / sqrt(s^2 + eps)``.
 
     It holds for every pair of points of that set, which is not convex, and is attained by antipodal pairs.
-
-    Args:
-        gamma: the scale.
-        eps: the stabilizer, ``>= 0``.
-        s: the floor of the root mean square, ``>= 0``.
 
     >>> round(rms_norm_on_floor(torch.ones(3), 1.0, 1.0), 6)
     0.707107
@@ -136,12 +112,6 @@ def rms_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float | None 
     """Return a bound of the Lipschitz constant on the ball of ``radius`` around each vector of ``x``.
 
     On the ball ``rms >= s = max(0, rms(x) - radius/sqrt(n))``; for ``n = 1`` the derivative there is known.
-
-    Args:
-        x: the centres; the last axes are those of ``gamma``.
-        radius: the radius in the 2-norm, ``>= 0``.
-        gamma: the scale, of the normalized shape.
-        eps: the stabilizer, ``None`` for the default of the dtype of ``x``.
 
     >>> round(rms_norm_on_ball(torch.tensor([3.0, 4.0]), 1.0, torch.ones(2), 0.0), 6)
     0.353553
@@ -165,13 +135,6 @@ def rms_norm_range(gamma: Tensor, beta: Tensor | None = None) -> OutputRange:
     """Return where the output lies, whatever the input.
 
     ``||y|| <= sqrt(n) max |gamma| + ||beta||`` and ``|y_i - beta_i| <= sqrt(n) |gamma_i|``.
-
-    Args:
-        gamma: the scale, ``n`` elements.
-        beta: a shift, for layers that have one.
-
-    Returns:
-        The :class:`OutputRange`, rounded outward.
 
     >>> round(rms_norm_range(torch.ones(4)).radius, 9)
     2.0

@@ -71,12 +71,6 @@ def centered_scale_norm(gamma: Tensor) -> float:
     Its square is the largest root of ``sum_i 1/(gamma_i^2 - lam) = 0``, which lies between the second largest and the
     largest ``gamma_i^2``; it is ``max gamma_i^2`` when the largest is attained twice, and zero for ``n = 1``.
 
-    Args:
-        gamma: the scale, any shape, ``n`` elements.
-
-    Returns:
-        The norm, rounded up.
-
     Raises:
         NonFiniteError: if ``gamma`` holds NaN or infinity.
 

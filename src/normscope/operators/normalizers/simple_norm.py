@@ -43,11 +43,6 @@ def _is_centered_later(place: Place) -> bool:
 def simple_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
     """Return that there is no bound on all inputs.
 
-    Args:
-        site: the normalizer.
-        floor: not used.
-        mode: not used.
-
     >>> simple_norm_constants(Site("n", "x", "", "simple_norm")).proved.log
     inf
     """

@@ -38,10 +38,6 @@ def reshaped_kernel_norm(weight: Tensor, dim: int = 0) -> tuple[float, float]:
     For a dense layer this is the Lipschitz constant. For a convolution it is a lower bound of the constant (on an
     image that holds one whole window), never an upper bound by itself.
 
-    Args:
-        weight: the weight of a dense or convolutional layer.
-        dim: the axis of the outputs.
-
     >>> lower, upper = reshaped_kernel_norm(torch.ones(1, 1, 3, 3))
     >>> round(lower, 9), round(upper, 9)
     (3.0, 3.0)
@@ -59,15 +55,6 @@ def convolution_certificate(
     some tap ``j < k``: at most ``ceil(k gcd(s, d) / s)`` taps per axis, so gathering windows has norm at most the root
     of their number. For stride 1 this is ``sqrt(k_h k_w) ||R||``, attained by a constant kernel on a large image.
     Spectral normalization therefore certifies ``sqrt(k_h k_w)``, not one. With groups, the largest over the groups.
-
-    Args:
-        weight: the kernel, (outputs, inputs per group, *kernel).
-        stride: the stride, one number or one per axis.
-        dilation: the dilation, one number or one per axis.
-        groups: number of groups of channels.
-
-    Returns:
-        The bound, rounded up.
 
     Raises:
         InputError: if the outputs cannot be divided into the groups.
@@ -94,12 +81,6 @@ def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -
     """Return ``||R|| / sigma^`` with ``sigma^ = u^T R v``: the norm that spectral normalization really leaves.
 
     It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
-
-    Args:
-        weight: the weight before normalization.
-        u: the left vector kept by the layer.
-        v: the right vector kept by the layer.
-        dim: the axis of the outputs.
 
     Returns:
         The norm of the normalized reshaped kernel, rounded up; infinity if ``sigma^`` is zero.

@@ -49,11 +49,6 @@ def _mixes(place: Place, radicand: str) -> bool:
 def switch_norm_constants(site: Site, floor: Tensor | None = None, mode: str = "running") -> Constants:
     """Return that there is no bound on all inputs.
 
-    Args:
-        site: the normalizer.
-        floor: not used.
-        mode: not used.
-
     >>> switch_norm_constants(Site("n", "x", "", "switch_norm")).proved.log
     inf
     """

@@ -77,13 +77,6 @@ def weight_norm_bounds(v: Tensor, g: Tensor | None = None) -> WeightNormBounds:
     ``max |g_i| <= ||W||_2 <= min(||g||_2, max |g_i| ||V^||_2)`` and ``1 <= ||V^||_2 <= sqrt(rows)``. A convolution is
     taken as its reshaped kernel: :mod:`normscope.operators.normalizers.spectral_norm` says what that means for the map.
 
-    Args:
-        v: the direction parameter; the first axis counts the outputs.
-        g: the gain, one per output; ``None`` for ones.
-
-    Returns:
-        The :class:`WeightNormBounds`, each bound rounded to its safe side.
-
     >>> bounds = weight_norm_bounds(torch.tensor([[1.0, 0.0], [2.0, 0.0]]))
     >>> round(bounds.upper, 9), round(bounds.gain_norm, 9), bounds.largest_gain <= 1.0
     (1.414213562, 1.414213562, True)
@@ -107,13 +100,6 @@ def weight_norm_parameter_constant(v: Tensor, g: Tensor | None = None) -> float:
     """Return the norm of ``dw/dv`` at ``v``: ``max_i |g_i| / ||v_i||``, each block being ``(g/||v||)(I - v^ v^^T)``.
 
     Directions of one element do not move the weight: 0.
-
-    Args:
-        v: the direction parameter; the first axis counts the outputs.
-        g: the gain, one per output; ``None`` for ones.
-
-    Returns:
-        The norm, rounded up.
 
     >>> round(weight_norm_parameter_constant(torch.tensor([[3.0, 4.0]]), torch.tensor([10.0])), 9)
     2.0

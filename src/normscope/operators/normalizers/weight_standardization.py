@@ -75,14 +75,6 @@ def standardization_bounds(weight: Tensor, gain: Tensor | None = None, eps: floa
     A filter has norm ``|gain_i| sqrt(n) sigma_i/sqrt(sigma_i^2 + eps)`` and sums to zero, so the layer ignores what is
     common to its inputs: ``||W^|| = ||W^ P||``.
 
-    Args:
-        weight: the weight, (outputs, ...).
-        gain: one factor per filter, ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
-
-    Returns:
-        The :class:`StandardizationBounds`, rounded to the safe side.
-
     >>> bounds = standardization_bounds(torch.tensor([[1.0, 3.0], [2.0, 0.0]]), eps=0.0)
     >>> round(bounds.upper, 9), round(bounds.universal, 9)
     (2.0, 2.0)
@@ -104,11 +96,6 @@ def standardization_bounds(weight: Tensor, gain: Tensor | None = None, eps: floa
 @statement("normscope", "Proposition WS-2")
 def standardization_parameter_constant(weight: Tensor, gain: Tensor | None = None, eps: float = 1e-5) -> float:
     """Return the norm of ``dW^/dW`` at a weight: the largest layer-normalization Jacobian norm over the filters.
-
-    Args:
-        weight: the weight, (outputs, ...).
-        gain: one factor per filter, ``None`` for ones.
-        eps: the stabilizer, ``>= 0``.
 
     Returns:
         The norm, rounded up; infinity where a filter is constant and ``eps = 0``.

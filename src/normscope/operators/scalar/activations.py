@@ -73,12 +73,7 @@ def _line(low: float, high: float, slope: float, offset: float = 0.0) -> Piece:
 
 
 def _whole(formula: Formula, **known: Any) -> Curve:
-    """Return the curve of one formula on the line.
-
-    Args:
-        formula: the function.
-        **known: fields of the piece, and of the curve where they are ``least``, ``most`` or ``steepest``.
-    """
+    """Return the curve of one formula on the line."""
     caps = {name: known.pop(name) for name in ("least", "most", "steepest") if name in known}
     low, high = known.pop("domain", (-_INF, _INF))
     return Curve((Piece(low, high, formula, **known),), **caps)
@@ -247,9 +242,6 @@ def power(exponent: float) -> Curve:
     ``|g'| = |p| |x|^{p-1}``, is monotone in ``|x|``: its supremum is at an end of the interval, infinite at zero for
     ``p < 1`` (``p`` not 0) and at infinity for ``p > 1``.
 
-    Args:
-        exponent: ``p``.
-
     Raises:
         InputError: if it is not finite.
 
@@ -386,12 +378,6 @@ def image(
     name: str, params: Mapping[str, Any] | None = None, low: float = -_INF, high: float = _INF
 ) -> tuple[float, float]:
     """Return a certified enclosure ``(lo, hi)`` of an activation's values on [low, high].
-
-    Args:
-        name: the activation.
-        params: its parameters by PyTorch's names, defaults for the rest.
-        low: left end of the interval.
-        high: right end of the interval.
 
     Returns:
         The enclosure, rounded outward; the whole line where the function is not defined on the interval.

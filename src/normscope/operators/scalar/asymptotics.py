@@ -172,11 +172,6 @@ def _below(p: Fraction) -> float:
 def expand(formula: Formula, side: int, start: float) -> Tail:
     """Return what a formula does on ``x >= start`` (side 1) or ``x <= -start`` (side -1).
 
-    Args:
-        formula: the function.
-        side: 1 or -1.
-        start: where the tail begins, positive.
-
     Raises:
         UnknownTailError: if nothing is known from there on.
 
@@ -237,11 +232,7 @@ def beyond(formula: Formula, order: int, side: int, start: float) -> tuple[float
 
 
 def _positive(u: Tail, start: float) -> bool:
-    """Tell whether a function is positive all along, or negative.
-
-    Raises:
-        UnknownTailError: if neither is certain.
-    """
+    """Tell whether a function is positive all along, or negative."""
     if u.degree < 0:
         raise UnknownTailError("a condition about zero")
     u.least(start)

@@ -81,10 +81,6 @@ def _ends(formula: Formula) -> tuple[float, float, bool]:
 def critical(formula: Formula, order: int) -> tuple[Box, ...] | None:
     """Return tiny boxes with the points between which ``g^(order)`` is monotone, kinks among them.
 
-    Args:
-        formula: the function.
-        order: 0 for the function, 1 for its slope.
-
     Returns:
         The boxes from left to right, up to the ends of the formula; nothing if there are too many.
 
@@ -178,12 +174,6 @@ def _highest(formula: Formula, order: int, low: float, high: float, sign: int) -
 def enclosure(formula: Formula, order: int, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
     """Return certified bounds of a formula (order 0) or of its slope (order 1) on [low, high].
 
-    Args:
-        formula: the function.
-        order: 0 or 1.
-        low: left end, possibly ``-inf``.
-        high: right end, possibly ``inf``.
-
     Returns:
         The bounds, rounded outward; the whole line where nothing is known.
 
@@ -235,11 +225,6 @@ def _searched(formula: Formula, order: int, low: float, high: float) -> tuple[fl
 
 def slope(formula: Formula, low: float = -_INF, high: float = _INF) -> float:
     """Return the Lipschitz constant of a formula on [low, high], rounded up.
-
-    Args:
-        formula: the function.
-        low: left end, possibly ``-inf``.
-        high: right end, possibly ``inf``.
 
     Returns:
         The constant; infinity where it is unbounded, not proved to be bounded, or where a choice is not proved to be
@@ -354,10 +339,6 @@ class Curve:
     def slope(self, low: float = -_INF, high: float = _INF) -> float:
         """Return the certified supremum of ``|g'|`` on [low, high], the Lipschitz constant there.
 
-        Args:
-            low: left end, possibly ``-inf``.
-            high: right end, possibly ``inf``; equal to ``low`` for the local constant at a point.
-
         Returns:
             The constant, rounded up; infinity across a jump and where the function is not defined.
         """
@@ -365,10 +346,6 @@ class Curve:
 
     def slopes(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
         """Return certified bounds of ``g'`` on [low, high] from below and above.
-
-        Args:
-            low: left end, possibly ``-inf``.
-            high: right end, possibly ``inf``.
 
         Returns:
             Both, rounded outward; infinite across a jump and where the function is not defined.
@@ -385,10 +362,6 @@ class Curve:
 
     def image(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
         """Return a certified enclosure ``(lo, hi)`` of the values on [low, high].
-
-        Args:
-            low: left end, possibly ``-inf``.
-            high: right end, possibly ``inf``.
 
         Returns:
             The enclosure, rounded outward; the whole line where the function is not defined.

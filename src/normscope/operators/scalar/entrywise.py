@@ -93,10 +93,6 @@ class Forms:
     def refined(self, call: Call, result: Any) -> Any:
         """Note what an operation computes entrywise from one tensor; return a better rule for it where there is one.
 
-        Args:
-            call: the operation.
-            result: what its own rule returned.
-
         Returns:
             The result itself, or an atom of the same function with a rule for all of it.
         """
@@ -162,12 +158,7 @@ def _helps(call: Call, result: Expr, base: Expr, formula: Formula) -> bool:
 
 
 def _form(value: Any) -> Formula:
-    """Return a formula as it is, and a number or a tensor of one value as a constant.
-
-    Raises:
-        TypeError: for anything else.
-        ValueError: for a tensor of several values, and for what is not finite.
-    """
+    """Return a formula as it is, and a number or a tensor of one value as a constant."""
     if isinstance(value, Formula):
         return value
     if isinstance(value, Tensor) and value.numel() and not value.is_complex():

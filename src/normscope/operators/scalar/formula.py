@@ -69,12 +69,7 @@ class Formula:
         return FUNCTIONS[self.op](parts[0])
 
     def jets(self, x: Interval, memo: dict[int, Derivatives] | None = None) -> Derivatives:
-        """Return enclosures of value, first and second derivative on intervals.
-
-        Args:
-            x: the intervals.
-            memo: what is known already on the same intervals.
-        """
+        """Return enclosures of value, first and second derivative on intervals."""
         memo = {} if memo is None else memo
         if id(self) not in memo:
             memo[id(self)] = self._jets(x, memo)
