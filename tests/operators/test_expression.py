@@ -17,9 +17,9 @@ from normscope.operators.expression import (
     AtomSet,
     Expr,
     LinearOp,
+    as_expr,
     atom_expr,
     between,
-    constant_expr,
     dominators,
     evaluate,
     linear,
@@ -47,7 +47,7 @@ def test_expressions_know_their_atoms_and_order() -> None:
     assert z.atoms == {x.id, y.id}
     assert x.id < y.id < z.id
     assert (x.numel, atom_expr("s", ()).numel) == (6, 1)
-    assert constant_expr(torch.ones(3)).atoms == frozenset()
+    assert as_expr(torch.ones(3)).atoms == frozenset()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -75,7 +75,7 @@ def test_evaluate_is_the_linear_part_and_offset_the_constant() -> None:
     x = atom_expr("x", (3,))
     a = linear(_times(2.0), [x], (3,))
     b = linear(LinearOp("isometry", lambda z: z.flip(0), torch.tensor([1.0, 2.0, 3.0])), [x], (3,))
-    c = _sum(a, b, constant_expr(torch.full((3,), 10.0)), bias=torch.tensor(0.5))
+    c = _sum(a, b, as_expr(torch.full((3,), 10.0)), bias=torch.tensor(0.5))
     point = torch.tensor([1.0, -1.0, 4.0], dtype=torch.float64)
     assert evaluate(x, c)(point).tolist() == (2 * point + point.flip(0)).tolist()
     memo: dict[int, Tensor] = {}
@@ -126,7 +126,7 @@ def test_between_and_dominators_of_a_diamond() -> None:
 def test_a_constant_operand_is_no_path() -> None:
     """Adding a constant does not open a branch."""
     x = atom_expr("x", (2,))
-    shifted = _sum(x, constant_expr(torch.ones(2)))
+    shifted = _sum(x, as_expr(torch.ones(2)))
     assert [e.id for e in dominators(x, shifted)] == [x.id, shifted.id]
 
 

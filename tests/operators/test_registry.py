@@ -10,7 +10,7 @@ from networks import Lambda, captured_of, points, program_of, upper_of
 from normscope.core.errors import RuleError
 from normscope.graph.ir import Node
 from normscope.operators import registry
-from normscope.operators.expression import atom_expr, constant_expr
+from normscope.operators.expression import as_expr, atom_expr
 from normscope.operators.nonlinear import Opaque, Pointwise
 from normscope.operators.registry import Call, bind, expressions, find_rule, register_rule, rule
 
@@ -140,7 +140,7 @@ def test_further_results_are_opaque() -> None:
 
 def test_expressions_in_nested_arguments() -> None:
     """Lists and tuples are looked into, anything else is not one."""
-    x, y = atom_expr(None, (1,)), constant_expr(torch.ones(1))
+    x, y = atom_expr(None, (1,)), as_expr(torch.ones(1))
     assert expressions([x, (y, 3), "text"]) == [x, y]
     assert expressions(torch.ones(1)) == []
 

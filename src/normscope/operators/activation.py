@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.operators.arithmetic import Maximum, Product
-from normscope.operators.expression import Expr, constant_expr
+from normscope.operators.expression import Expr, as_expr
 from normscope.operators.joining import _piece
 from normscope.operators.layout import _first, broadcast, scaled
 from normscope.operators.nonlinear import INF, Context, Pointwise, Range, outward
@@ -227,5 +227,4 @@ class SoftMaximum(Maximum):
 @rule("logaddexp", "logaddexp2")
 def soft_maximum(call: Call) -> Expr:
     """Add in the log domain."""
-    parts = [constant_expr(p) if isinstance(p, Tensor) else p for p in (call["self"], call["other"])]
-    return call.atom(SoftMaximum(*(broadcast(p, call.shape, call) for p in parts)))
+    return call.atom(SoftMaximum(*(broadcast(as_expr(call[name]), call.shape, call) for name in ("self", "other"))))

@@ -11,24 +11,21 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.core.value import log_of
 from normscope.operators.arithmetic import _weighted
-from normscope.operators.expression import Expr, constant_expr
+from normscope.operators.expression import Expr, as_expr
 from normscope.operators.indexing import repeats_heads
 from normscope.operators.layout import _first, broadcast
-from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Opaque, Range, outward, product
+from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Opaque, Range, Stretch, outward, product
 from normscope.operators.reduction import Contraction
 from normscope.operators.registry import Call, rule
 
 
-class Softmax(Nonlinear):
+class Softmax(Stretch):
     """Softmax along an axis: its Jacobian ``diag(p) - p p^T`` has norm at most 1/2 (zero for one entry)."""
 
     def __init__(self, x: Expr, axis: int) -> None:
-        self.inputs, self.axis = (x,), axis % max(1, len(x.shape))
+        self.axis = axis % max(1, len(x.shape))
         self.length = x.shape[self.axis] if x.shape else 1
-
-    def constant(self, context: Context) -> Lip:
-        """Return half the constant of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(log_of(0.5 if self.length > 1 else 0.0))
+        super().__init__(x, 0.5 if self.length > 1 else 0.0)
 
     def image(self, context: Context) -> Range:
         """Return what holds of distributions, and of zeros where every entry is masked."""
@@ -38,17 +35,13 @@ class Softmax(Nonlinear):
         return Range(0.0, 1.0, row=1.0 if last else INF, norm=outward(0.0, math.sqrt(groups))[1])
 
 
-class LogSoftmax(Nonlinear):
+class LogSoftmax(Stretch):
     """Log-softmax along an axis of n entries: ``I - 1 p^T`` has norm at most ``sqrt(n)``, approached as p -> e_j."""
 
     def __init__(self, x: Expr, axis: int) -> None:
-        self.inputs, self.axis = (x,), axis % max(1, len(x.shape))
+        self.axis = axis % max(1, len(x.shape))
         self.length = x.shape[self.axis] if x.shape else 1
-
-    def constant(self, context: Context) -> Lip:
-        """Return sqrt(n) times the constant of the input."""
-        n = self.length
-        return context.lipschitz(self.inputs[0]).scaled(log_of(math.sqrt(n) if n > 1 else 0.0))
+        super().__init__(x, math.sqrt(self.length) if self.length > 1 else 0.0)
 
     def image(self, context: Context) -> Range:
         """Return values between minus the spread of the input and zero."""
@@ -180,7 +173,7 @@ def attention(call: Call) -> Any:
         return call.with_rest(call.opaque(reason, known=True), "unused")
     if float(call.get("dropout_p", 0.0)) > 0:
         return call.with_rest(call.opaque("attention with active dropout is random"), "unused")
-    q, k, v = (constant_expr(t) if isinstance(t, Tensor) else t for t in (q, k, v))
+    q, k, v = map(as_expr, (q, k, v))
     if 0 in (q.numel, k.numel, v.numel):
         return call.with_rest(call.opaque("attention over nothing"), "unused")
     scale = call.arguments.get("scale")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from normscope.core.statement import statement
 from normscope.operators.arithmetic import _weighted, total
 from normscope.operators.expression import Expr
-from normscope.operators.layout import broadcast, reshaped
+from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.matrix import matmul_of, matrix
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.reduction import summed
@@ -83,20 +84,10 @@ def tensordot(call: Call) -> Expr:
     theirs = [d % len(right.shape) for d in call["dims_other"]]
     kept = [[d for d in range(len(t.shape)) if d not in dims] for t, dims in ((left, ours), (right, theirs))]
     inner = math.prod(left.shape[d] for d in ours)
-    a = _flat(call, left, [*kept[0], *ours], (-1, inner))
-    b = _flat(call, right, [*theirs, *kept[1]], (inner, -1))
+    rows, columns = (math.prod(t.shape[d] for d in dims) for t, dims in zip((left, right), kept, strict=True))
+    a = reshaped(call, permuted(call, left, [*kept[0], *ours]), (rows, inner))
+    b = reshaped(call, permuted(call, right, [*theirs, *kept[1]]), (inner, columns))
     return reshaped(call, matmul_of(call, a, b), call.shape)
-
-
-def _flat(call: Call, x: Any, order: list[int], shape: tuple[int, int]) -> Any:
-    """Return a tensor with its axes in another order, as a matrix."""
-    if isinstance(x, Tensor):
-        return x.permute(order).reshape(shape)
-    moved = call.linear(
-        "isometry", lambda z: z.permute(order), [x], shape=tuple(x.shape[d] for d in order), axes=order.index
-    )
-    sizes = tuple(x.numel // max(1, math.prod(n for n in shape if n > 0)) if n == -1 else n for n in shape)
-    return reshaped(call, moved, sizes)
 
 
 @rule("addbmm")
@@ -115,10 +106,7 @@ def addbmm(call: Call) -> Expr:
 def chain(call: Call) -> Expr:
     """A product of several matrices, from the left."""
     first, *rest = next(iter(call.arguments.values()))
-    for factor in rest:
-        both = isinstance(first, Tensor) and isinstance(factor, Tensor)
-        first = torch.matmul(first, factor) if both else matmul_of(call, first, factor)
-    return first
+    return functools.reduce(lambda product, factor: matmul_of(call, product, factor), rest, first)
 
 
 @rule("_grouped_mm", "transformers.grouped_mm_fallback.default")

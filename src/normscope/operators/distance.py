@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from normscope.operators.arithmetic import total
 from normscope.operators.expression import Expr
@@ -14,16 +13,10 @@ from normscope.operators.reduction import VectorNorm
 from normscope.operators.registry import Call, rule
 
 
-def _in_shape(call: Call, x: Any, shape: tuple[int, ...]) -> Any:
-    """Return an expression or a constant under another shape."""
-    return x.reshape(shape) if isinstance(x, Tensor) else reshaped(call, x, shape)
-
-
 def _norms(call: Call, left: Any, right: Any, order: float, shift: float = 0.0) -> Expr:
     """Return ``||left - right + shift||_p`` along the last axis, with broadcasting."""
     shape = torch.broadcast_shapes(tuple(left.shape), tuple(right.shape))
-    wide = Call(call.node, call.arguments, torch.empty(shape, device="meta"), call.weight_name)
-    difference = total(wide, ((left, 1.0), (right, -1.0), (shift, 1.0)))
+    difference = total(call.shaped(shape), ((left, 1.0), (right, -1.0), (shift, 1.0)))
     return reshaped(call, call.atom(VectorNorm(difference, order, shape[-1]), tuple(shape[:-1])), call.shape)
 
 
@@ -35,7 +28,7 @@ def distances(call: Call) -> Expr:
     if order < 1:
         return call.opaque(f"no rule for a distance of order {order}")
     rows, columns = (*x.shape[:-1], 1, x.shape[-1]), (*y.shape[:-2], 1, *y.shape[-2:])
-    return _norms(call, _in_shape(call, x, rows), _in_shape(call, y, columns), order)
+    return _norms(call, reshaped(call, x, rows), reshaped(call, y, columns), order)
 
 
 @rule("pairwise_distance")

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.operators.expression import Expr, LinearOp, linear
-from normscope.operators.layout import broadcast, reshaped
+from normscope.operators.expression import Expr
+from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.matrix import matmul_of
 from normscope.operators.reduction import summed
 from normscope.operators.registry import Call, expressions, rule
@@ -69,7 +69,7 @@ def _one(call: Call, operands: list[Any], inputs: list[str], out: str) -> Expr:
     return call.linear("generic" if len(operands) > 1 else "nonnegative", apply, [operands[place]])
 
 
-def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Expr:
+def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Any:
     """Return a sum of two operands as one matrix product; what one of them alone sums is summed first."""
     size: dict[str, int] = {}
     for term, operand in zip(inputs, operands, strict=True):
@@ -78,8 +78,8 @@ def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Expr:
     left, right = inputs
     a, left = _alone(call, operands[0], left, right + out)
     b, right = _alone(call, operands[1], right, left + out)
-    a = _widened(call, a, [size[c] for c in left])
-    b = _widened(call, b, [size[c] for c in right])
+    a = broadcast(a, [size[c] for c in left], call)
+    b = broadcast(b, [size[c] for c in right], call)
     batch = [c for c in left if c in right and c in out]
     inner = [c for c in left if c in right and c not in out]
     rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
@@ -87,16 +87,15 @@ def _two(call: Call, operands: list[Any], inputs: list[str], out: str) -> Expr:
     def total(chosen: list[str]) -> int:
         return math.prod(size[c] for c in chosen)
 
-    a = _in_order(call, a, [left.index(c) for c in batch + rows + inner])
-    b = _in_order(call, b, [right.index(c) for c in batch + inner + columns])
-    a = _to_shape(call, a, (total(batch), total(rows), total(inner)))
-    b = _to_shape(call, b, (total(batch), total(inner), total(columns)))
+    a = permuted(call, a, [left.index(c) for c in batch + rows + inner])
+    b = permuted(call, b, [right.index(c) for c in batch + inner + columns])
+    a = reshaped(call, a, (total(batch), total(rows), total(inner)))
+    b = reshaped(call, b, (total(batch), total(inner), total(columns)))
     if total(batch) == 1:  # one matrix for all
         a, b = (x[0] if isinstance(x, Tensor) else x for x in (a, b))
     order = batch + rows + columns
-    back = _to_shape(call, matmul_of(call, a, b), tuple(size[c] for c in order))
-    result: Expr = _in_order(call, back, [order.index(c) for c in out])
-    return result
+    back = reshaped(call, matmul_of(call, a, b), tuple(size[c] for c in order))
+    return permuted(call, back, [order.index(c) for c in out])
 
 
 def _alone(call: Call, x: Any, own: str, elsewhere: str) -> tuple[Any, str]:
@@ -106,23 +105,3 @@ def _alone(call: Call, x: Any, own: str, elsewhere: str) -> tuple[Any, str]:
         return x, own
     kept = "".join(c for c in own if c in elsewhere)
     return (x.sum(dims) if isinstance(x, Tensor) else summed(call, x, dims, "sum", keep=False)), kept
-
-
-def _widened(call: Call, x: Any, shape: list[int]) -> Any:
-    """Broadcast axes of size one."""
-    return x.expand(shape) if isinstance(x, Tensor) else broadcast(x, tuple(shape), call)
-
-
-def _in_order(call: Call, x: Any, order: list[int]) -> Any:
-    """Permute axes of an expression or a constant."""
-    if order == sorted(order):
-        return x
-    if isinstance(x, Tensor):
-        return x.permute(order)
-    op = LinearOp("isometry", lambda z: z.permute(order), None, {}, order.index, call.node.owner)
-    return linear(op, [x], tuple(x.shape[i] for i in order))
-
-
-def _to_shape(call: Call, x: Any, shape: tuple[int, ...]) -> Any:
-    """Reshape an expression or a constant."""
-    return x.reshape(shape) if isinstance(x, Tensor) else reshaped(call, x, shape)

@@ -28,18 +28,8 @@ _counter = itertools.count()
 #: sum          the sum of its inputs, all of one shape
 #: concat       inputs side by side along ``data["axis"]``
 #: generic      linear, nothing more is known
-KINDS = (
-    "isometry",
-    "embedding",
-    "contraction",
-    "nonnegative",
-    "diagonal",
-    "matrix",
-    "convolution",
-    "sum",
-    "concat",
-    "generic",
-)
+KINDS = ("isometry", "embedding", "contraction", "nonnegative", "diagonal", "matrix", "convolution", "sum", "concat",
+         "generic")  # fmt: skip
 
 Track = tuple[int, int]
 AxisMap = Callable[[int], int | None]
@@ -172,8 +162,10 @@ def linear(op: LinearOp, inputs: Sequence[Expr], shape: Sequence[int]) -> Expr:
     return Expr(tuple(shape), op, tuple(inputs), None, atoms, next(_counter), depth)
 
 
-def constant_expr(value: Tensor) -> Expr:
-    """Return the expression of a tensor that does not depend on the network input."""
+def as_expr(value: Expr | Tensor) -> Expr:
+    """Return an expression as it is, and that of a tensor that does not depend on the network input."""
+    if isinstance(value, Expr):
+        return value
     value = value.detach()
     op = LinearOp("generic", lambda: torch.zeros(value.shape, dtype=torch.float64, device=value.device), value)
     return linear(op, (), value.shape)
@@ -184,15 +176,7 @@ def between(source: Expr, target: Expr) -> list[Expr]:
 
     ``source`` must lie on every path from the target to its atoms.
     """
-    seen: dict[int, Expr] = {}
-    stack = [target]
-    while stack:
-        expr = stack.pop()
-        if expr.id == source.id or expr.id in seen:
-            continue
-        seen[expr.id] = expr
-        stack.extend(expr.inputs)
-    return [seen[key] for key in sorted(seen)]
+    return _ancestors(target, (source.id,))
 
 
 def evaluate(source: Expr, target: Expr) -> Callable[[Tensor], Tensor]:
@@ -289,9 +273,7 @@ def _track_op(expr: Expr, item: Expr, place: Track) -> tuple[Track, bool] | None
     op, shape = expr.op, item.shape
     if op is None:
         return None
-    if op.data.get("reshape"):
-        return place, True
-    if op.kind == "sum":
+    if op.data.get("reshape") or op.kind == "sum":
         return place, True
     if op.kind == "diagonal":
         n, s = place

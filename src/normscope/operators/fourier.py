@@ -80,8 +80,7 @@ def paired_linear(call: Call, read: Sequence[Any]) -> Expr | None:
         call.linear("generic", lambda v, f=f: f(v) - constant.to(v), [e], shape=shape)
         for e, f in zip(parts, isolated, strict=True)
     ]
-    pairs = Call(call.node, call.arguments, torch.empty(shape, device="meta"), call.weight_name)
-    return add_terms(pairs, terms, constant if bool((constant != 0).any()) else None)
+    return add_terms(call.shaped(shape), terms, constant if bool((constant != 0).any()) else None)
 
 
 def pair_shape(value: Tensor) -> tuple[int, ...]:

@@ -28,14 +28,9 @@ def concat(call: Call) -> Expr:
     else:
         axis = int(call.get("dim", 0)) % len(shape)
     if name == "stack":
-        parts = [_in_shape(call, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
+        parts = [reshaped(call, p, (*p.shape[:axis], 1, *p.shape[axis:])) for p in parts]
     parts = [p for p in parts if len(p.shape) == len(shape)]  # cat skips empty vectors
     return side_by_side(parts, axis, call)
-
-
-def _in_shape(call: Call, part: Any, shape: tuple[int, ...]) -> Any:
-    """Return an expression or a constant under another shape."""
-    return part.reshape(shape) if isinstance(part, Tensor) else reshaped(call, part, shape)
 
 
 def _grown(call: Call, part: Any, name: str) -> Any:
@@ -45,7 +40,7 @@ def _grown(call: Call, part: Any, name: str) -> Any:
         grown = probe.unsqueeze(-1) if probe.ndim == 1 else torch.atleast_2d(probe)
     else:
         grown = (torch.atleast_1d, torch.atleast_2d, torch.atleast_3d)[_FIXED[name][1] - 1](probe)
-    return _in_shape(call, part, tuple(grown.shape))
+    return reshaped(call, part, tuple(grown.shape))
 
 
 def side_by_side(parts: Sequence[Any], axis: int, call: Call) -> Expr:

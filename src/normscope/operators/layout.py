@@ -34,9 +34,11 @@ def reshape(call: Call) -> Expr:
     return reshaped(call, _first(call), call.shape)
 
 
-def reshaped(call: Call, x: Expr, shape: Sequence[int]) -> Expr:
-    """Return x under another shape."""
+def reshaped(call: Call, x: Any, shape: Sequence[int]) -> Any:
+    """Return an expression or a constant under another shape."""
     shape = tuple(shape)
+    if isinstance(x, Tensor):
+        return x.reshape(shape)
     op = LinearOp("isometry", lambda z: z.reshape(shape), None, {"reshape": True}, None, call.node.owner)
     return x if x.shape == shape else linear(op, [x], shape)
 
@@ -68,17 +70,22 @@ def cast(call: Call) -> Expr:
     return _first(call)
 
 
-def permutation(call: Call, order: Sequence[int]) -> Expr:
-    """Permute axes: output axis i is input axis ``order[i]``."""
+def permuted(call: Call, x: Any, order: Sequence[int]) -> Any:
+    """Return an expression or a constant with its axes permuted: output axis i is input axis ``order[i]``."""
     order = list(order)
-    return call.linear("isometry", lambda x: x.permute(order), [_first(call)], axes=order.index)
+    if order == sorted(order):
+        return x
+    if isinstance(x, Tensor):
+        return x.permute(order)
+    shape = tuple(x.shape[i] for i in order)
+    return call.linear("isometry", lambda z: z.permute(order), [x], shape=shape, axes=order.index)
 
 
 @rule("permute", "permute_copy")
 def permute(call: Call) -> Expr:
     """Permute axes."""
     x = _first(call)
-    return permutation(call, [d % len(x.shape) for d in call["dims"]])
+    return permuted(call, x, [d % len(x.shape) for d in call["dims"]])
 
 
 @rule("transpose", "swapaxes", "swapdims", "transpose_copy")
@@ -90,7 +97,7 @@ def transpose(call: Call) -> Expr:
     dims = [v % rank for k, v in call.arguments.items() if isinstance(v, int) and not isinstance(v, bool)][:2]
     order = list(range(rank))
     order[dims[0]], order[dims[1]] = dims[1], dims[0]
-    return permutation(call, order)
+    return permuted(call, _first(call), order)
 
 
 @rule("t", "numpy_T", "mT", "matrix_H", "adjoint", "mH", "t_copy")
@@ -101,7 +108,7 @@ def transposed(call: Call) -> Expr:
         order.reverse()
     elif len(order) > 1:
         order[-2:] = order[:-3:-1]
-    return permutation(call, order)
+    return permuted(call, _first(call), order)
 
 
 @rule("movedim", "moveaxis")
@@ -110,7 +117,7 @@ def movedim(call: Call) -> Expr:
     rank = len(_first(call).shape)
     numbered = torch.empty([i + 2 for i in range(rank)], device="meta")
     moved = torch.movedim(numbered, call["source"], call["destination"]).shape
-    return permutation(call, [s - 2 for s in moved])
+    return permuted(call, _first(call), [s - 2 for s in moved])
 
 
 def _kept(x: Expr, dims: Sequence[int]) -> Callable[[int], int | None]:
@@ -170,9 +177,11 @@ def repeats(call: Call) -> Expr:
     return call.linear("nonnegative", _bound(call), [x], coordinate=True)
 
 
-def broadcast(x: Expr, shape: Sequence[int], call: Call) -> Expr:
-    """Return the expression broadcast to a shape."""
+def broadcast(x: Any, shape: Sequence[int], call: Call) -> Any:
+    """Return an expression or a constant broadcast to a shape."""
     shape = tuple(shape)
+    if isinstance(x, Tensor):
+        return x.expand(shape)
     if x.shape == shape:
         return x
     lead = len(shape) - len(x.shape)

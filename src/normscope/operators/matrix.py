@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from normscope.operators.arithmetic import Product, _weighted, total
-from normscope.operators.expression import Expr, LinearOp, constant_expr, linear
-from normscope.operators.layout import broadcast, reshaped
+from normscope.operators.expression import Expr, LinearOp, as_expr, linear
+from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
 from normscope.operators.normalization import Division, Spread
 from normscope.operators.reduction import summed
@@ -63,18 +63,8 @@ def linear_layer(call: Call) -> Expr:
         return matrix(call, x, weight, bias=bias)
     if len(weight.shape) != 2:
         return call.opaque("a linear layer whose weight is a vector that depends on the input")
-    turned: Any = _transposed(call, weight) if isinstance(weight, Expr) else weight.mT
-    if isinstance(x, Expr) or isinstance(weight, Expr):
-        product: Any = matmul_of(call, x, turned)
-    else:
-        product = torch.matmul(x, turned)
+    product = matmul_of(call, x, permuted(call, weight, [1, 0]))
     return total(call, ((product, 1.0), (0.0 if bias is None else bias, 1.0)))
-
-
-def _transposed(call: Call, x: Expr) -> Expr:
-    """Return the transpose of a matrix."""
-    op = LinearOp("isometry", lambda z: z.mT, None, {}, [1, 0].index, call.node.owner)
-    return linear(op, [x], x.shape[::-1])
 
 
 @rule("addmm", "baddbmm", "addmv")
@@ -82,11 +72,7 @@ def addmm(call: Call) -> Expr:
     """``beta self + alpha A B``."""
     base, left, right = (call[n] for n in list(call.arguments)[:3])
     alpha, beta = float(call.get("alpha", 1)), float(call.get("beta", 1))
-    if isinstance(left, Expr) or isinstance(right, Expr):
-        product: Any = matmul_of(call, left, right)
-    else:
-        product = torch.matmul(left, right)
-    return total(call, ((product, alpha), (base, beta) if beta else (0.0, 1.0)))
+    return total(call, ((matmul_of(call, left, right), alpha), (base, beta) if beta else (0.0, 1.0)))
 
 
 @rule("mm", "bmm", "matmul", "mv", "dot", "vdot", "__matmul__", "linalg_matmul")
@@ -103,12 +89,14 @@ def vector_products(call: Call) -> Expr:
     if len(left.shape) != 1 or len(right.shape) != 1:
         return call.opaque("no rule for this product of tensors")
     if "outer" in call.node.op or "ger" in call.node.op:
-        left, right = _as_shape(call, left, (*left.shape, 1)), _as_shape(call, right, (1, *right.shape))
+        left, right = reshaped(call, left, (*left.shape, 1)), reshaped(call, right, (1, *right.shape))
     return matmul_of(call, left, right)
 
 
-def matmul_of(call: Call, left: Any, right: Any) -> Expr:
-    """Return the matrix product of two tensors, at least one of which depends on the input."""
+def matmul_of(call: Call, left: Any, right: Any) -> Any:
+    """Return the matrix product of two tensors, each an expression or a constant."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return torch.matmul(left, right)
     shape_l, shape_r = tuple(left.shape), tuple(right.shape)
     if len(shape_l) == 1 or len(shape_r) == 1:
         return _vector_product(call, left, right)
@@ -116,23 +104,16 @@ def matmul_of(call: Call, left: Any, right: Any) -> Expr:
     if not isinstance(right, Expr):
         if right.ndim == 2:
             return matrix(call, left, right.mT)
-        wide = broadcast(left, (*batch, *shape_l[-2:]), call)
-        return _batched(call, wide, right, left=False)
+        return _times_each(call, broadcast(left, (*batch, *shape_l[-2:]), call), right)
     if not isinstance(left, Expr):
-        wide = broadcast(right, (*batch, *shape_r[-2:]), call)
-        if left.ndim == 2:
-            return matrix(call, wide, left, axis=-2)
-        return _batched(call, wide, left, left=True)
+        return matrix(call, broadcast(right, (*batch, *shape_r[-2:]), call), left, axis=-2)
     wide_l = broadcast(left, (*batch, *shape_l[-2:]), call)
     wide_r = broadcast(right, (*batch, *shape_r[-2:]), call)
     return call.atom(MatrixProduct(wide_l, wide_r), (*batch, shape_l[-2], shape_r[-1]))
 
 
-def _batched(call: Call, x: Expr, constant: Tensor, *, left: bool) -> Expr:
-    """Return ``constant @ x`` or ``x @ constant`` with one matrix per batch index, or one for several of them."""
-    if left:
-        return matrix(call, x, constant, axis=-2)
-    # x @ C with C per batch index: rows of x share C, so the matrix acts on the last axis, batch by batch.
+def _times_each(call: Call, x: Expr, constant: Tensor) -> Expr:
+    """Return ``x @ C`` with one matrix per batch index: rows of x share C, which acts on the last axis."""
     shape = (*x.shape[:-1], constant.shape[-1])
     op = LinearOp(
         "matrix",
@@ -149,15 +130,10 @@ def _batched(call: Call, x: Expr, constant: Tensor, *, left: bool) -> Expr:
 def _vector_product(call: Call, left: Any, right: Any) -> Expr:
     """Return a product with a vector: a row on the left, a column on the right."""
     if len(left.shape) == 1:
-        left = _as_shape(call, left, (1, *left.shape))
+        left = reshaped(call, left, (1, *left.shape))
     if len(right.shape) == 1:
-        right = _as_shape(call, right, (*right.shape, 1))
+        right = reshaped(call, right, (*right.shape, 1))
     return reshaped(call, matmul_of(call, left, right), call.shape)
-
-
-def _as_shape(call: Call, x: Any, shape: Sequence[int]) -> Any:
-    """Return an expression or a constant under another shape."""
-    return x.reshape(shape) if isinstance(x, Tensor) else reshaped(call, x, shape)
 
 
 class MatrixProduct(Nonlinear):
@@ -193,7 +169,7 @@ def _spectral(inside: Range, shape: Sequence[int]) -> float:
 @rule("cosine_similarity")
 def cosine_similarity(call: Call) -> Expr:
     """``<x, y> / (max(|x|, eps) max(|y|, eps))``: each is divided by its norm, then they are multiplied and summed."""
-    parts = [constant_expr(p) if isinstance(p, Tensor) else p for p in (call["x1"], call["x2"])]
+    parts = [as_expr(call[name]) for name in ("x1", "x2")]
     shape = tuple(torch.broadcast_shapes(*(p.shape for p in parts)))
     dim = int(call.get("dim", 1)) % len(shape)
     spread = Spread(shape, (dim,), float(call.get("eps", 1e-8)), False, float(shape[dim]), "max")

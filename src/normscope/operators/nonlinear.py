@@ -205,6 +205,17 @@ class Nonlinear(ABC):
         return None
 
 
+class Stretch(Nonlinear):
+    """An operation on one tensor whose constant is a number: ``||dz|| <= factor ||dx||``."""
+
+    def __init__(self, x: Expr, factor: float) -> None:
+        self.inputs, self.factor = (x,), factor
+
+    def constant(self, context: Context) -> Lip:
+        """Return the factor times the constant of the input."""
+        return context.lipschitz(self.inputs[0]).scaled(_log(self.factor))
+
+
 class Opaque(Nonlinear):
     """An operation no rule understands, or one that is not Lipschitz: every bound through it is infinite."""
 

@@ -44,6 +44,11 @@ class Constants:
     slides: Value | None = None
 
 
+#: The constants of a normalizer at a site, given the least spreads seen before it and what BatchNorm does: ``running``,
+#: ``batch`` or ``frozen-batch``.
+ConstantsOf = Callable[[Site, Tensor | None, str], Constants]
+
+
 @dataclass(frozen=True)
 class Symmetry:
     """Changes of the weights ``W x + b`` before a normalizer that it undoes, ``eps`` aside.
@@ -74,7 +79,7 @@ class Normalizer:
     Attributes:
         kind: its name, which is that of its file.
         formula: what it computes, in one line.
-        constants: given a site, the least spreads seen before it (or ``None``) and what BatchNorm does, its constants.
+        constants: its constants at a site.
         ops: the operations of torch that are this normalizer.
         modules: the module classes of torch that are.
         module_spread: given such a module and the shape of its input, how it divides.
@@ -90,7 +95,7 @@ class Normalizer:
 
     kind: str
     formula: str
-    constants: Callable[[Site, Tensor | None, str], Constants]
+    constants: ConstantsOf
     ops: tuple[str, ...] = ()
     modules: tuple[type[nn.Module], ...] = ()
     module_spread: Callable[[Any, tuple[int, ...]], Spread] | None = None
@@ -116,12 +121,8 @@ def normalizers() -> dict[str, Normalizer]:
     >>> normalizers()["group_norm"].ops
     ('group_norm', 'native_group_norm')
     """
-    found = [module.NORMALIZER for module in modules_in("normscope.operators.normalizers") if _is_one(module)]
-    return {normalizer.kind: normalizer for normalizer in found}
-
-
-def _is_one(module: Any) -> bool:
-    return isinstance(getattr(module, "NORMALIZER", None), Normalizer)
+    found = [getattr(module, "NORMALIZER", None) for module in modules_in("normscope.operators.normalizers")]
+    return {normalizer.kind: normalizer for normalizer in found if normalizer is not None}
 
 
 @functools.cache

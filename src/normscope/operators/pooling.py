@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,13 +11,13 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.core.value import log_of
 from normscope.graph.ir import Graph, Node, Ref
+from normscope.graph.recognise import name_of
 from normscope.operators.convolution import _tuple
 from normscope.operators.expression import Expr
 from normscope.operators.layout import _bound, _first, of_norm
 from normscope.operators.matrix import matrix
-from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
+from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
 from normscope.operators.registry import Call, bind, rule
 
 
@@ -96,7 +97,7 @@ def unpool(call: Call) -> Expr:
     return call.linear("embedding", _bound(call), [x])
 
 
-class MaxPool(Nonlinear):
+class MaxPool(Stretch):
     """Largest entry of each window: ``sqrt(r)``-Lipschitz if an entry lies in at most r windows.
 
     Attributes:
@@ -105,16 +106,13 @@ class MaxPool(Nonlinear):
     """
 
     def __init__(self, x: Expr, overlap: int, taps: list[Tensor] | None = None) -> None:
-        self.inputs, self.overlap, self.taps = (x,), overlap, taps
-
-    def constant(self, context: Context) -> Lip:
-        """Return the root of the overlap times the constant of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(log_of(math.sqrt(self.overlap)))
+        super().__init__(x, math.sqrt(overlap))
+        self.overlap, self.taps = overlap, taps
 
     def image(self, context: Context) -> Range:
         """Return the range of the input; every entry is taken at most as often as windows overlap."""
         inside = context.range(self.inputs[0])
-        return Range(inside.low, inside.high, norm=inside.norm * math.sqrt(self.overlap))
+        return Range(inside.low, inside.high, norm=inside.norm * self.factor)
 
 
 def window_overlap(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> int:
@@ -123,22 +121,14 @@ def window_overlap(size: int, out: int, kernel: int, stride: int, padding: int, 
     >>> window_overlap(size=8, out=4, kernel=3, stride=2, padding=1, dilation=1)
     2
     """
-    counts = [0] * size
-    for window in range(out):
-        for tap in range(kernel):
-            place = window * stride - padding + tap * dilation
-            if 0 <= place < size:
-                counts[place] += 1
-    return max(counts)
+    read = (window * stride - padding + tap * dilation for window in range(out) for tap in range(kernel))
+    return max(Counter(place for place in read if 0 <= place < size).values(), default=0)
 
 
 def adaptive_overlap(size: int, out: int) -> int:
     """Return the largest number of adaptive windows one entry of an axis lies in."""
-    counts = [0] * size
-    for window in range(out):
-        for place in range(window * size // out, -(-(window + 1) * size // out)):
-            counts[place] += 1
-    return max(counts)
+    windows = (range(i * size // out, -(-(i + 1) * size // out)) for i in range(out))
+    return max(Counter(place for window in windows for place in window).values(), default=0)
 
 
 @rule("max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices",
@@ -151,13 +141,9 @@ def max_pool(call: Call) -> Any:
     stride = _tuple(call.get("stride") or kernel, dims)
     padding, dilation = _tuple(call.get("padding", 0), dims), _tuple(call.get("dilation", 1), dims)
     sizes, outs = x.shape[-dims:], call.shape[-dims:]
-    overlap = math.prod(
-        window_overlap(*axis) for axis in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
-    )
-    axes = [
-        _places(*axis) for axis in zip(sizes, outs, kernel, stride, padding, dilation, strict=True)
-    ]  # per axis: taps x windows
-    return _pooled(call, x, overlap, window_taps(x.shape, axes))
+    axes = list(zip(sizes, outs, kernel, stride, padding, dilation, strict=True))
+    overlap = math.prod(window_overlap(*axis) for axis in axes)
+    return _pooled(call, x, overlap, window_taps(x.shape, [_places(*axis) for axis in axes]))
 
 
 def _places(size: int, out: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
@@ -212,28 +198,24 @@ def power_pool_constant(overlap: int) -> float:
     return math.sqrt(overlap)
 
 
-class PowerPool(Nonlinear):
-    """``p``-norms of windows of n entries, times a factor."""
+class PowerPool(Stretch):
+    """``p``-norms of windows of n entries, times a weight."""
 
-    def __init__(self, x: Expr, overlap: int, count: int, order: float, factor: float) -> None:
-        self.inputs, self.overlap, self.count, self.order, self.factor = (x,), overlap, count, order, factor
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant above times that of the input."""
-        slope = self.factor * power_pool_constant(self.overlap) * (1 + 1e-12)
-        return context.lipschitz(self.inputs[0]).scaled(log_of(slope))
+    def __init__(self, x: Expr, overlap: int, count: int, order: float, weight: float) -> None:
+        super().__init__(x, weight * power_pool_constant(overlap) * (1 + 1e-12))
+        self.overlap, self.count, self.order, self.weight = overlap, count, order, weight
 
     def image(self, context: Context) -> Range:
         """Return zero to the norm of a window of the largest entries."""
         inside = context.range(self.inputs[0])
         largest = min(product(inside.sup, self.count ** (1 / self.order)), inside.norm)
         norm = product(inside.norm, power_pool_constant(self.overlap))
-        return Range(0.0, outward(0.0, product(largest, self.factor))[1], norm=outward(0.0, norm * self.factor)[1])
+        return Range(0.0, outward(0.0, product(largest, self.weight))[1], norm=outward(0.0, norm * self.weight)[1])
 
 
-def _reads(graph: Graph, node: Node | None, *names: str) -> Node | None:
+def _reads(node: Node | None, *names: str) -> Node | None:
     """Return the node, if its operation has one of some names."""
-    return node if node is not None and node.op.split(".")[1:2] and node.op.split(".")[1] in names else None
+    return node if node is not None and name_of(node) in names else None
 
 
 def _argument(graph: Graph, node: Node | None, place: int = 0) -> Node | None:
@@ -245,14 +227,14 @@ def _argument(graph: Graph, node: Node | None, place: int = 0) -> Node | None:
 def power_pool(graph: Graph, call: Call, exprs: dict[str, Any]) -> Expr | None:
     """Return the pooling a node ends: ``(sign(a) relu(|a|) k)^(1/p)`` with ``a = mean(x^p)``, or ``None``."""
     root = call.arguments.get("exponent")
-    scaled = _reads(graph, _argument(graph, call.node), "mul")
-    signed = _reads(graph, _argument(graph, scaled), "mul")
+    scaled = _reads(_argument(graph, call.node), "mul")
+    signed = _reads(_argument(graph, scaled), "mul")
     sign, size = (_argument(graph, signed, i) for i in (0, 1))
-    absolute = _argument(graph, _reads(graph, size, "relu"))
-    pool = _reads(graph, _argument(graph, _reads(graph, sign, "sign")), "avg_pool1d", "avg_pool2d", "avg_pool3d")
-    if scaled is None or pool is None or _argument(graph, _reads(graph, absolute, "abs")) is not pool:
+    absolute = _argument(graph, _reads(size, "relu"))
+    pool = _reads(_argument(graph, _reads(sign, "sign")), "avg_pool1d", "avg_pool2d", "avg_pool3d")
+    if scaled is None or pool is None or _argument(graph, _reads(absolute, "abs")) is not pool:
         return None
-    power = _reads(graph, _argument(graph, pool), "pow")
+    power = _reads(_argument(graph, pool), "pow")
     x = None if power is None else exprs.get(power.args[0].name)
     factor, order = scaled.args[1], None if power is None else power.args[1]
     if not isinstance(x, Expr) or not isinstance(factor, int | float) or not isinstance(order, int | float):

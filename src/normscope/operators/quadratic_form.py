@@ -20,13 +20,14 @@ from normscope.operators.written_out import Surroundings
 
 _REDUCTIONS = ("mean", "sum", "var", "var_mean", "std", "std_mean")
 _ROOTS = ("sqrt", "rsqrt")
-_SHAPES = (
+#: Operations that change the shape or the type of a tensor.
+SHAPES = (
     "expand", "expand_as", "view", "reshape", "_unsafe_view", "unsqueeze", "squeeze", "to", "_to_copy", "clone",
     "contiguous", "type_as", "alias", "detach",
 )  # fmt: skip
 _ALGEBRA = frozenset({
     "mul", "div", "add", "sub", "rsub", "neg", "reciprocal", "pow", "square", "getitem",
-    *_REDUCTIONS, *_ROOTS, *_SHAPES,
+    *_REDUCTIONS, *_ROOTS, *SHAPES,
 })  # fmt: skip
 #: A normalizer is made of fewer operations than this.
 LARGEST = 40
@@ -103,6 +104,13 @@ def is_root(node: Node) -> bool:
     """Tell whether a node is a square root or its inverse."""
     name = name_of(node)
     return (name in _ROOTS or (name == "pow" and node.args[1] in (0.5, -0.5))) and isinstance(node.args[0], Ref)
+
+
+def behind_shapes(node: Node, around: Surroundings) -> Node:
+    """Return the node behind changes of shape and type."""
+    while name_of(node) in SHAPES and isinstance(node.args[0], Ref):
+        node = around.graph[node.args[0].name]
+    return node
 
 
 def roots_behind(node: Node, around: Surroundings) -> Iterator[Node]:

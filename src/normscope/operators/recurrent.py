@@ -9,9 +9,9 @@ from torch import Tensor
 
 from normscope.operators.activation import function
 from normscope.operators.arithmetic import Product
-from normscope.operators.expression import Expr, constant_expr
+from normscope.operators.expression import Expr, as_expr
 from normscope.operators.joining import _piece, side_by_side
-from normscope.operators.layout import add_terms, reshaped, scaled
+from normscope.operators.layout import add_terms, permuted, reshaped, scaled
 from normscope.operators.matrix import matrix
 from normscope.operators.registry import Call, rule
 
@@ -26,19 +26,13 @@ def _times(call: Call, a: Expr, b: Expr) -> Expr:
 
 def _plus(call: Call, *terms: Expr) -> Expr:
     """Return a sum of expressions of one shape."""
-    result = add_terms(_shaped(call, terms[0].shape), terms)
-    return result
-
-
-def _shaped(call: Call, shape: tuple[int, ...]) -> Call:
-    """Return a call whose result has another shape, for parts of an unrolled cell."""
-    return Call(call.node, call.arguments, torch.empty(shape, device="meta"), call.weight_name)
+    return add_terms(call.shaped(terms[0].shape), terms)
 
 
 def _complement(call: Call, z: Expr) -> Expr:
     """Return ``1 - z`` with its range kept: the sigmoid of the negated argument."""
     gate = z.atom.inputs[0]  # z is a sigmoid
-    return function(call, scaled(_shaped(call, gate.shape), gate, torch.tensor(-1.0, dtype=torch.float64)), "sigmoid")
+    return function(call, scaled(call.shaped(gate.shape), gate, torch.tensor(-1.0, dtype=torch.float64)), "sigmoid")
 
 
 def _gates(call: Call, x: Expr, count: int) -> list[Expr]:
@@ -106,7 +100,7 @@ _STEPS = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _rnn_step("tanh"), "
 def recurrent(call: Call) -> Any:
     """A stack of recurrent layers."""
     name = call.node.op.split(".")[1]
-    x = _as_expr(call["input"])
+    x = as_expr(call["input"])
     if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
         return _give_up(call, f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
     per_layer = 4 if call["has_biases"] else 2
@@ -120,9 +114,9 @@ def recurrent(call: Call) -> Any:
     if call.get("train", False) and float(call.get("dropout", 0.0)) > 0:
         return _give_up(call, f"{name} with active dropout is random")
     hidden = call["hx"]
-    states = [_as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden])]
+    states = [as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden])]
     if call["batch_first"]:
-        x = _swapped(call, x)
+        x = permuted(call, x, [1, 0, 2])
     last_h, last_c = [], []
     for layer in range(call["num_layers"]):
         sides = []
@@ -136,7 +130,7 @@ def recurrent(call: Call) -> Any:
             last_h.append(h)
             last_c.append(c)
         x = sides[0] if directions == 1 else side_by_side(sides, 2, call)
-    results = [_swapped(call, x) if call["batch_first"] else x, _stack(call, last_h)]
+    results = [permuted(call, x, [1, 0, 2]) if call["batch_first"] else x, _stack(call, last_h)]
     return [*results, _stack(call, last_c)] if name == "lstm" else results
 
 
@@ -145,30 +139,18 @@ def cell(call: Call) -> Any:
     """One step of a recurrent layer."""
     name = call.node.op.split(".")[1].removesuffix("_cell")
     hidden = call["hx"]
-    h, c = (_as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden]))
+    h, c = (as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden]))
     weights = [call[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")]
     if any(isinstance(w, Expr) for w in weights):
         return call.with_rest(call.opaque("a recurrent cell whose weights depend on the input"), "its state")
-    pre = matrix(call, _as_expr(call["input"]), weights[0], bias=weights[2])
+    pre = matrix(call, as_expr(call["input"]), weights[0], bias=weights[2])
     h, c = _STEPS[name](call, pre, h, c, weights[1], weights[3])
     return [h, c] if name == "lstm" else h
-
-
-def _as_expr(x: Any) -> Expr:
-    """Return a constant as an expression."""
-    return constant_expr(x) if isinstance(x, Tensor) else x
 
 
 def _give_up(call: Call, reason: str) -> list[Expr]:
     """Return an opaque result for each output."""
     return [call.opaque(reason, shape=tuple(v.shape)) for v in call.value]
-
-
-def _swapped(call: Call, x: Expr) -> Expr:
-    """Exchange the batch and time axes."""
-    shape = (x.shape[1], x.shape[0], *x.shape[2:])
-    order = [1, 0, 2]
-    return call.linear("isometry", lambda z: z.transpose(0, 1), [x], shape=shape, axes=order.index)
 
 
 def _stack(call: Call, parts: list[Expr]) -> Expr:

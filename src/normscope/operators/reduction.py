@@ -8,11 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.core.value import log_of
 from normscope.operators.arithmetic import Square
 from normscope.operators.expression import Expr
 from normscope.operators.layout import _bound, _first, _kept, reshaped
-from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
+from normscope.operators.nonlinear import Context, Range, Stretch, outward, product
 from normscope.operators.normalization import Spread, centered
 from normscope.operators.registry import Call, rule
 
@@ -62,7 +61,7 @@ def difference(call: Call) -> Expr:
     return call.linear("generic", _bound(call), [_first(call)], axes=_kept(_first(call), [int(call.get("dim", -1))]))
 
 
-class Contraction(Nonlinear):
+class Contraction(Stretch):
     """A 1-Lipschitz map whose entries are among those of its input, each taken once.
 
     Max and min over disjoint sets, order statistics and sorting: ``|x_(k) - y_(k)| <= max |x_i - y_i|`` within each
@@ -70,11 +69,7 @@ class Contraction(Nonlinear):
     """
 
     def __init__(self, x: Expr) -> None:
-        self.inputs = (x,)
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant of the input."""
-        return context.lipschitz(self.inputs[0])
+        super().__init__(x, 1.0)
 
     def image(self, context: Context) -> Range:
         """Return the range of the input."""
@@ -98,28 +93,18 @@ def vector_norm(call: Call) -> Expr:
     """Return the p-norm along axes."""
     x = _first(call)
     order = call.get("ord", call.get("p", 2))
-    dims = call.get("dim")
-    matrix = "linalg_norm" in call.node.op and (len(x.shape) if dims is None else len(_listed(dims))) == 2
+    dims = call.get("dim", range(len(x.shape)))
+    matrix = "linalg_norm" in call.node.op and not isinstance(dims, int) and len(dims) == 2
     if isinstance(order, str) or (matrix and call.get("ord") is not None) or float(order) < 1:
         return call.opaque(f"no rule for the norm of order {order}")
     return call.atom(VectorNorm(x, float(order), x.numel // max(1, math.prod(call.shape))))
 
 
-def _listed(value: Any) -> list[Any]:
-    """Return one or several axes as a list."""
-    return list(value) if isinstance(value, list | tuple) else [value]
-
-
-class VectorNorm(Nonlinear):
+class VectorNorm(Stretch):
     """``||x||_p`` over groups of n entries; in l2 its constant is ``max(1, n^(1/p - 1/2))``."""
 
     def __init__(self, x: Expr, order: float, length: int) -> None:
-        self.inputs = (x,)
-        self.factor = max(1.0, max(length, 1) ** (1 / order - 0.5) * (1 + 1e-15) if order < 2 else 1.0)
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant above times that of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(log_of(self.factor))
+        super().__init__(x, max(1.0, max(length, 1) ** (1 / order - 0.5) * (1 + 1e-15) if order < 2 else 1.0))
 
     def image(self, context: Context) -> Range:
         """Return zero to the norm of the whole input; the norms of all groups together are no larger either."""

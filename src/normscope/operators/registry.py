@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from normscope.core.errors import RuleError
@@ -48,9 +49,18 @@ class Call:
         first = self.value[0] if isinstance(self.value, tuple | list) else self.value
         return tuple(first.shape) if isinstance(first, Tensor) else ()  # a number read off a tensor
 
+    @property
+    def name(self) -> str:
+        """Return the name of the operation, without namespace and overload."""
+        return self.node.op.split(".")[1]
+
+    def shaped(self, shape: tuple[int, ...]) -> Call:
+        """Return the call with a result of another shape, for a part of what it computes."""
+        return Call(self.node, self.arguments, torch.empty(shape, device="meta"), self.weight_name)
+
     def tainted(self) -> list[str]:
         """Return the names of the arguments that depend on the network input."""
-        return [name for name, value in self.arguments.items() if _depends(value)]
+        return [name for name, value in self.arguments.items() if expressions(value)]
 
     def linear(
         self,
@@ -112,17 +122,12 @@ def expressions(value: Any) -> list[Expr]:
     return []
 
 
-def _depends(value: Any) -> bool:
-    """Tell whether an argument depends on the network input."""
-    return bool(expressions(value))
-
-
 def rule(*ops: str) -> Callable[[Rule], Rule]:
     """Make a function the rule of operations, given as ``conv2d`` (every overload) or ``mul.Tensor``."""
 
     def register(function: Rule) -> Rule:
         for op in ops:
-            _RULES[op if op.count(".") >= 2 or "." in op else f"{op}."] = function
+            _RULES[op if "." in op else f"{op}."] = function
         return function
 
     return register
@@ -164,11 +169,9 @@ def find_rule(op: str) -> Rule | None:
     _load_rules()
     if op in _RULES:
         return _RULES[op]
-    if op.count(".") != 2:
+    if op.count(".") != 2 or not op.startswith("aten."):
         return None
-    namespace, name, overload = op.split(".")
-    if namespace != "aten":
-        return None
+    _, name, overload = op.split(".")
     return _RULES.get(f"{name}.{overload}") or _RULES.get(f"{name}.")
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from normscope.core.value import Kind, Value
 from normscope.operators.normalization import Spread, division_constant
-from normscope.operators.normalizer import Constants, no_bound
+from normscope.operators.normalizer import Constants, ConstantsOf, no_bound
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.site import Site
 
@@ -19,17 +19,20 @@ Printed = tuple[Callable[[Tensor, float], float], str]
 
 
 def spread_constants(
-    statement: str, printed: Printed | None = None, *, across_batch: bool = False
-) -> Callable[[Site, Tensor | None, str], Constants]:
+    statement: str, printed: Printed | None = None, *, across_batch: bool = False, fixed: ConstantsOf | None = None
+) -> ConstantsOf:
     """Return the constants function of such a normalizer: ``||Gamma P|| / sqrt(s^2 + eps)``, s = 0 on all inputs.
 
     Args:
         statement: what proves it.
         printed: what a paper prints for it.
         across_batch: its groups reach across the batch, so that the mode of BatchNorm belongs to the value.
+        fixed: the constants of the same normalizer with fixed statistics.
     """
 
     def constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
+        if site.running is not None and fixed is not None:
+            return fixed(site, floor, mode)
         spread = site.spread
         if spread is None:
             return no_bound()
@@ -86,8 +89,6 @@ def _centres_over(gamma: Tensor, spread: Spread) -> bool:
     Its last axes are those that are averaged, and no other: as many entries along other axes are another thing.
     """
     rank = len(spread.view)
-    lead = (1,) * (rank - gamma.ndim)
-    shape = (*lead, *gamma.shape)
-    varies = {axis for axis, length in enumerate(shape) if length > 1}
+    varies = {axis for axis, length in enumerate(gamma.shape, rank - gamma.ndim) if length > 1}
     covered = {axis % rank for axis in spread.axes if spread.view[axis] > 1}
     return spread.centered and gamma.ndim <= rank and varies == covered and gamma.numel() == spread.size

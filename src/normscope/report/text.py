@@ -221,8 +221,8 @@ def _gap(value: Value, attained: Value | None) -> str:
 
 def _normalizers(result: Result, everything: bool, printed: bool) -> Section:
     """Return every normalizer: certified, on the floor, and what papers print for it."""
-    columns = ("normalizer", "kind", "certified", "on floor", "least std", "eps", "printed", "a bound")
-    columns = columns if printed else columns[:-2]
+    titles = ("normalizer", "kind", "certified", "on floor", "least std", "eps", "printed", "a bound")
+    columns = titles if printed else titles[:-2]
     rows = tuple(_normalizer_row(n)[: len(columns)] for n in result.normalizers)
     table = Table(columns, rows, frozenset({"normalizer", "kind", "a bound"}))
     table, said = shortened(table, result.blocks, everything=everything)

@@ -45,7 +45,7 @@ def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> T
     [1.0]
     """
     variance = as_float64(running_var, "running_var").reshape(-1)
-    scale = _scale(gamma, variance.numel())
+    scale = channel_scale(gamma, variance.numel())
     total = variance + require_nonnegative(eps, "eps")
     if bool((variance < 0).any()) or bool((total == 0).any()):
         raise InputError(
@@ -119,7 +119,7 @@ def batch_norm_batch_each(x: Tensor, gamma: Tensor | None, eps: float) -> Tensor
     """
     eps = require_nonnegative(eps, "eps")
     points = _channels(x)
-    scale = _scale(gamma, points.shape[0]).abs()
+    scale = channel_scale(gamma, points.shape[0]).abs()
     ones = torch.ones(1, points.shape[1], dtype=torch.float64)
     return _times(scale, rows_at(points, ones, eps))
 
@@ -172,7 +172,7 @@ def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps
     """
     eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
     points = _channels(x)
-    scale = _scale(gamma, points.shape[0])
+    scale = channel_scale(gamma, points.shape[0])
     return rows_on_ball(points, radius, scale[:, None].expand_as(points), scale.abs(), eps)
 
 
@@ -195,12 +195,10 @@ def batch_norm_batch_range(gamma: Tensor, beta: Tensor | None, m: int) -> Output
 
 def grouped_range(scale: Tensor, shift: Tensor, size: int, repeats: int) -> OutputRange:
     """Return the range of channels normalized in groups of ``size`` values, each channel holding ``repeats`` values."""
-    reach = scale.abs() * math.sqrt(size - 1) * (1.0 + 8.0 * UNIT)
-    slack = 4.0 * UNIT * (shift.abs() + reach)
     # in each channel ||gamma z + beta 1|| <= |gamma| sqrt(size) + |beta| sqrt(repeats)
     length = scale.abs() * math.sqrt(size) + shift.abs() * math.sqrt(repeats)
     radius = up(float(tree_sum(length**2).sqrt()), sum_units(scale.numel()) + 8.0)
-    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
+    return OutputRange.around(shift, scale, size - 1, radius)
 
 
 def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:
@@ -225,8 +223,8 @@ def _times(scale: Tensor, norm: Tensor) -> Tensor:
     return torch.where(torch.isinf(norm), norm, torch.where(zero, torch.zeros_like(product), product))
 
 
-def _scale(gamma: Tensor | None, channels: int) -> Tensor:
-    """Return the scale in float64, ones for ``None``."""
+def channel_scale(gamma: Tensor | None, channels: int) -> Tensor:
+    """Return the scale of each channel in float64, ones for ``None``."""
     if gamma is None:
         return torch.ones(channels, dtype=torch.float64)
     scale = as_float64(gamma, "gamma").reshape(-1)
@@ -267,7 +265,7 @@ def batch_norm(call: Call) -> Any:
     return with_statistics(call, out)
 
 
-def running_constants(site: Site, mode: str) -> Constants:
+def running_constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
     """Return the constants with fixed statistics: ``max |gamma| / sqrt(var + eps)``; Lemma 1 prints the l2 norm."""
     variance = site.running[1].detach().double().flatten()  # type: ignore[index]
     gamma = None if site.gamma is None else site.gamma.detach().double().flatten()
@@ -284,10 +282,6 @@ def running_constants(site: Site, mode: str) -> Constants:
     return Constants(proved, None, printed, printed.log >= proved.log, slides)
 
 
-def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    return _of_batches(site, floor, mode) if site.running is None else running_constants(site, mode)
-
-
 def _module_spread(module: nn.BatchNorm2d, shape: tuple[int, ...]) -> Spread:
     return batch_spread(shape, module.eps)
 
@@ -302,11 +296,12 @@ def _printed_on_floor(floor: Tensor, eps: float) -> float:
     return batch_norm_printed(variance, eps) if bool((variance + eps > 0).all()) else math.inf
 
 
-_of_batches = spread_constants("normscope F2", (_printed_on_floor, "than2025 Lemma 1"), across_batch=True)
 NORMALIZER = Normalizer(
     kind="batch_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of a channel of the batch, or fixed ones",
-    constants=_constants,
+    constants=spread_constants(
+        "normscope F2", (_printed_on_floor, "than2025 Lemma 1"), across_batch=True, fixed=running_constants
+    ),
     ops=OPS,
     modules=(nn.modules.batchnorm._BatchNorm,),
     module_spread=_module_spread,

@@ -16,10 +16,10 @@ from torch import Tensor
 from normscope.core.errors import InputError
 from normscope.core.rounding import require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value, log_of
+from normscope.core.value import Kind, Value
 from normscope.operators.expression import Expr
 from normscope.operators.layout import scaled
-from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Range
+from normscope.operators.nonlinear import INF, Context, Range, Stretch
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry, no_bound
 from normscope.operators.quadratic_form import QuadraticForm
 from normscope.operators.site import Site
@@ -83,16 +83,13 @@ def _product(low: Tensor, high: Tensor, p: float) -> Tensor:
     return left * inside
 
 
-class CompressedDivision(Nonlinear):
+class CompressedDivision(Stretch):
     """Each group of a tensor over the root of ``a ||x||^2 + b (sum x)^2 + eps``."""
 
     def __init__(self, x: Expr, form: QuadraticForm) -> None:
-        self.inputs, self.form = (x,), form
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant on all inputs times that of the input."""
-        largest = _constant(self.form)
-        return context.lipschitz(self.inputs[0]).scaled(log_of(largest) if largest < INF else INF)
+        # the fitted ratio is taken a little larger
+        super().__init__(x, crms_norm_on_floor(form.size, form.total / form.squares * (1 + 1e-8), form.eps))
+        self.form = form
 
     def image(self, context: Context) -> Range:
         """Return the range: a group has norm at most ``1/sqrt(a)``."""
@@ -101,11 +98,6 @@ class CompressedDivision(Nonlinear):
         groups = math.prod(shape) // self.form.size
         row = group if self.form.axes == (len(shape) - 1,) else INF
         return Range(-group, group, row, up(group * math.sqrt(groups), 16.0))
-
-
-def _constant(form: QuadraticForm) -> float:
-    """Return the constant of the quotient on all inputs; the fitted ratio is taken a little larger."""
-    return crms_norm_on_floor(form.size, form.total / form.squares * (1 + 1e-8), form.eps)
 
 
 def _fits(place: Place, form: QuadraticForm, source: Expr) -> Written | None:

@@ -14,20 +14,27 @@ from torch import Tensor
 
 from normscope.core.rounding import quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
-from normscope.core.value import Kind, Value, log_of
+from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
-from normscope.operators.nonlinear import INF, Context, Lip, Nonlinear, Pointwise, Range
+from normscope.operators.nonlinear import INF, Context, Pointwise, Range, Stretch
 from normscope.operators.normalizer import Constants, Normalizer, no_bound
-from normscope.operators.quadratic_form import fitted_form, is_root, reduced_axes, reductions_behind, roots_behind
+from normscope.operators.quadratic_form import (
+    SHAPES,
+    behind_shapes,
+    fitted_form,
+    is_root,
+    reduced_axes,
+    reductions_behind,
+    roots_behind,
+)
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
 
-_SHAPES = ("view", "reshape", "_unsafe_view", "expand", "expand_as", "to", "_to_copy", "clone", "contiguous", "type_as")
 _POINTWISE = (
     "mul", "sigmoid", "silu", "relu", "gelu", "tanh", "leaky_relu", "elu", "softplus", "mish", "hardswish",
-    "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "exp", "square", "pow", *_SHAPES,
+    "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "exp", "square", "pow", *SHAPES,
 )  # fmt: skip
 #: The largest value of ``(1 + t) sqrt(1 - t)`` on [0, 1], at ``t = 1/3``.
 WORST = 4.0 / 3.0 * math.sqrt(2.0 / 3.0)
@@ -45,29 +52,18 @@ def evo_norm_global(slope: float, eps: float) -> float:
     return up(quotient_up(up(WORST * slope), math.sqrt(require_nonnegative(eps, "eps"))), 8.0)
 
 
-class ActivatedDivision(Nonlinear):
+class ActivatedDivision(Stretch):
     """An activation of x over the root mean square of groups of x: ``h(x)/sqrt(k mean(x^2) + eps)``."""
 
     def __init__(self, x: Expr, activation: Pointwise, size: int, factor: float, eps: float) -> None:
-        self.inputs, self.activation, self.size, self.factor, self.eps = (x,), activation, size, factor, eps
-
-    def constant(self, context: Context) -> Lip:
-        """Return the constant on all inputs times that of the input."""
-        largest = evo_norm_global(self.activation.slope(-INF, INF), self.eps)
-        return context.lipschitz(self.inputs[0]).scaled(log_of(largest) if largest < INF else INF)
+        self.steepest = activation.slope(-INF, INF)
+        super().__init__(x, evo_norm_global(self.steepest, eps))
+        self.size, self.group = size, up(self.steepest * math.sqrt(size / factor), 16.0)
 
     def image(self, context: Context) -> Range:
         """Return the range: ``|h(x)| <= sup|h'| |x|``, and x over its spread has norm ``sqrt(n/k)`` in a group."""
-        group = up(self.activation.slope(-INF, INF) * math.sqrt(self.size / self.factor), 16.0)
         groups = math.prod(self.inputs[0].shape) // self.size
-        return Range(-group, group, INF, up(group * math.sqrt(groups), 16.0))
-
-
-def _stripped(node: Node | None, place: Place) -> Node | None:
-    """Return the node behind changes of shape and type."""
-    while node is not None and name_of(node) in _SHAPES and isinstance(node.args[0], Ref):
-        node = place.around.graph[node.args[0].name]
-    return node
+        return Range(-self.group, self.group, INF, up(self.group * math.sqrt(groups), 16.0))
 
 
 def _written_out(place: Place) -> Written | None:
@@ -75,8 +71,8 @@ def _written_out(place: Place) -> Written | None:
     node, around = place.node, place.around
     if name_of(node) != "div" or len(node.args) < 2 or not all(isinstance(a, Ref) for a in node.args[:2]):
         return None
-    top, below = (_stripped(around.graph[a.name], place) for a in node.args[:2])
-    if top is None or below is None or around.expression(below.name) is None:
+    top, below = (behind_shapes(around.graph[a.name], around) for a in node.args[:2])
+    if around.expression(below.name) is None:
         return None
     if is_root(below):
         return _activated(place, top, below)
@@ -96,7 +92,7 @@ def _sources(place: Place, root: Node) -> list[str]:
         for _ in range(6):
             if item.shape == place.node.shape:
                 found.append(item.name)
-            if not item.args or not isinstance(item.args[0], Ref) or name_of(item) not in (*_SHAPES, "square", "pow",
+            if not item.args or not isinstance(item.args[0], Ref) or name_of(item) not in (*SHAPES, "square", "pow",
                                                                                            "sub", "mul"):  # fmt: skip
                 break
             item = place.around.graph[item.args[0].name]
@@ -134,7 +130,7 @@ def _is_function_of(place: Place, top: Node, name: str) -> bool:
         if name_of(item) not in _POINTWISE:
             return False
         moving = [n for n in item.inputs() if place.around.expression(n) is not None]
-        bent = bent or name_of(item) not in ("mul", *_SHAPES) or len(moving) > 1
+        bent = bent or name_of(item) not in ("mul", *SHAPES) or len(moving) > 1
         stack.extend(moving)
     return bent and not stack
 

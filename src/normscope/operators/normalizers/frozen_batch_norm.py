@@ -13,13 +13,10 @@ from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import running_constants
-from normscope.operators.quadratic_form import compact, roots_behind
-from normscope.operators.site import Site
+from normscope.operators.quadratic_form import behind_shapes, compact, roots_behind
 from normscope.operators.written_out import Place, Surroundings, Written
-
-_SHAPES = ("view", "reshape", "unsqueeze", "expand", "to", "_to_copy", "clone", "contiguous", "detach", "alias")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,16 +87,9 @@ def _variance(root: Node, around: Surroundings) -> tuple[Tensor, float] | None:
     return value.detach().double().flatten(), eps
 
 
-def source_behind(node: Node | None, around: Surroundings) -> Node | None:
-    """Return the node behind changes of shape."""
-    while node is not None and name_of(node) in _SHAPES and isinstance(node.args[0], Ref):
-        node = around.graph[node.args[0].name]
-    return node
-
-
 def buffer_behind(node: Node | None, around: Surroundings) -> Tensor | None:
     """Return the value of a buffer behind changes of shape, or ``None``."""
-    node = source_behind(node, around)
+    node = None if node is None else behind_shapes(node, around)
     value = around.constant(node.name) if node is not None and node.op == "buffer" else None
     return value if isinstance(value, Tensor) and value.is_floating_point() else None
 
@@ -153,14 +143,10 @@ def _written_out(place: Place) -> Written | None:
     return None if found is None or found.mean is None else fixed_site(place, "frozen_batch_norm", found)
 
 
-def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    return running_constants(site, mode)
-
-
 NORMALIZER = Normalizer(
     kind="frozen_batch_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta with mean and var in buffers, written out",
-    constants=_constants,
+    constants=running_constants,
     symmetry=Symmetry("neuron", shift=True),
     written_out=_written_out,
 )

@@ -44,8 +44,9 @@ from normscope.core.value import Kind, Value
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import Recogniser, name_of
 from normscope.operators.expression import Expr
-from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, product
+from normscope.operators.nonlinear import Context, Range, Stretch, product
 from normscope.operators.normalizer import Constants, Normalizer
+from normscope.operators.normalizers.batch_norm import channel_scale
 from normscope.operators.normalizers.moments import root_mean_square
 from normscope.operators.site import Site
 from normscope.operators.written_out import Place, Written
@@ -98,7 +99,7 @@ def response_norm_at(x: Tensor, gamma: Tensor, eps: float = 1e-6, *, identity: b
     if share is None:
         return math.inf
     channels = share.numel()
-    scale = _scale(gamma, channels)
+    scale = channel_scale(gamma, channels)
     one = 1.0 if identity else 0.0
     radial = scale[:, None] * (2.0 * torch.diag(share) - (share**2 / channels)[:, None])
     # entrywise rounding, in the Frobenius norm; relative to the sum of magnitudes in each entry
@@ -130,7 +131,7 @@ def response_norm_on_ball(
     eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
     length, units = _lengths(x)
     channels = length.numel()
-    top = float(_scale(gamma, channels).abs().max())
+    top = float(channel_scale(gamma, channels).abs().max())
     mean = float(tree_sum(length)) / channels * (1.0 - 2.0 * units * UNIT) - up(radius / math.sqrt(channels))
     mean = max(0.0, mean)
     largest = up(float(length.max()), units) + radius
@@ -158,25 +159,12 @@ def _shares(x: Tensor, eps: float) -> tuple[Tensor | None, float]:
     return (None if below == 0 else length / below), 2.0 * units + sum_units(length.numel())
 
 
-def _scale(gamma: Tensor, channels: int) -> Tensor:
-    """Return the scale in float64, one per channel."""
-    scale = as_float64(gamma, "gamma").reshape(-1)
-    if scale.numel() == 1:
-        return scale.expand(channels)
-    if scale.numel() != channels:
-        raise InputError(f"Expected gamma to have one entry per channel, got {scale.numel()} for {channels} channels.")
-    return scale
-
-
-class GlobalResponse(Nonlinear):
+class GlobalResponse(Stretch):
     """The nonlinear part of global response normalization over C channels, with its global constant."""
 
     def __init__(self, x: Expr, channels: int) -> None:
-        self.inputs, self.channels = (x,), channels
-
-    def constant(self, context: Context) -> Lip:
-        """Return the global constant times that of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(math.log(response_core_global(self.channels)))
+        super().__init__(x, response_core_global(channels))
+        self.channels = channels
 
     def image(self, context: Context) -> Range:
         """Return the range of the input times C, the most an entry can grow."""

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
+from normscope.core.rounding import as_float64, quotient_up, require_nonnegative, sum_units, tree_sum, up
 from normscope.core.statement import statement
 from normscope.operators.normalization import Spread, normalized, per_channel
 from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.normalizers.batch_norm import floors_like
+from normscope.operators.normalizers.batch_norm import channel_scale, floors_like
 from normscope.operators.normalizers.layer_norm import OutputRange, largest_at, rows_at, rows_on_ball
 from normscope.operators.normalizers.secular_equation import centered_scale_norm
 from normscope.operators.registry import Call, rule
@@ -99,12 +99,10 @@ def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions:
     scale = as_float64(gamma, "gamma").reshape(groups, -1)
     size = scale.shape[1] * positions
     shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(groups, -1)
-    reach = scale.abs() * math.sqrt(size - 1) * (1.0 + 8.0 * UNIT)
-    slack = 4.0 * UNIT * (shift.abs() + reach)
     norms = torch.tensor(group_scale_norms(scale, groups, positions), dtype=torch.float64)
     length = norms * math.sqrt(size) + (tree_sum(shift**2) * positions).sqrt()
     radius = up(float(tree_sum(length**2).sqrt()), 2 * sum_units(scale.numel()) + 16.0)
-    return OutputRange(radius, (shift - reach - slack).reshape(-1), (shift + reach + slack).reshape(-1))
+    return OutputRange.around(shift.reshape(-1), scale.reshape(-1), size - 1, radius)
 
 
 @statement("than2025", "Lemma 3", holds="printed without a scale; a bound for max |gamma| <= 1, loose up to C times")
@@ -159,11 +157,7 @@ def _rows(x: Tensor, groups: int, gamma: Tensor | None) -> tuple[Tensor, Tensor]
         )
     samples, channels = x.shape[:2]
     points = as_float64(x, "x").reshape(samples * groups, -1)
-    weights = torch.ones(channels, dtype=torch.float64) if gamma is None else as_float64(gamma, "gamma").reshape(-1)
-    if weights.numel() != channels:
-        raise InputError(
-            f"Expected gamma to have one entry per channel, got {weights.numel()} for {channels} channels."
-        )
+    weights = channel_scale(gamma, channels)
     positions = points.numel() // (samples * channels)
     scale = weights[:, None].expand(channels, positions).reshape(groups, -1)
     return points, scale.repeat(samples, 1)
@@ -187,12 +181,12 @@ def _module_spread(module: nn.GroupNorm, shape: tuple[int, ...]) -> Spread:
     return group_spread(shape, module.num_groups, module.eps)
 
 
+#: What is printed for groups, and where.
+GROUP_PRINTED = (group_norm_printed, "than2025 Lemma 3")
 NORMALIZER = Normalizer(
     kind="group_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of a group of channels of one sample",
-    constants=spread_constants(
-        "normscope F4", (lambda floor, eps: group_norm_printed(floor.flatten(), eps), "than2025 Lemma 3")
-    ),
+    constants=spread_constants("normscope F4", GROUP_PRINTED),
     ops=("group_norm", "native_group_norm"),
     modules=(nn.GroupNorm,),
     module_spread=_module_spread,

@@ -11,7 +11,7 @@ from normscope.core.rounding import as_float64, require_nonnegative
 from normscope.core.statement import statement
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, fixed_statistics, normalizer, per_channel
-from normscope.operators.normalizer import Constants, Normalizer, Symmetry
+from normscope.operators.normalizer import Normalizer, Symmetry
 from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_on_floor,
     floors_like,
@@ -19,14 +19,13 @@ from normscope.operators.normalizers.batch_norm import (
     running_constants,
 )
 from normscope.operators.normalizers.group_norm import (
+    GROUP_PRINTED,
     group_norm_at,
     group_norm_each,
     group_norm_on_ball,
-    group_norm_printed,
 )
 from normscope.operators.normalizers.layer_norm import OutputRange
 from normscope.operators.registry import Call, rule
-from normscope.operators.site import Site
 from normscope.operators.spread_constants import spread_constants
 
 
@@ -113,10 +112,6 @@ def instance_norm(call: Call) -> Any:
     return normalizer(call, x, instance_spread(x.shape, float(call["eps"])), "instance_norm", gamma, beta)
 
 
-def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    return _of_instances(site, floor, mode) if site.running is None else running_constants(site, mode)
-
-
 def _module_spread(module: nn.InstanceNorm2d, shape: tuple[int, ...]) -> Spread:
     return instance_spread(shape, module.eps)
 
@@ -125,13 +120,10 @@ def _claims(match: Match, spread: Spread) -> bool:
     return match.centered and len(spread.view) == 4 and spread.axes == (2, 3)
 
 
-_of_instances = spread_constants(
-    "normscope F5", (lambda floor, eps: group_norm_printed(floor.flatten(), eps), "than2025 Lemma 3")
-)
 NORMALIZER = Normalizer(
     kind="instance_norm",
     formula="gamma (x - mean)/sqrt(var + eps) + beta, statistics of one channel of one sample",
-    constants=_constants,
+    constants=spread_constants("normscope F5", GROUP_PRINTED, fixed=running_constants),
     ops=("instance_norm",),
     modules=(nn.modules.instancenorm._InstanceNorm,),
     module_spread=_module_spread,

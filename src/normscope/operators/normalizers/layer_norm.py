@@ -22,6 +22,7 @@ from normscope.core.statement import statement
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
+from normscope.operators.normalizers.moments import Spread as Moments
 from normscope.operators.normalizers.moments import inverse_scale, standard_deviation
 from normscope.operators.normalizers.secular_equation import centered_scale_norm, shrunk_scale_norm
 from normscope.operators.registry import Call, rule
@@ -44,6 +45,13 @@ class OutputRange:
     radius: float
     low: Tensor
     high: Tensor
+
+    @classmethod
+    def around(cls, shift: Tensor, scale: Tensor, square: int, radius: float) -> OutputRange:
+        """Return the range of ``scale z + shift`` with entries ``|z_i|^2 <= square``, rounded outward."""
+        reach = scale.abs() * math.sqrt(square) * (1.0 + 8.0 * UNIT)
+        slack = 4.0 * UNIT * (shift.abs() + reach)
+        return cls(radius, shift - reach - slack, shift + reach + slack)
 
 
 @statement("than2025", "Lemma 23", holds="eps > 0 or sigma(x) > 0; gamma multiplies from the left")
@@ -90,7 +98,7 @@ def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     tensor([ 0.7053, 10.0000], dtype=torch.float64)
     """
     eps = require_nonnegative(eps, "eps")
-    points, scale, lead = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    points, scale, lead = rows_of(x, gamma)
     return rows_at(points, scale, eps).reshape(lead)
 
 
@@ -104,18 +112,24 @@ def rows_at(points: Tensor, scale: Tensor, eps: float) -> Tensor:
     scale = scale.expand(rows, n)
     if n == 2:
         return _pair_norm(scale, spread.low, inverse, eps)
+    centre = torch.full((1, n), 1.0 / math.sqrt(n), dtype=torch.float64).expand(rows, n)
+    return shrunk_norms(spread, scale, inverse, eps, (centre,))
+
+
+def shrunk_norms(spread: Moments, scale: Tensor, inverse: Tensor, eps: float, others: tuple[Tensor, ...]) -> Tensor:
+    """Return ``||diag(scale) B^{1/2}|| inverse`` per row, where B shrinks the direction of the input, and others."""
     kappa = eps * inverse.clamp(max=1e150) ** 2
     keep = torch.sqrt(((1.0 - kappa) * (1.0 + kappa)).clamp(0.0, 1.0))
     norm = torch.linalg.vector_norm(spread.direction, dim=-1).clamp_min(TINY)
     along = spread.direction / norm[:, None] * keep[:, None]
-    error = 16.0 * spread.direction_error + 16.0 * sum_units(n) * UNIT
-    centre = torch.full((1, n), 1.0 / math.sqrt(n), dtype=torch.float64).expand(rows, n)
-    shrunk = shrunk_scale_norm(scale, (centre, along), error)
+    error = 16.0 * spread.direction_error + 16.0 * sum_units(scale.shape[1]) * UNIT
+    shrunk = shrunk_scale_norm(scale, (*others, along), error)
     return torch.where(torch.isinf(inverse), inverse, shrunk * inverse * (1.0 + 8.0 * UNIT))
 
 
-def _rows(points: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Return inputs and scales as matrices of rows, and the shape of the batch."""
+def rows_of(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
+    """Return inputs and scale in float64 as matrices of rows, and the shape of the batch."""
+    points, scale = as_float64(x, "x"), as_float64(gamma, "gamma")
     shape = scale.shape
     if points.shape[points.ndim - scale.ndim :] != shape or scale.ndim == 0:
         raise InputError(
@@ -139,7 +153,7 @@ def layer_norm_at(x: Tensor, gamma: Tensor, eps: float) -> float:
     0.109375
     """
     eps = require_nonnegative(eps, "eps")
-    points, scale, _ = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    points, scale, _ = rows_of(x, gamma)
     return largest_at(points, scale, eps)
 
 
@@ -198,7 +212,7 @@ def layer_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float) -> f
     0.534148
     """
     eps, radius = require_nonnegative(eps, "eps"), require_nonnegative(radius, "radius")
-    points, scale, _ = _rows(as_float64(x, "x"), as_float64(gamma, "gamma"))
+    points, scale, _ = rows_of(x, gamma)
     return rows_on_ball(points, radius, scale, torch.tensor([centered_scale_norm(scale)], dtype=torch.float64), eps)
 
 
@@ -249,11 +263,8 @@ def layer_norm_range(gamma: Tensor, beta: Tensor | None, n: int | None = None) -
     shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").expand(scale.shape)
     if scale.numel() != count:
         raise InputError(f"Expected gamma to have {count} elements, or one for all, got {scale.numel()}.")
-    reach = scale.abs() * math.sqrt(count - 1) * (1.0 + 8.0 * UNIT)
-    slack = UNIT * 4.0 * (shift.abs() + reach)
     norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)
-    radius = up(up(math.sqrt(count)) * centered_scale_norm(scale) + norm)
-    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
+    return OutputRange.around(shift, scale, count - 1, up(up(math.sqrt(count)) * centered_scale_norm(scale) + norm))
 
 
 @statement("than2025", "Lemma 2", holds="printed without a scale; a bound for max |gamma| <= 1, and 1/sqrt(eps) on R^n")

@@ -6,6 +6,8 @@ batch, channel by channel.
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from normscope.core.statement import statement
@@ -41,20 +43,16 @@ def _claims(match: Match, spread: Spread) -> bool:
     return not match.centered and match.root_of == "mean" and batch
 
 
-def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    if site.running is None:
-        return _of_batches(site, floor, mode)
-    if bool((site.running[1] + site.eps == 0).any()):
-        return Constants(Value(float("inf"), Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
-    number = power_norm_running(site.gamma, site.running[1], site.eps)
+def _fixed(site: Site, floor: Tensor | None, mode: str) -> Constants:
+    phi = site.running[1]  # type: ignore[index]
+    number = math.inf if bool((phi + site.eps == 0).any()) else power_norm_running(site.gamma, phi, site.eps)
     return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
 
 
-_of_batches = spread_constants("normscope Proposition PN-1", across_batch=True)
 NORMALIZER = Normalizer(
     kind="power_norm",
     formula="gamma x/sqrt(phi + eps) + beta, phi the mean square of a channel of the batch, or a running one",
-    constants=_constants,
+    constants=spread_constants("normscope Proposition PN-1", across_batch=True, fixed=_fixed),
     symmetry=Symmetry("neuron"),
     across_batch=True,
     claims=_claims,

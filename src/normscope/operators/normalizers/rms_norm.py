@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from normscope.core.errors import InputError
-from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, sum_units, up
+from normscope.core.rounding import UNIT, as_float64, quotient_up, require_nonnegative, up
 from normscope.core.statement import statement
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread, normalized
 from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.normalizers.layer_norm import TINY, OutputRange, trailing_spread
+from normscope.operators.normalizers.layer_norm import OutputRange, rows_of, shrunk_norms, trailing_spread
 from normscope.operators.normalizers.moments import inverse_scale, root_mean_square
-from normscope.operators.normalizers.secular_equation import shrunk_scale_norm
 from normscope.operators.registry import Call, rule
 from normscope.operators.spread_constants import spread_constants
 
@@ -54,7 +52,7 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
     tensor([0.2828], dtype=torch.float64)
     """
     stabilizer = rms_norm_eps(eps, x.dtype)
-    points, scale, lead = _rows(x, gamma)
+    points, scale, lead = rows_of(x, gamma)
     rows, n = points.shape
     spread = root_mean_square(points)
     inverse = inverse_scale(spread.low, stabilizer)
@@ -64,13 +62,7 @@ def rms_norm_each(x: Tensor, gamma: Tensor, eps: float | None = None) -> Tensor:
         else:
             norm = scale[0, 0].abs() * inverse * (math.sqrt(stabilizer) * inverse) ** 2 * (1.0 + 64.0 * UNIT)
         return norm.reshape(lead)
-    kappa = stabilizer * inverse.clamp(max=1e150) ** 2
-    keep = torch.sqrt(((1.0 - kappa) * (1.0 + kappa)).clamp(0.0, 1.0))
-    length = torch.linalg.vector_norm(spread.direction, dim=-1).clamp_min(TINY)
-    along = spread.direction / length[:, None] * keep[:, None]
-    error = 16.0 * spread.direction_error + 16.0 * sum_units(n) * UNIT
-    shrunk = shrunk_scale_norm(scale.expand(rows, n), (along,), error)
-    return torch.where(torch.isinf(inverse), inverse, shrunk * inverse * (1.0 + 8.0 * UNIT)).reshape(lead)
+    return shrunk_norms(spread, scale.expand(rows, n), inverse, stabilizer, ()).reshape(lead)
 
 
 @statement("normscope", "Proposition RMS-1")
@@ -118,7 +110,7 @@ def rms_norm_on_ball(x: Tensor, radius: float, gamma: Tensor, eps: float | None 
     """
     stabilizer = rms_norm_eps(eps, x.dtype)
     radius = require_nonnegative(radius, "radius")
-    points, scale, _ = _rows(x, gamma)
+    points, scale, _ = rows_of(x, gamma)
     n = points.shape[1]
     low = float(root_mean_square(points).low.min())
     floor = max(0.0, low * (1.0 - 4.0 * UNIT) - up(radius / math.sqrt(n)))
@@ -141,23 +133,9 @@ def rms_norm_range(gamma: Tensor, beta: Tensor | None = None) -> OutputRange:
     """
     scale = as_float64(gamma, "gamma")
     shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(scale.shape)
-    reach = scale.abs() * math.sqrt(scale.numel()) * (1.0 + 8.0 * UNIT)
-    slack = 4.0 * UNIT * (shift.abs() + reach)
     norm = up(float(torch.linalg.vector_norm(shift)), scale.numel() + 8.0)
-    radius = up(float(reach.max()) + norm)
-    return OutputRange(radius, shift - reach - slack, shift + reach + slack)
-
-
-def _rows(x: Tensor, gamma: Tensor) -> tuple[Tensor, Tensor, torch.Size]:
-    """Return inputs and scale as float64 rows, and the shape of the batch."""
-    points, scale = as_float64(x, "x"), as_float64(gamma, "gamma")
-    if scale.ndim == 0 or points.shape[points.ndim - scale.ndim :] != scale.shape:
-        raise InputError(
-            f"Expected the last axes of x to be those of gamma, got x of shape {tuple(points.shape)} "
-            f"and gamma of shape {tuple(scale.shape)}. Pass gamma with the normalized shape."
-        )
-    n = scale.numel()
-    return points.reshape(-1, n), scale.reshape(1, n), points.shape[: points.ndim - scale.ndim]
+    largest = float(scale.abs().max()) * math.sqrt(scale.numel()) * (1.0 + 8.0 * UNIT)
+    return OutputRange.around(shift, scale, scale.numel(), up(largest + norm))
 
 
 @rule("rms_norm", "_fused_rms_norm")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
@@ -95,17 +94,6 @@ def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -
     magnitude = float(left.abs() @ (R.abs() @ right.abs()))
     safe = sigma - 2.0 * sum(R.shape) * 2.0**-53 * magnitude
     return up(matrix_norm_sandwich(R)[1] / safe) if safe > 0 else math.inf
-
-
-def spectral_norm_effective(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -> Tensor:
-    """Return the effective weight ``W / (u^T R v)`` in float64.
-
-    >>> spectral_norm_effective(torch.tensor([[4.0]]), torch.ones(1), torch.ones(1)).tolist()
-    [[1.0]]
-    """
-    R = reshaped_kernel(weight, dim)
-    sigma = as_float64(u, "u").reshape(-1) @ (R @ as_float64(v, "v").reshape(-1))
-    return as_float64(weight, "weight") / torch.as_tensor(sigma)
 
 
 def _of_weight(node: Node, around: Surroundings) -> bool:

@@ -12,15 +12,10 @@ from torch import Tensor
 
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
-from normscope.operators.normalizer import Constants, Normalizer
+from normscope.operators.normalizer import Normalizer
 from normscope.operators.normalizers.batch_norm import running_constants
-from normscope.operators.normalizers.frozen_batch_norm import (
-    FixedStatistics,
-    axis_of,
-    fixed_site,
-    source_behind,
-)
-from normscope.operators.site import Site
+from normscope.operators.normalizers.frozen_batch_norm import FixedStatistics, axis_of, fixed_site
+from normscope.operators.quadratic_form import behind_shapes
 from normscope.operators.written_out import Place, Surroundings, Written
 
 #: What a buffer of deviations is called.
@@ -53,26 +48,22 @@ def _written_out(place: Place) -> Written | None:
 
 def _constant(node: Node, around: Surroundings) -> Tensor | None:
     """Return the value of a tensor of the model behind changes of shape, or ``None``."""
-    behind = source_behind(node, around)
-    value = around.constant(behind.name) if behind is not None and behind.op in _CONSTANTS else None
+    behind = behind_shapes(node, around)
+    value = around.constant(behind.name) if behind.op in _CONSTANTS else None
     return value if isinstance(value, Tensor) and value.is_floating_point() else None
 
 
 def _is_deviation(node: Node, around: Surroundings) -> bool:
     """Tell whether a constant is made of a tensor that is called a deviation, and of nothing else."""
-    behind = source_behind(node, around)
-    while behind is not None and name_of(behind) in _ALIKE and len(behind.inputs()) == 1:
-        behind = source_behind(around.graph[behind.inputs()[0]], around)
-    return behind is not None and behind.op in _CONSTANTS and bool(_DEVIATION.search(behind.target))
-
-
-def _constants(site: Site, floor: Tensor | None, mode: str) -> Constants:
-    return running_constants(site, mode)
+    behind = behind_shapes(node, around)
+    while name_of(behind) in _ALIKE and len(behind.inputs()) == 1:
+        behind = behind_shapes(around.graph[behind.inputs()[0]], around)
+    return behind.op in _CONSTANTS and bool(_DEVIATION.search(behind.target))
 
 
 NORMALIZER = Normalizer(
     kind="standardization",
     formula="(x - mean)/std with mean and deviation in buffers, written out",
-    constants=_constants,
+    constants=running_constants,
     written_out=_written_out,
 )
