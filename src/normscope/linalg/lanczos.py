@@ -50,16 +50,6 @@ def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
     return min(1.0, (math.log(1.648 * math.sqrt(dimension) / delta) / (2 * steps - 1)) ** 2)
 
 
-def lanczos_steps(dimension: int, gap: float, delta: float) -> int:
-    r"""Return the number of steps after which :func:`lanczos_relative_gap` is at most ``gap``.
-
-    >>> lanczos_steps(10_000, lanczos_relative_gap(10_000, 100, 1e-9), 1e-9)
-    100
-    """
-    needed = math.log(1.648 * math.sqrt(dimension) / delta) / math.sqrt(gap)
-    return max(4, math.ceil((needed + 1.0) / 2.0 - 1e-9))
-
-
 @statement("normscope", "Krylov certificate", holds="exact arithmetic, N >= 3, start uniform on the sphere")
 def krylov_certificate(
     diagonal: np.ndarray, off_diagonal: np.ndarray, dimension: int, delta: float, *, overlap: float = 1.0

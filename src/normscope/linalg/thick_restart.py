@@ -284,16 +284,3 @@ def rayleigh(apply: Apply, vectors: Tensor) -> tuple[np.ndarray, np.ndarray]:
         values.append(dot(vector, image))
         residuals.append(length(image.double() - values[-1] * vector.double()))
     return np.array(values), np.array(residuals)
-
-
-def orthogonality(basis: Tensor) -> float:
-    """Return the largest entry of ``|V V^T - I|`` of rows, in float64.
-
-    >>> orthogonality(torch.eye(3))
-    0.0
-    """
-    gram = -torch.eye(len(basis), dtype=torch.float64, device=basis.device)
-    for at in range(0, basis.shape[1], 2**16):
-        piece = basis[:, at : at + 2**16].double()
-        gram += piece @ piece.mT
-    return float(gram.abs().max())

@@ -43,7 +43,7 @@ _SIXTHS = {"hardsigmoid": 1 + 2.0**-24, "hardswish": 1 + 2.0**-24}
 @rule(*_PLAIN, *_ALIASES)
 def pointwise(call: Call) -> Any:
     """An entrywise function of one argument."""
-    name = call.node.op.split(".")[1]
+    name = call.name
     name = _ALIASES.get(name, name)
     parameters = {key: call[key] for key in _PARAMETERS if call.arguments.get(key) is not None}
     if name == "rrelu":

@@ -24,7 +24,7 @@ def add(call: Call) -> Expr:
     """Add or subtract, with broadcasting and ``alpha``."""
     left, right = call["self"], call["other"]
     alpha = float(call.get("alpha", 1))
-    name = call.node.op.split(".")[1]
+    name = call.name
     if name == "rsub":
         left, right = right, left
     return total(call, ((left, 1.0), (right, -alpha if name in ("sub", "subtract", "rsub") else alpha)))
@@ -126,9 +126,7 @@ class Product(Nonlinear):
     def constant(self, context: Context) -> Lip:
         """Return the product rule on the ranges of the factors."""
         f, g = self.inputs
-        return _weighted(context.lipschitz(g), context.range(f).sup) + _weighted(
-            context.lipschitz(f), context.range(g).sup
-        )
+        return context.lipschitz(g).times(context.range(f).sup) + context.lipschitz(f).times(context.range(g).sup)
 
     def image(self, context: Context) -> Range:
         """Return the products of the ends, and norms by the largest entry of the other factor."""
@@ -149,7 +147,7 @@ class Square(Nonlinear):
 
     def constant(self, context: Context) -> Lip:
         """Return twice the largest entry times the constant of the input."""
-        return _weighted(context.lipschitz(self.inputs[0]), 2 * context.range(self.inputs[0]).sup)
+        return context.lipschitz(self.inputs[0]).times(2 * context.range(self.inputs[0]).sup)
 
     def image(self, context: Context) -> Range:
         """Return zero to the square of the largest entry."""
@@ -190,11 +188,6 @@ class Quotient(Nonlinear):
         return Range(*outward(-sup / least, sup / least))
 
 
-def _weighted(lip: Lip, factor: float) -> Lip:
-    """Return a constant times a factor that may be zero or infinite."""
-    return lip.scaled(log_of(factor) if factor < INF else INF)
-
-
 class Maximum(Nonlinear):
     """``max(f, g)`` or ``min(f, g)`` entrywise: ``|max(a,b)-max(c,d)| <= max(|a-c|, |b-d|)``."""
 
@@ -218,7 +211,7 @@ def maximum(call: Call) -> Expr:
     from normscope.operators.activation import clamped
 
     left, right = call["self"], call["other"]
-    largest = "max" in call.node.op.split(".")[1]
+    largest = "max" in call.name
     if isinstance(left, Expr) and isinstance(right, Expr):
         return call.atom(Maximum(broadcast(left, call.shape, call), broadcast(right, call.shape, call), largest))
     x, bound = (left, right) if isinstance(left, Expr) else (right, left)

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.core.value import log_of
-from normscope.operators.arithmetic import _weighted
 from normscope.operators.expression import Expr, as_expr
 from normscope.operators.indexing import repeats_heads
 from normscope.operators.layout import _first, broadcast
@@ -141,15 +139,15 @@ class Attention(Nonlinear):
         """Return the constants of :func:`attention_constants` applied to those of q, k and v."""
         q, k, v = self.inputs[:3]
         if k.shape[-2] == 1:  # one key: the output is its value, whatever the query
-            return context.lipschitz(v).scaled(log_of(math.sqrt(q.shape[-2])))
+            return context.lipschitz(v).times(math.sqrt(q.shape[-2]))
         rows = (0.0, 0.0, 0.0)
         if self.scale:
             rows = (context.range(q).row, context.centered_row(k), context.centered_row(v))
         lip = Lip.constant(-INF, context.blocks)
         for expr, factor in zip((q, k, v), attention_constants(q.shape[-2], self.scale, *rows), strict=True):
-            lip = lip + _weighted(context.lipschitz(expr), factor)
+            lip = lip + context.lipschitz(expr).times(factor)
         for mask in self.inputs[3:]:
-            lip = lip + _weighted(context.lipschitz(mask), score_constant(context.centered_row(v)))
+            lip = lip + context.lipschitz(mask).times(score_constant(context.centered_row(v)))
         return lip
 
     def image(self, context: Context) -> Range:

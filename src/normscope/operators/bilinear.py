@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from normscope.core.statement import statement
-from normscope.operators.arithmetic import _weighted, total
+from normscope.operators.arithmetic import total
 from normscope.operators.expression import Expr
 from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.matrix import matmul_of, matrix
@@ -51,7 +51,7 @@ class Bilinear(Nonlinear):
         """Return the product rule on the largest rows."""
         u, v = self.inputs
         rows = [product(self.norm, context.range(e).row) for e in (v, u)]
-        return _weighted(context.lipschitz(u), rows[0]) + _weighted(context.lipschitz(v), rows[1])
+        return context.lipschitz(u).times(rows[0]) + context.lipschitz(v).times(rows[1])
 
     def image(self, context: Context) -> Range:
         """Return the norm times the largest rows."""

@@ -31,7 +31,7 @@ def convolution(call: Call) -> Expr:
     x, weight, bias = call["input"], call["weight"], call["bias"]
     if isinstance(weight, Expr) or isinstance(bias, Expr) or not isinstance(x, Expr):
         return call.opaque("the kernel of a convolution depends on the input")
-    name = call.node.op.split(".")[1]
+    name = call.name
     dims = weight.ndim - 2
     transposed = "transpose" in name or bool(call.get("transposed", False))
     padding = call.get("padding", 0)

@@ -57,7 +57,7 @@ def fourier_norm(name: str, points: int, normalization: str | None) -> float:
 
 def paired_linear(call: Call, read: Sequence[Any]) -> Expr | None:
     """Return the expression of an operation that reads or gives complex numbers, or ``None`` if there is no rule."""
-    name = call.node.op.split(".")[1]
+    name = call.name
     found = expressions(list(call.arguments.values()))
     parts = list({e.id: e for e in found}.values())
     if not isinstance(call.value, Tensor) or [e.shape for e in parts] != [pair_shape(v) for v in read]:
@@ -114,22 +114,13 @@ def _isolated(call: Call, parts: Sequence[Expr], is_complex: Sequence[bool], pla
         for i, (expr, pairs) in enumerate(zip(parts, is_complex, strict=True)):
             x = v if i == place else v.new_zeros(expr.shape)
             values[expr.id] = torch.complex(*x.unbind(-1)) if pairs else x
-        if call.node.op.split(".")[1].endswith("_scatter"):  # torch differentiates these for real numbers only
-            return torch.stack([run(values, part) for part in (_real, _imag)], -1)
+        if call.name.endswith("_scatter"):  # torch differentiates these for real numbers only
+            imaginary = lambda z: z.imag if z.is_complex() else torch.zeros_like(z)  # noqa: E731
+            return torch.stack([run(values, part) for part in (torch.real, imaginary)], -1)
         out = run(values, lambda z: z)
         return torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
 
     return apply
-
-
-def _real(z: Tensor) -> Tensor:
-    """Return the real part."""
-    return z.real
-
-
-def _imag(z: Tensor) -> Tensor:
-    """Return the imaginary part, zero where there is none."""
-    return z.imag if z.is_complex() else torch.zeros_like(z)
 
 
 def _wide(value: Any) -> Any:
@@ -141,7 +132,7 @@ def _wide(value: Any) -> Any:
 
 def _points(call: Call, z: Expr, reads_complex: bool) -> int:
     """Return the number of points each transform runs over, on its longer side."""
-    name = call.node.op.split(".")[1]
+    name = call.name
     real = call.value.shape if name.startswith(("fft_irfft", "fft_hfft")) else None
     side: Sequence[int] = real if real is not None else (z.shape[:-1] if reads_complex else z.shape)
     rank = len(side)
@@ -170,7 +161,7 @@ def paired(call: Call, read: Sequence[Any]) -> Expr | None:
     Returns:
         The expression, of the shape of the result with an axis of two behind, or ``None`` if there is no rule.
     """
-    name = call.node.op.split(".")[1]
+    name = call.name
     tainted = call.tainted()
     z = call.arguments[tainted[0]] if len(tainted) == 1 else None
     if not isinstance(z, Expr) or not isinstance(call.value, Tensor):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -73,12 +74,9 @@ def fold(call: Call) -> Expr:
 def pad(call: Call) -> Expr:
     """Extend a tensor by zeros, a constant, or copies of its entries."""
     x = _first(call)
-    mode = call.get("mode", "circular" if "_pad_circular" in call.node.op else "constant")
-    if "reflection" in call.node.op:
-        mode = "reflect"
-    elif "replication" in call.node.op:
-        mode = "replicate"
-    elif isinstance(mode, int):
+    modes = {"reflection": "reflect", "replication": "replicate", "_pad_circular": "circular"}
+    mode = next((word for part, word in modes.items() if part in call.name), call.get("mode", "constant"))
+    if isinstance(mode, int):
         mode = ("constant", "reflect", "replicate", "circular")[mode]
     amounts = list(call.get("pad", call.get("padding")))
     dims = range(len(x.shape) - len(amounts) // 2, len(x.shape))
@@ -148,14 +146,9 @@ def overwritten(call: Call) -> Expr:
     if not name or set(call.tainted()) - {"self", name} or float(call.get("alpha", 1)) < 0 or "reduce" in call.node.op:
         return call.opaque("a position or a reduction that depends on the input has no rule", known=True)
     base, source, shape = call["self"], call[name], call.shape
-    function = resolve(call.node.op)
-    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
     if _twice(call):
         return call.opaque("two values are written to one position, and which one stays is undefined", known=True)
-
-    def apply(into: Tensor, what: Any) -> Tensor:
-        return _call_named(function, "self", into, rest | {name: what})
-
+    apply = _writing(call, name)
     kept = torch.zeros(shape, dtype=torch.float64) if isinstance(base, Expr) else base.detach().to(torch.float64)
     what = torch.zeros(source.shape, dtype=torch.float64) if isinstance(source, Expr) else source
     what = what.detach().to(torch.float64) if isinstance(what, Tensor) else what
@@ -173,10 +166,17 @@ def overwritten(call: Call) -> Expr:
     return add_terms(call, terms, bias if bias is not None and bool((bias != 0).any()) else None)
 
 
+def _writing(call: Call, name: str) -> Callable[[Tensor, Any], Tensor]:
+    """Return the operation as a function of the tensor it writes into and of what it writes, the argument of a name."""
+    function = resolve(call.node.op)
+    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
+    return lambda into, what: _call_named(function, "self", into, rest | {name: what})
+
+
 def _twice(call: Call) -> bool:
     """Tell whether values are written over each other: which one stays is not defined, and torch's adjoint errs."""
     zeros = torch.zeros(call.shape, dtype=torch.float64)
-    op = call.node.op.split(".")[1]
+    op = call.name
     if op == "scatter":
         index = call["index"].to(zeros.device)
         written = zeros.scatter_add(call["dim"], index, torch.ones(index.shape, dtype=torch.float64))
@@ -212,13 +212,7 @@ def scatter_reduce(call: Call) -> Expr:
     how = str(call["reduce"])
     if how not in ("sum", "mean", "amax", "amin"):
         return call.opaque(f"no rule for a reduction by {how}")
-    function = resolve(call.node.op)
-    rest = {k: literals(v) for k, v in call.arguments.items() if k not in ("self", name)}
-    base, source = call["self"], call[name]
-
-    def apply(into: Tensor, what: Tensor) -> Tensor:
-        return _call_named(function, "self", into, rest | {name: what})
-
+    base, source, apply = call["self"], call[name], _writing(call, name)
     zeros = [torch.zeros(tuple(t.shape), dtype=torch.float64) for t in (base, source)]
     fixed = [z if isinstance(t, Expr) else t.detach().to(z) for t, z in zip((base, source), zeros, strict=True)]
     parts = [t for t in (base, source) if isinstance(t, Expr)]

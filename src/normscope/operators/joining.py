@@ -21,7 +21,7 @@ def concat(call: Call) -> Expr:
     """Put tensors side by side."""
     parts: list[Any] = list(_first(call))  # type: ignore[call-overload]
     shape = call.shape
-    name = call.node.op.split(".")[1]
+    name = call.name
     if name in _FIXED:
         axis = min(_FIXED[name][0], len(shape) - 1)
         parts = [_grown(call, p, name) for p in parts]
@@ -72,7 +72,7 @@ def side_by_side(parts: Sequence[Any], axis: int, call: Call) -> Expr:
 def split(call: Call) -> list[Expr]:
     """Cut a tensor into pieces along an axis."""
     x = _first(call)
-    name = call.node.op.split(".")[1]
+    name = call.name
     dim = {"hsplit": min(1, len(x.shape) - 1), "vsplit": 0, "dsplit": 2}.get(name, int(call.get("dim", 0)))
     dim %= len(x.shape)
     drops = "unbind" in name

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.operators.arithmetic import Product, _weighted, total
+from normscope.operators.arithmetic import Product, total
 from normscope.operators.expression import Expr, LinearOp, as_expr, linear
 from normscope.operators.layout import broadcast, permuted, reshaped
 from normscope.operators.nonlinear import Context, Lip, Nonlinear, Range, outward, product
@@ -146,7 +146,7 @@ class MatrixProduct(Nonlinear):
         """Return the product rule with spectral norms bounded by the ranges of rows and entries."""
         a, b = self.inputs
         norm_a, norm_b = (_spectral(context.range(e), e.shape) for e in (a, b))
-        return _weighted(context.lipschitz(b), norm_a) + _weighted(context.lipschitz(a), norm_b)
+        return context.lipschitz(b).times(norm_a) + context.lipschitz(a).times(norm_b)
 
     def image(self, context: Context) -> Range:
         """Return bounds by rows of A and columns of B."""

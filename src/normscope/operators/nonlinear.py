@@ -51,6 +51,10 @@ class Lip:
             min(1.0, self.delta + delta),
         )
 
+    def times(self, factor: float) -> Lip:
+        """Return the constant times a factor, which may be zero or infinite."""
+        return self.scaled(INF if factor == INF else log_of(factor))
+
     def _join(self, others: tuple[Lip, ...], combine: Callable[[list[float]], float]) -> Lip:
         items = (self, *others)
         return Lip(
@@ -150,11 +154,6 @@ def outward(low: float, high: float) -> tuple[float, float]:
     )
 
 
-def _log(x: float) -> float:
-    """Return the logarithm of a bound."""
-    return INF if x == INF else log_of(x)
-
-
 class Context(Protocol):
     """What a nonlinear rule may ask of the analysis: bounds on its inputs, on the domain at hand."""
 
@@ -213,7 +212,7 @@ class Stretch(Nonlinear):
 
     def constant(self, context: Context) -> Lip:
         """Return the factor times the constant of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(_log(self.factor))
+        return context.lipschitz(self.inputs[0]).times(self.factor)
 
 
 class Opaque(Nonlinear):
@@ -288,7 +287,7 @@ class Pointwise(Nonlinear):
 
     def constant(self, context: Context) -> Lip:
         """Return slope times the constant of the input."""
-        return context.lipschitz(self.inputs[0]).scaled(_log(self._slope(context)))
+        return context.lipschitz(self.inputs[0]).times(self._slope(context))
 
     def image(self, context: Context) -> Range:
         """Return the image of the interval the entries lie in."""

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.core.statement import statement
-from normscope.core.value import log_of
 from normscope.operators.arithmetic import times, total
 from normscope.operators.expression import Expr, LinearOp, linear
 from normscope.operators.layout import add_terms, reshaped, scaled
@@ -113,13 +112,11 @@ class Division(Nonlinear):
             # A scale of zero leaves nothing, even of a division by zero.
             constants = torch.where(self.gain == 0, 0.0, constants * self.gain.abs())
         if constants.numel() == 1 or bool((constants == constants.flatten()[0]).all()):
-            largest = float(constants.flatten()[0])
-            return context.lipschitz(x).scaled(log_of(largest) if largest < INF else INF)
+            return context.lipschitz(x).times(float(constants.flatten()[0]))
+        whole = context.lipschitz(x).times(float(constants.max()))
         if bool(torch.isinf(constants).any()):
-            return context.lipschitz(x).scaled(INF)
-        return context.lipschitz(_folded(x, constants, spread)).minimum(
-            context.lipschitz(x).scaled(log_of(float(constants.max())))
-        )
+            return whole
+        return context.lipschitz(_folded(x, constants, spread)).minimum(whole)
 
     def image(self, context: Context) -> Range:
         """Return the range: a group of n entries has norm at most ``sqrt(n/k)``."""

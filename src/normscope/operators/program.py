@@ -22,7 +22,7 @@ from normscope.operators.normalization import rescaled
 from normscope.operators.normalizer import kinds_by_op, normalizers
 from normscope.operators.pooling import power_pool
 from normscope.operators.recognition import find_normalizer, weight_normalizer
-from normscope.operators.registry import Call, bind, expressions, find_rule
+from normscope.operators.registry import Call, Rule, bind, expressions, find_rule
 from normscope.operators.root_of_form import root_of_form
 from normscope.operators.scalar.entrywise import Forms
 from normscope.operators.site import Site, site_of
@@ -106,13 +106,14 @@ class Walk:
         self.forms = Forms()
         self.current = ""  # the node whose expression is being made
         self.found: set[str] = set()  # nodes at which normalizers end
+        self.noted: set[int] = set()  # ids of expressions already looked at
         self.program = Program()
         self.around = Surroundings(
             graph,
-            Recogniser(graph, self._number, lambda name: isinstance(self._known_constant(name), Tensor)),
+            Recogniser(graph, self._number, lambda name: isinstance(self.constant_at(name), Tensor)),
             graph.users(),
             lambda name: self.exprs.get(name),
-            self._known_constant,
+            self.constant_at,
             lambda name: self.names.get(name, ""),
             lambda name: name in self.found,
         )
@@ -143,7 +144,7 @@ class Walk:
 
     def _number(self, name: str) -> float | None:
         """Return the value of a constant scalar."""
-        value = self._known_constant(name)
+        value = self.constant_at(name)
         if not isinstance(value, Tensor | int | float) or isinstance(value, bool):
             return None
         if isinstance(value, Tensor):
@@ -171,6 +172,7 @@ class Walk:
         self.program.blocks.append(InputBlock(name, shape, kind))
         expr = atom_expr(rule, shape)
         self.program.atoms.append(expr)
+        self.noted.add(expr.id)
         return expr
 
     def _call(self, node: Node) -> None:
@@ -258,10 +260,9 @@ class Walk:
         found = self._written_out(call)
         if found is not None:
             return found
-        kind = kinds_by_op().get(name_of(node))
-        if kind and find_rule(node.op):
-            return self._normalizer(call, kind)
-        rule = find_rule(node.op)
+        kind, rule = kinds_by_op().get(name_of(node)), find_rule(node.op)
+        if kind and rule is not None:
+            return self._normalizer(call, kind, rule)
         inner = (value, *(self.values.get(n) for n in node.inputs()))
         if rule is not shape_only and any(_is_complex(v) for v in inner):
             turned = paired(call, [self.values.get(n) for n in node.inputs() if n in self.exprs])
@@ -306,11 +307,7 @@ class Walk:
         if call.node.op.startswith("normscope."):
             reason = "what was done with this value outside torch, or with its memory, is unknown"
         if isinstance(value, tuple | list):
-            return [
-                call.atom(_opaque_rule(call, reason), tuple(v.shape)) if isinstance(v, Tensor) else None for v in value
-            ]
-        if not isinstance(value, Tensor):
-            return call.atom(_opaque_rule(call, reason), ())
+            return [call.opaque(reason, shape=tuple(v.shape)) if isinstance(v, Tensor) else None for v in value]
         return call.opaque(reason)
 
     def _argument(self, ref: Ref) -> Any:
@@ -325,21 +322,15 @@ class Walk:
             self.program.used_weights.setdefault(node.name, set()).update(names)
 
     def _register(self, node: Node, result: Any) -> None:
-        """Note new atoms and layers."""
+        """Note the atoms and parametrized linear operations made for a node."""
         if isinstance(result, Expr):
             self.program.nodes.setdefault(result.id, node.name)
-        for expr in expressions(result):
-            self._collect(expr, node)
-
-    def _collect(self, expr: Expr, node: Node) -> None:
-        """Note the atoms and parametrized linear operations made for a node."""
-        stack, seen = [expr], set()
+        stack = expressions(result)[::-1]
         while stack:
             item = stack.pop()
-            if item.id in seen or item.id in self._noted:
+            if item.id in self.noted:
                 continue
-            seen.add(item.id)
-            self._noted.add(item.id)
+            self.noted.add(item.id)
             if item.op is None and item.atom is not None:
                 self.program.atoms.append(item)
                 stack.extend(item.atom.inputs)
@@ -347,13 +338,6 @@ class Walk:
                 if item.op.kind in ("matrix", "convolution") and item.op.weight_name:
                     self.program.layers.append(item)
                 stack.extend(item.inputs)
-
-    @property
-    def _noted(self) -> set[int]:
-        """Return ids of expressions already looked at."""
-        if not hasattr(self, "_noted_ids"):
-            self._noted_ids: set[int] = {a.id for a in self.program.atoms}
-        return self._noted_ids
 
     def _written_out(self, call: Call) -> Any:
         """Return a hand-written normalizer as such, if one ends here."""
@@ -367,37 +351,28 @@ class Walk:
             return found.source
         return None if found.result is None else found.result()
 
-    def _known_constant(self, name: str) -> Any:
-        """Return the value of a node that does not depend on a floating input, or ``None``."""
+    def constant_at(self, name: str) -> Any:
+        """Return the value of a node, reached already or not, that does not depend on a floating input, or ``None``."""
         if name in self.exprs or name == self.current:
             return None
-        value = self.values.get(name)
-        return value if value is not None else self._constant_value(name)
-
-    def _constant_value(self, name: str) -> Tensor | None:
-        """Return the value of a constant node that may not have been reached yet."""
-        if name in self.exprs or name == self.current:
-            return None
-        value = self.values.get(name)
-        if isinstance(value, Tensor):
-            return value
+        if self.values.get(name) is not None:
+            return self.values[name]
         node = self.graph[name]
         if node.op in ("parameter", "buffer", "constant"):
             return self.tensors[node.target].detach()
-        inputs = {n: self._constant_value(n) for n in node.inputs()}
+        inputs = {n: self.constant_at(n) for n in node.inputs()}
         if node.op in SOURCES or any(v is None for v in inputs.values()):
             return None
         result = self._executed(node, inputs)
         return result if isinstance(result, Tensor) else None
 
-    def _normalizer(self, call: Call, kind: str) -> Any:
+    def _normalizer(self, call: Call, kind: str, rule: Rule) -> Any:
         """Apply a normalizer's own operation and note it."""
-        rule = find_rule(call.node.op)
         x = call.get("input", call.get("self"))
         moving = {name for name in call.tainted() if name not in ("input", "self")}
-        if rule is not None and isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
-            return self._adaptive(call, kind, x)
-        if rule is None or moving or not isinstance(x, Expr):
+        if isinstance(x, Expr) and moving and moving <= {"weight", "bias"}:
+            return self._adaptive(call, kind, rule, x)
+        if moving or not isinstance(x, Expr):
             reason = "a normalizer whose parameters depend on the input has no rule"
             return call.with_rest(call.opaque(reason), reason, known=False)
         result = rule(call)
@@ -407,10 +382,10 @@ class Walk:
             return [x, *result[1:]] if isinstance(result, list) else x
         return result
 
-    def _adaptive(self, call: Call, kind: str, x: Expr) -> Any:
+    def _adaptive(self, call: Call, kind: str, rule: Rule, x: Expr) -> Any:
         """Apply a normalizer whose scale or shift depends on the input: the quotient, then a product and a sum."""
         bare = replace(call, arguments=call.arguments | {"weight": None, "bias": None})
-        result = find_rule(call.node.op)(bare)  # type: ignore[misc]
+        result = rule(bare)
         out = result[0] if isinstance(result, list) else result
         site = site_of(bare, normalizers()[kind].adaptive or kind, x, out)
         per_channel = len(x.shape) > 2 and kind not in ("layer_norm", "rms_norm")
@@ -451,11 +426,6 @@ class Walk:
 def _is_complex(value: Any) -> bool:
     """Tell whether a value is a tensor of complex numbers."""
     return isinstance(value, Tensor) and value.is_complex()
-
-
-def _opaque_rule(call: Call, reason: str) -> Opaque:
-    """Return the rule of an unknown operation on all its inputs."""
-    return Opaque(tuple(e for v in call.arguments.values() for e in expressions(v)), reason)
 
 
 def build_program(

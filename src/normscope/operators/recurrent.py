@@ -99,7 +99,7 @@ _STEPS = {"lstm": _lstm_step, "gru": _gru_step, "rnn_tanh": _rnn_step("tanh"), "
 @rule("lstm.input", "gru.input", "rnn_tanh.input", "rnn_relu.input")
 def recurrent(call: Call) -> Any:
     """A stack of recurrent layers."""
-    name = call.node.op.split(".")[1]
+    name = call.name
     x = as_expr(call["input"])
     if len(x.shape) != 3 or x.shape[1 if call["batch_first"] else 0] > LONGEST:
         return _give_up(call, f"{name} without batch axis, or on more than {LONGEST} steps, is not unrolled")
@@ -137,7 +137,7 @@ def recurrent(call: Call) -> Any:
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 def cell(call: Call) -> Any:
     """One step of a recurrent layer."""
-    name = call.node.op.split(".")[1].removesuffix("_cell")
+    name = call.name.removesuffix("_cell")
     hidden = call["hx"]
     h, c = (as_expr(s) for s in (hidden if isinstance(hidden, list | tuple) else [hidden, hidden]))
     weights = [call[n] for n in ("w_ih", "w_hh", "b_ih", "b_hh")]

@@ -32,7 +32,7 @@ def reduce(call: Call) -> Expr:
     x = _first(call)
     if not call.value.dtype.is_floating_point:
         return call.opaque("a sum cast to integers", known=True)
-    name = call.node.op.split(".")[1]
+    name = call.name
     return summed(call, x, reduced_axes(call, x), name, keep=bool(call.get("keepdim", False)) or name == "cumsum")
 
 
@@ -141,7 +141,7 @@ def deviation(call: Call) -> Any:
       "signbit", "mode", "is_nonzero", "unique_consecutive", "nonzero_numpy", "argwhere")  # fmt: skip
 def steps(call: Call) -> Any:
     """Name what is not Lipschitz: steps and choices."""
-    reason = f"{call.node.op.split('.')[1]} is discontinuous"
+    reason = f"{call.name} is discontinuous"
     if isinstance(call.value, tuple | list):
         return [call.opaque(reason, known=True, shape=tuple(v.shape)) for v in call.value if isinstance(v, Tensor)]
     if not isinstance(call.value, Tensor):

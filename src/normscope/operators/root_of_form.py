@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from normscope.core.value import log_of
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
 from normscope.operators.expression import Expr
@@ -34,7 +33,7 @@ class RootOfForm(Nonlinear):
 
     def constant(self, context: Context) -> Lip:
         """Return the constant above times that of the input, or that of a square root where it is smaller."""
-        return context.lipschitz(self.x).scaled(log_of(self.factor)).minimum(self.root.constant(context))
+        return context.lipschitz(self.x).times(self.factor).minimum(self.root.constant(context))
 
     def image(self, context: Context) -> Range:
         """Return the root of the stabilizer to that plus the length of the input."""

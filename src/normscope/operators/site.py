@@ -68,26 +68,12 @@ def describe(site: Site) -> dict[str, Any]:
 def site_of(call: Call, kind: str, x: Expr, out: Expr) -> Site:
     """Describe a normalizer that is an operation of its own."""
     division = _division_below(out, call.node.name)
-    running = None
-    mean, var = call.arguments.get("running_mean"), call.arguments.get("running_var")
-    if division is None and isinstance(mean, Tensor) and isinstance(var, Tensor):
-        running = (mean, var)
-    eps = call.arguments.get("eps")
-    if eps is None and division is not None:
-        eps = division.spread.eps
-    source = next(r for r in call.node.inputs())
-    return Site(
-        call.node.name,
-        source,
-        call.node.owner,
-        kind,
-        None if division is None else division.spread,
-        call.arguments.get("weight"),
-        call.arguments.get("bias"),
-        running,
-        float(eps or 0.0),
-        x.shape,
-    )
+    spread = None if division is None else division.spread
+    mean, var = call.get("running_mean"), call.get("running_var")
+    running = (mean, var) if spread is None and isinstance(mean, Tensor) and isinstance(var, Tensor) else None
+    eps = float(call.get("eps", 0.0 if spread is None else spread.eps))
+    place = (call.node.name, call.node.inputs()[0], call.node.owner)
+    return Site(*place, kind, spread, call.get("weight"), call.get("bias"), running, eps, x.shape)
 
 
 def _division_below(expr: Expr, node: str) -> Division | None:

@@ -181,7 +181,7 @@ def survey(
                 also(node, value, values)
             if node.name in blocks:
                 index = blocks[node.name]
-                result.inputs[index] = _widened(result.inputs[index], value, size, reference)
+                result.inputs[index] = _hull(result.inputs[index], range_seen(value, size, reference, room=0.0))
             if node.name in factors and isinstance(value, Tensor) and value.is_floating_point() and value.numel():
                 inside = range_seen(value, size, reference)
                 result.factors[node.name] = _hull(result.factors.get(node.name, inside), inside)
@@ -268,20 +268,6 @@ def least_of_groups(values: Tensor, spread: Spread) -> Tensor:
     return values.amin(dims, keepdim=True)
 
 
-def _widened(inside: Range, value: Tensor, size: int, reference: int) -> Range:
-    """Return a range widened to hold a batch of inputs, of which the program takes ``reference`` samples at a time."""
-    x = value.detach().to(torch.float64)
-    pieces = size // max(reference, 1)
-    samples = x.reshape(pieces, -1) if pieces * reference == size and x.numel() % size == 0 else x.reshape(1, -1)
-    row = float(x.norm(dim=-1).max()) if x.ndim else float(x.abs())
-    return Range(
-        min(inside.low, float(x.min())),
-        max(inside.high, float(x.max())),
-        max(inside.row, row),
-        max(inside.norm, float(samples.norm(dim=1).max())),
-    )
-
-
 def activation_inputs(captured: Captured, program: Program) -> dict[str, str]:
     """Return the node of every entrywise nonlinearity and the node it reads."""
     found: dict[str, str] = {}
@@ -319,7 +305,7 @@ def sized_tensors(program: Program) -> set[str]:
     return found
 
 
-def range_seen(value: Tensor, size: int, reference: int) -> Range:
+def range_seen(value: Tensor, size: int, reference: int, *, room: float = _ROOM) -> Range:
     """Return the range of a tensor on a batch, a little widened; norms are of as many samples as a program takes.
 
     >>> round(range_seen(torch.tensor([[3.0, 4.0]]), 1, 1).norm, 6)
@@ -331,8 +317,8 @@ def range_seen(value: Tensor, size: int, reference: int) -> Range:
     norm = float(x.reshape(pieces if apart else 1, -1).norm(dim=1).max())
     row = float(x.norm(dim=-1).max()) if x.ndim else norm
     low, high = float(x.min()), float(x.max())
-    room = _ROOM * max(abs(low), abs(high))
-    return Range(low - room, high + room, row * (1 + _ROOM), norm * (1 + _ROOM))
+    around = room * max(abs(low), abs(high))
+    return Range(low - around, high + around, row * (1 + room), norm * (1 + room))
 
 
 def _hull(a: Range, b: Range) -> Range:

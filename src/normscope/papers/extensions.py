@@ -17,7 +17,7 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_each,
     batch_norm_batch_global,
 )
-from normscope.operators.normalizers.instance_norm import instance_norm_at
+from normscope.operators.normalizers.group_norm import group_norm_at
 from normscope.operators.normalizers.rms_norm import rms_norm_at, rms_norm_global
 from normscope.papers.akbar2025.claims.laboratory import hidden_layer, largest, normalized, output, square_loss
 from normscope.papers.claim import Claims, Outcome
@@ -110,12 +110,12 @@ def _rms() -> Outcome:
     "X-IN",
     "F5",
     says="InstanceNorm has the norm max |gamma_c|/s_nc over samples and channels, for at least three positions.",
-    code=("normscope.operators.normalizers.instance_norm.instance_norm_at",),
+    code=("normscope.operators.normalizers.group_norm.group_norm_at",),
 )
 def _instance() -> Outcome:
     x, gamma = gaussian(840, 2, 3, 2, 3), numbers(1.5, -0.7, 4)
     true = jacobian_norm(lambda z: F.instance_norm(z, weight=gamma, eps=EPS), x)
-    ours = instance_norm_at(x, gamma, EPS)
+    ours = group_norm_at(x, x.shape[1], gamma, EPS)
     deviation = (x.var((2, 3), correction=0) + EPS).sqrt()
     confirm("the closed form", float((gamma.abs() / deviation).max()), true)
     return holds(_agree(ours, true) < 1e-9, {"ours": ours, "true": true}, "blocks by sample and channel")

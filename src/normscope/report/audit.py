@@ -83,10 +83,7 @@ def audit_markdown(audit: Audit) -> str:
         "`normscope audit --markdown docs/audit.md`. No verdict in it is stored: each follows from numbers measured in",
         "that run. `normscope explain ID` shows one claim with the functions that compute it.",
         "",
-        (
-            "A claim *holds*; is *loose* (true, and a tighter statement is given); is *false* as "
-            "stated (with what is true"
-        ),
+        "A claim *holds*; is *loose* (true, and a tighter statement is given); is *false* as stated (with what is true",
         "instead); *needs an assumption* that is not stated; is *unsupported* (there is no proof, or the evidence does",
         "not show it); or is *not checkable* here.",
         "",
@@ -97,32 +94,25 @@ def audit_markdown(audit: Audit) -> str:
     for number, key, _ in SOURCES:
         entries = [entry for entry in audit.entries if entry.claim.paper == key]
         if entries:
-            lines += ["", f"## {number}: {PAPERS[key]}", "", *_markdown_table(entries)]
+            lines += ["", f"## {number}: {PAPERS[key]}", ""]
+            lines += ["| id | place | claim | verdict | measured | corrected |", "|---|---|---|---|---|---|"]
+            lines += [markdown_row(entry) for entry in entries]
     return "\n".join(lines) + "\n"
-
-
-def _markdown_table(entries: Sequence[Entry]) -> list[str]:
-    """Return the rows of one paper."""
-    rows = ["| id | place | claim | verdict | measured | corrected |", "|---|---|---|---|---|---|"]
-    return rows + [markdown_row(entry) for entry in entries]
 
 
 def markdown_row(entry: Entry) -> str:
     """Return the row of one claim."""
     claim = entry.claim
-    found = _joined("; ".join(_numbers(entry)), _finding(entry))
-    places, says, measured, corrected = (_escaped(t) for t in (claim.place, claim.says, found, claim.corrected))
-    return f"| {_escaped(claim.id)} | {places} | {says} | **{entry.verdict}** | {measured} | {corrected} |"
+    measured = {} if entry.outcome is None else entry.outcome.measured
+    numbers = "; ".join(f"{name}: {measured_text(value)}" for name, value in measured.items())
+    found = ". ".join(filter(None, (numbers, _sentence(_finding(entry)))))
+    id, place, says = map(_escaped, (claim.id, claim.place, claim.says))
+    return f"| {id} | {place} | {says} | **{entry.verdict}** | {_escaped(found)} | {_escaped(claim.corrected)} |"
 
 
 def _escaped(text: str) -> str:
     """Return text as it may stand in a cell: bars would end the cell, and stars would be emphasis."""
     return text.replace("|", "\\|").replace("*", "\\*")
-
-
-def _joined(numbers: str, found: str) -> str:
-    """Return numbers and sentence as one cell."""
-    return f"{numbers}. {_sentence(found)}" if numbers else _sentence(found)
 
 
 def _sentence(text: str) -> str:
@@ -136,12 +126,6 @@ def _sentence(text: str) -> str:
     return (text if symbol else text[:1].upper() + text[1:]).rstrip(".") + "."
 
 
-def _numbers(entry: Entry) -> list[str]:
-    """Return the measured numbers as text."""
-    measured = {} if entry.outcome is None else entry.outcome.measured
-    return [f"{name}: {measured_text(value)}" for name, value in measured.items()]
-
-
 def _finding(entry: Entry) -> str:
     """Return the one line that says what was found."""
     if entry.outcome is None:
@@ -152,20 +136,9 @@ def _finding(entry: Entry) -> str:
 
 def _entry_section(entry: Entry) -> Section:
     """Return one claim in detail."""
-    claim, outcome = entry.claim, entry.outcome
-    return _section(
-        Explanation(
-            "claim",
-            claim.id,
-            claim.paper,
-            claim.place,
-            claim.says,
-            entry.verdict,
-            _finding(entry),
-            {} if outcome is None else outcome.measured,
-            claim.corrected,
-        )
-    )
+    claim, measured = entry.claim, {} if entry.outcome is None else entry.outcome.measured
+    what = (claim.id, claim.paper, claim.place, claim.says)
+    return _section(Explanation("claim", *what, entry.verdict, _finding(entry), measured, claim.corrected))
 
 
 def _section(part: Explanation) -> Section:

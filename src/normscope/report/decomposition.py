@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from normscope.core.number_text import digits
@@ -11,7 +11,7 @@ from normscope.report.numbers import NOTHING
 from normscope.report.table import Section, Table
 
 
-def run_sections(run: Run) -> list[Section]:
+def run_sections(run: Run, title: str = "error of a trained model") -> list[Section]:
     """Return the parts of the error, what each is, and whether they add up."""
     parts = run.decomposition
     rows = (
@@ -29,15 +29,13 @@ def run_sections(run: Run) -> list[Section]:
         f"the slides' bound on the estimation error, optimization + 2 sup |F(P, h) - F(D, h)|: {bound}",
     )
     table = Table(("part", "is", "value"), rows, frozenset(("part", "is")))
-    return [Section("error of a trained model", table=table, after=after)]
+    return [Section(title, table=table, after=after)]
 
 
 def decomposition_section(problem: Problem, samples: int, steps: int, run: Run) -> Section:
-    """Return the parts of the error, what each is, and whether they add up."""
-    title = (
-        f"error of a model with {problem.features} features, {samples} samples, {steps} steps, noise {problem.noise:g}"
-    )
-    return replace(run_sections(run)[0], title=title)
+    """Return the same of a problem, learned from so many samples in so many steps of gradient descent."""
+    setting = f"{problem.features} features, {samples} samples, {steps} steps, noise {problem.noise:g}"
+    return run_sections(run, f"error of a model with {setting}")[0]
 
 
 def decomposition_document(problem: Problem, samples: int, steps: int, seed: int, run: Run) -> dict[str, Any]:

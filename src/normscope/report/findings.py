@@ -68,13 +68,8 @@ def not_checked(skipped: Mapping[str, str]) -> list[str]:
     >>> not_checked({"NS601": "needs data (--data)", "NS401": "needs x", "NS402": "needs x", "NS1": "failed: why"})
     ['NS1 failed: why', '1 more rule can run with data (--data), 2 with x']
     """
-    needs: dict[str, int] = {}
-    lines = []
-    for code, reason in skipped.items():
-        if reason.startswith("needs "):
-            needs[reason.removeprefix("needs ")] = needs.get(reason.removeprefix("needs "), 0) + 1
-        else:
-            lines.append(f"{code} {reason}")
+    needs = Counter(reason.removeprefix("needs ") for reason in skipped.values() if reason.startswith("needs "))
+    lines = [f"{code} {reason}" for code, reason in skipped.items() if not reason.startswith("needs ")]
     parts = [f"{n} with {what}" for what, n in needs.items()]
     if parts:
         count, _, rest = parts[0].partition(" ")
@@ -105,14 +100,10 @@ def finding_text(finding: Finding, width: int = WIDTH) -> str:
     place = finding.place or "model"
     head = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {place}: {finding.message}"
     lines = _wrapped(head, "", "    ", width)
-    if finding.cause:
-        lines += _wrapped(f"cause: {finding.cause}", "    ", "         ", width)
-    if finding.effect:
-        lines += _wrapped(f"effect: {finding.effect}", "    ", "         ", width)
-    if finding.explains:
-        lines += _wrapped(f"also explains: {', '.join(finding.explains)}", "    ", "         ", width)
-    if finding.fix:
-        lines += _wrapped(f"fix: {finding.fix}", "    ", "         ", width)
+    also = ", ".join(finding.explains)
+    said = {"cause": finding.cause, "effect": finding.effect, "also explains": also, "fix": finding.fix}
+    for word, text in said.items():
+        lines += _wrapped(f"{word}: {text}", "    ", "         ", width) if text else []
     return "\n".join(lines)
 
 
@@ -152,14 +143,12 @@ def findings_html(result: CheckResult) -> str:
 def _row(finding: Finding) -> str:
     """Return one finding as a row of a table."""
     severity = finding.severity.value
-    cells = (
-        f"<td>{finding.code}</td><td class={severity}>{severity}</td><td>{finding.certainty.value}</td>"
+    texts = (finding.cause, finding.message, finding.effect, finding.fix)
+    return (
+        f"<tr><td>{finding.code}</td><td class={severity}>{severity}</td><td>{finding.certainty.value}</td>"
         f"<td><code>{html.escape(finding.place or 'model')}</code></td>"
-        + "".join(
-            f"<td>{html.escape(text)}</td>" for text in (finding.cause, finding.message, finding.effect, finding.fix)
-        )
+        f"{''.join(f'<td>{html.escape(text)}</td>' for text in texts)}</tr>"
     )
-    return f"<tr>{cells}</tr>"
 
 
 #: How many changes or refusals of one kind are listed.

@@ -18,21 +18,16 @@ HOTTEST = 20
 
 @dataclass(frozen=True)
 class Row:
-    """One layer or normalizer.
+    """One layer or normalizer, the ``place``-th of the network.
 
     Attributes:
-        place: its number in the network.
-        name: module path.
         role: ``layer`` or ``normalizer``.
         what: kind of layer or normalizer.
         size: shape of the weight, or size of a normalizer's group.
-        printed: what the paper prints.
-        is_bound: whether that is a bound, if it is known.
-        proved: upper bound.
-        floor: the same where the data's spread is the least.
-        attained: value attained.
-        folded: norm together with the normalizer after it.
         note: how it was found, or facts.
+        printed: what the paper prints, and whether that is a bound, if it is known.
+        floor: the bound where the data's spread is the least.
+        folded: norm together with the normalizer after it.
     """
 
     place: int
@@ -40,13 +35,13 @@ class Row:
     role: str
     what: str
     size: str
-    printed: Value | None
-    is_bound: bool | None
-    proved: Value
-    floor: Value | None
-    attained: Value | None
-    folded: Value | None
     note: str
+    proved: Value
+    attained: Value | None = None
+    folded: Value | None = None
+    floor: Value | None = None
+    printed: Value | None = None
+    is_bound: bool | None = None
 
 
 def layer_rows(result: Result) -> list[Row]:
@@ -63,7 +58,7 @@ def _layer(place: int, x: LayerResult) -> Row:
     """Return the row of a linear layer; the paper's factor of a layer is its norm."""
     shape = "×".join(map(str, x.shape))
     note = f"certificate: {x.method}" if x.method else ""
-    return Row(place, x.name, "layer", x.kind, shape, None, None, x.upper, None, x.attained, x.folded, note)
+    return Row(place, x.name, "layer", x.kind, shape, note, x.upper, x.attained, x.folded)
 
 
 def _normalizer(place: int, n: NormalizerResult) -> Row:
@@ -77,20 +72,8 @@ def _normalizer(place: int, n: NormalizerResult) -> Row:
         facts.append(f"least running std {page_float(n.details['std_min'])}")
     if n.details.get("written_out"):
         facts.append("written in plain arithmetic")
-    return Row(
-        place=place,
-        name=n.name,
-        role="normalizer",
-        what=n.kind.replace("_", " "),
-        size=size,
-        printed=n.printed,
-        is_bound=n.printed_is_bound,
-        proved=n.proved,
-        floor=n.on_floor,
-        attained=None,
-        folded=None,
-        note=", ".join(facts),
-    )
+    said = (n.kind.replace("_", " "), size, ", ".join(facts))
+    return Row(place, n.name, "normalizer", *said, n.proved, None, None, n.on_floor, n.printed, n.printed_is_bound)
 
 
 @dataclass(frozen=True)

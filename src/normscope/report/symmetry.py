@@ -81,24 +81,14 @@ def _orbits(orbits: tuple[Orbit, ...]) -> Section:
 
 def _chart(orbits: tuple[Orbit, ...]) -> Chart:
     """Return the change of the outputs over the length of the move."""
-    lines = []
-    for k, orbit in enumerate(orbits):
-        style = f"run{k % RUNS}"
-        lines.append(
-            Line(
-                f"{style}-lower",
-                f"{orbit.kind}, along its orbit",
-                "measured",
-                orbit.statement,
-                tuple(map(_log10, orbit.stabilized)),
-                gaps=True,
-            )
-        )
-        lines.append(Line(style, f"{orbit.kind}, random direction", "measured", orbit.statement,
-                          tuple(map(_log10, orbit.across)), gaps=True))  # fmt: skip
+    lines = tuple(
+        Line(f"run{k % RUNS}{end}", f"{o.kind}, {words}", "measured", o.statement, tuple(map(_log10, moved)), gaps=True)
+        for k, o in enumerate(orbits)
+        for end, words, moved in (("-lower", "along its orbit", o.stabilized), ("", "random direction", o.across))
+    )
     times = tuple(f"{t:g}" for t in orbits[0].times)
     return Chart(
-        "orbits", "What moving the parameters does to the outputs", times, ("length",) * len(times), tuple(lines),
+        "orbits", "What moving the parameters does to the outputs", times, ("length",) * len(times), lines,
         x_title="how far the parameters are moved", y_title="outputs change by, relative",
     )  # fmt: skip
 

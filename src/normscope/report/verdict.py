@@ -176,12 +176,8 @@ def _gap(values: Mapping[str, Value | None]) -> Sentence:
     if lower is None or upper is None or math.isinf(lower.log) or upper.log10 - lower.log10 < LOOSE:
         return ()
     factor = number_text(upper.log10 - lower.log10)
-    return (
-        (
-            f"The truth lies between certified and attained: the bound is {factor} times the attained "
-            "value and may be far from the truth."
-        ),
-    )
+    start = "The truth lies between certified and attained"
+    return (f"{start}: the bound is {factor} times the attained value and may be far from the truth.",)
 
 
 def _normalization(result: Result) -> Sentence:
@@ -227,12 +223,8 @@ def _next(result: Result) -> Sentence:
         return (f"Next: {_findings(urgent, name if typed else None)}.",)
     unknown = [o for o in result.coverage.opaque if not o.known]
     if unknown:
-        return (
-            (
-                f"Next: register a rule for {unknown[0].op} in {unknown[0].module or unknown[0].name}, see "
-                "docs/rules.md."
-            ),
-        )
+        where = unknown[0].module or unknown[0].name
+        return (f"Next: register a rule for {unknown[0].op} in {where}, see docs/rules.md.",)
     if STOPPED in result.messages:
         return ("Next: run it again and let it finish; it was stopped before the end.",)
     if result.model.get("fast"):

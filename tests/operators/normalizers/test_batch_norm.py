@@ -18,13 +18,13 @@ from normscope.operators.normalizers.batch_norm import (
     batch_norm_batch_global,
     batch_norm_batch_on_ball,
     batch_norm_batch_on_floor,
-    batch_norm_batch_range,
     batch_norm_frobenius,
     batch_norm_printed,
     batch_norm_running,
     batch_norm_scale,
     batch_norm_slides,
 )
+from normscope.operators.normalizers.group_norm import group_norm_range
 from normscope.operators.normalizers.layer_norm import printed_is_bound
 from operators.normalizers.truth import jacobian_norm, kinds, scales, seeds, stabilizers, vectors
 
@@ -194,7 +194,7 @@ def test_range_holds(shape: tuple[int, ...], kind: str, seed: int) -> None:
     """Outputs stay within the stated radius and box, whatever the batch."""
     m = math.prod(shape) // shape[1]
     gamma, beta = scales(shape[1], seed, kind), vectors(shape[1], seed)
-    spread = batch_norm_batch_range(gamma, beta, m)
+    spread = group_norm_range(gamma, beta, len(gamma), m)
     beta_view = beta.reshape(-1, *[1] * (len(shape) - 2))
     for k in range(5):
         y = batch_norm(batches(shape, seed + k, 100.0), gamma, 1e-12) + beta_view
@@ -207,7 +207,7 @@ def test_range_holds(shape: tuple[int, ...], kind: str, seed: int) -> None:
 def test_range_is_attained_without_shift() -> None:
     """Any batch with large variance has the radius ``sqrt(m) ||gamma||``."""
     gamma, x = torch.tensor([2.0, -1.0]).double(), batches((6, 2), 1, 1e6)
-    radius = batch_norm_batch_range(gamma, None, 6).radius
+    radius = group_norm_range(gamma, None, 2, 6).radius
     assert float(batch_norm(x, gamma, 1e-12).norm()) == pytest.approx(radius, rel=1e-10)
 
 

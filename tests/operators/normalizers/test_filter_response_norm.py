@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded, upper_of
 from normscope.operators.normalizer import site_constants
-from normscope.operators.normalizers.filter_response_norm import filter_response_norm_on_floor
+from normscope.operators.normalizers.rms_norm import rms_norm_on_floor
 from operators.normalizers.published import FilterResponseNorm
 
 
@@ -53,7 +53,7 @@ def test_the_constant_is_attained_at_zero(per_channel: bool) -> None:
         model.eps.fill_(1e-2)
     (site,) = program_of(model, points(2, 3, 4, 4)).sites
     proved = site_constants(site, None, "running").proved.value
-    assert proved == pytest.approx(filter_response_norm_on_floor(model.gamma, 1e-2), rel=1e-12)
+    assert proved == pytest.approx(rms_norm_on_floor(model.gamma, 1e-2, 0.0), rel=1e-12)
     assert jacobian_norm(model, torch.full((1, 3, 4, 4), 1e-12).double()) == pytest.approx(proved, rel=1e-6)
 
 
@@ -66,5 +66,5 @@ def test_above_a_floor() -> None:
         model.gamma.copy_(gamma)
     x = points(1, 2, 3, 3)
     floor = float(x.square().mean((2, 3)).sqrt().min())
-    bound = filter_response_norm_on_floor(gamma, 1e-2, floor)
+    bound = rms_norm_on_floor(gamma, 1e-2, floor)
     assert 0.5 * bound < jacobian_norm(model, x) <= bound

@@ -8,7 +8,7 @@ from torch import nn
 
 from networks import Lambda, jacobian_norm, points, program_of, seeded, upper_of
 from normscope.operators.normalizer import couples_samples, site_constants
-from normscope.operators.normalizers.power_norm import power_norm_running
+from normscope.operators.normalizers.batch_norm import batch_norm_running
 from operators.normalizers.published import PowerNorm
 
 
@@ -25,7 +25,7 @@ def test_with_the_running_mean() -> None:
     truth = jacobian_norm(model, points(1, 3, 6))
     assert upper_of(program) == pytest.approx(truth, rel=1e-9)
     proved = site_constants(site, None, "running").proved.value
-    assert proved == pytest.approx(power_norm_running(model.weight, model.running_phi, 1e-5), rel=1e-9)
+    assert proved == pytest.approx(batch_norm_running(model.weight, model.running_phi, 1e-5), rel=1e-9)
 
 
 SPELLINGS = {

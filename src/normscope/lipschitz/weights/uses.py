@@ -197,7 +197,7 @@ class _Finder:
             label = f"{self.walk.names[start.name]} (effective)" if effective else start.target
             taken = sum(found.name.partition("#")[0] == label for found in self._found)
             label = f"{label}#{taken + 1}" if taken else label
-            shape = _shape(self.tensors[start.target] if not effective else self.walk._constant_value(start.name))
+            shape = _shape(self.tensors[start.target] if not effective else self.walk.constant_at(start.name))
             self._found.append(Leaf(label, (start.name,), shape, effective))
         leaf = self._keys[key]
         rest = (leaf, node.name, name, constant, self._copies(start, chain))
@@ -287,7 +287,7 @@ class _Finder:
         """Return the norm of a chain of copies: the root of how often the most used entry is copied."""
         if not chain or any(n in self.walk.discrete for n in chain):
             return 1.0
-        weight = self.walk._constant_value(start.name)
+        weight = self.walk.constant_at(start.name)
         if weight is None:
             return math.inf
         entries = torch.zeros(weight.shape, dtype=torch.float64, device=weight.device, requires_grad=True)
@@ -302,7 +302,7 @@ class _Finder:
     def _given(self, name: str) -> Any:
         """Return the value of a constant node."""
         known = self.walk.values.get(name)
-        return self.walk._constant_value(name) if known is None else known
+        return self.walk.constant_at(name) if known is None else known
 
     def _recurrent(
         self, node: Node, arguments: dict[str, Any], name: str, position: int, rest: tuple[int, str, str, str, float]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, sum_units, tree_sum, up
+from normscope.core.rounding import TINIEST, UNIT, as_float64, require_nonnegative, up
 from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.graph.recognise import Match
@@ -25,7 +25,7 @@ from normscope.operators.normalization import (
     with_statistics,
 )
 from normscope.operators.normalizer import Constants, Normalizer, Symmetry
-from normscope.operators.normalizers.layer_norm import OutputRange, rows_at, rows_on_ball
+from normscope.operators.normalizers.layer_norm import rows_at, rows_on_ball
 from normscope.operators.normalizers.moments import inverse_scale
 from normscope.operators.registry import Call, rule
 from normscope.operators.site import Site
@@ -56,6 +56,7 @@ def batch_norm_scale(gamma: Tensor | None, running_var: Tensor, eps: float) -> T
 
 
 @statement("normscope", "Proposition BN-1", holds="running statistics")
+@statement("normscope", "Proposition PN-1", holds="PowerNorm with the running quadratic mean as variance")
 def batch_norm_running(gamma: Tensor | None, running_var: Tensor, eps: float) -> float:
     """Return the Lipschitz constant with frozen statistics, ``max_c |gamma_c| / sqrt(var_c + eps)``.
 
@@ -174,31 +175,6 @@ def batch_norm_batch_on_ball(x: Tensor, radius: float, gamma: Tensor | None, eps
     points = _channels(x)
     scale = channel_scale(gamma, points.shape[0])
     return rows_on_ball(points, radius, scale[:, None].expand_as(points), scale.abs(), eps)
-
-
-@statement("normscope", "Proposition BN-7", holds="batch statistics")
-def batch_norm_batch_range(gamma: Tensor, beta: Tensor | None, m: int) -> OutputRange:
-    """Return where the stacked output lies for ``m`` values per channel.
-
-    Each normalized channel has 2-norm at most ``sqrt(m)`` and entries within ``sqrt(m - 1)``.
-
-    Returns:
-        The :class:`OutputRange`, per channel, rounded outward; the radius is that of the whole stack.
-
-    >>> round(batch_norm_batch_range(torch.ones(2), None, 8).radius, 9)
-    4.0
-    """
-    scale = as_float64(gamma, "gamma").reshape(-1)
-    shift = torch.zeros_like(scale) if beta is None else as_float64(beta, "beta").reshape(-1)
-    return grouped_range(scale, shift, m, m)
-
-
-def grouped_range(scale: Tensor, shift: Tensor, size: int, repeats: int) -> OutputRange:
-    """Return the range of channels normalized in groups of ``size`` values, each channel holding ``repeats`` values."""
-    # in each channel ||gamma z + beta 1|| <= |gamma| sqrt(size) + |beta| sqrt(repeats)
-    length = scale.abs() * math.sqrt(size) + shift.abs() * math.sqrt(repeats)
-    radius = up(float(tree_sum(length**2).sqrt()), sum_units(scale.numel()) + 8.0)
-    return OutputRange.around(shift, scale, size - 1, radius)
 
 
 def floors_like(floors: Tensor | float, scale: Tensor) -> Tensor:

@@ -6,27 +6,10 @@ mean square normalization of every channel. The threshold is a maximum with a co
 
 from __future__ import annotations
 
-from torch import Tensor
-
-from normscope.core.statement import statement
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
 from normscope.operators.normalizer import Normalizer, Symmetry
-from normscope.operators.normalizers.rms_norm import rms_norm_on_floor
 from normscope.operators.spread_constants import spread_constants
-
-
-@statement("normscope", "Proposition FRN-1")
-def filter_response_norm_on_floor(gamma: Tensor, eps: float, s: float = 0.0) -> float:
-    """Return the Lipschitz constant where every channel's root mean square is at least s.
-
-    ``max |gamma| / sqrt(s^2 + eps)``; on all inputs (``s = 0``) it is attained at zero above the threshold.
-
-    >>> import torch
-    >>> round(filter_response_norm_on_floor(torch.tensor([1.0, -2.0]), 1e-6), 6)
-    2000.0
-    """
-    return rms_norm_on_floor(gamma, eps, s)
 
 
 def _claims(match: Match, spread: Spread) -> bool:

@@ -1,4 +1,7 @@
-"""Group normalization: each group of channels of each sample is a layer normalization of its own."""
+"""Group normalization: each group of channels of each sample is a layer normalization of its own.
+
+With as many groups as channels it is instance normalization.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +24,7 @@ from normscope.operators.spread_constants import spread_constants
 
 
 @statement("normscope", "Proposition GN-1")
+@statement("normscope", "Proposition IN-1", holds="instance statistics: as many groups as channels")
 def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> Tensor:
     """Return the Jacobian norm of each group of each sample: layer normalization of ``n_g`` values.
 
@@ -32,6 +36,7 @@ def group_norm_each(x: Tensor, groups: int, gamma: Tensor | None, eps: float) ->
 
 
 @statement("normscope", "Proposition GN-1")
+@statement("normscope", "Proposition IN-1", holds="instance statistics: as many groups as channels")
 def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> float:
     """Return the Jacobian norm at a batch, the largest over samples and groups (the Jacobian is block diagonal).
 
@@ -45,6 +50,7 @@ def group_norm_at(x: Tensor, groups: int, gamma: Tensor | None, eps: float) -> f
 
 
 @statement("normscope", "Proposition GN-2")
+@statement("normscope", "Proposition IN-2", holds="instance statistics: as many groups as channels")
 def group_norm_global(gamma: Tensor, groups: int, eps: float, positions: int = 1) -> float:
     """Return the Lipschitz constant on all inputs, ``max_g ||diag(gamma_g) P_g|| / sqrt(eps)``.
 
@@ -55,6 +61,7 @@ def group_norm_global(gamma: Tensor, groups: int, eps: float, positions: int = 1
 
 
 @statement("normscope", "Proposition GN-3")
+@statement("normscope", "Proposition IN-3", holds="instance statistics: as many groups as channels")
 def group_norm_on_floor(gamma: Tensor, groups: int, eps: float, s: Tensor | float, positions: int = 1) -> float:
     """Return the Lipschitz constant on ``{sigma_g(x) >= s_g}``, ``max_g ||diag(gamma_g) P_g|| / sqrt(s_g^2 + eps)``.
 
@@ -71,6 +78,7 @@ def group_norm_on_floor(gamma: Tensor, groups: int, eps: float, s: Tensor | floa
 
 
 @statement("normscope", "Proposition GN-4")
+@statement("normscope", "Proposition IN-4", holds="instance statistics: as many groups as channels")
 def group_norm_on_ball(x: Tensor, radius: float, groups: int, gamma: Tensor | None, eps: float) -> float:
     """Return a bound of the Lipschitz constant on the ball of ``radius`` around a batch of inputs.
 
@@ -88,8 +96,10 @@ def group_norm_on_ball(x: Tensor, radius: float, groups: int, gamma: Tensor | No
 
 
 @statement("normscope", "Proposition GN-5")
+@statement("normscope", "Proposition IN-5", holds="instance statistics: as many groups as channels")
+@statement("normscope", "Proposition BN-7", holds="batch statistics: a group is a channel, the batch its positions")
 def group_norm_range(gamma: Tensor, beta: Tensor | None, groups: int, positions: int = 1) -> OutputRange:
-    """Return where the output of one sample lies, whatever the input.
+    """Return where the output of one sample lies, whatever the input; bounds per channel.
 
     Each normalized group is centred with 2-norm at most ``sqrt(n_g)`` and entries within ``sqrt(n_g - 1)``.
 

@@ -10,7 +10,6 @@ import math
 
 from torch import Tensor
 
-from normscope.core.statement import statement
 from normscope.core.value import Kind, Value
 from normscope.graph.recognise import Match
 from normscope.operators.normalization import Spread
@@ -20,17 +19,6 @@ from normscope.operators.normalizers.frozen_batch_norm import fixed_site, fixed_
 from normscope.operators.site import Site
 from normscope.operators.spread_constants import spread_constants
 from normscope.operators.written_out import Place, Written
-
-
-@statement("normscope", "Proposition PN-1", holds="the running quadratic mean")
-def power_norm_running(gamma: Tensor | None, phi: Tensor, eps: float) -> float:
-    """Return the Lipschitz constant with the running quadratic mean, ``max_c |gamma_c| / sqrt(phi_c + eps)``.
-
-    >>> import torch
-    >>> round(power_norm_running(torch.tensor([2.0, 3.0]), torch.tensor([4.0, 1.0]), 0.0), 9)
-    3.0
-    """
-    return batch_norm_running(gamma, phi, eps)
 
 
 def _written_out(place: Place) -> Written | None:
@@ -45,7 +33,7 @@ def _claims(match: Match, spread: Spread) -> bool:
 
 def _fixed(site: Site, floor: Tensor | None, mode: str) -> Constants:
     phi = site.running[1]  # type: ignore[index]
-    number = math.inf if bool((phi + site.eps == 0).any()) else power_norm_running(site.gamma, phi, site.eps)
+    number = math.inf if bool((phi + site.eps == 0).any()) else batch_norm_running(site.gamma, phi, site.eps)
     return Constants(Value.of(number, Kind.CERTIFIED, mode=mode, statement="normscope Proposition PN-1"))
 
 

@@ -86,6 +86,7 @@ def rms_norm_global(gamma: Tensor, eps: float | None = None, dtype: torch.dtype 
 
 
 @statement("normscope", "Proposition RMS-3")
+@statement("normscope", "Proposition FRN-1", holds="the root mean square of each channel of each sample")
 def rms_norm_on_floor(gamma: Tensor, eps: float, s: float) -> float:
     """Return the Lipschitz constant on ``{x : rms(x) >= s}``, ``max |gamma| / sqrt(s^2 + eps)``.
 

@@ -116,11 +116,11 @@ class Forms:
 
     def _forms(self, call: Call) -> list[Form]:
         """Return each tensor that is all an operation reads, through entrywise operations, and its function of it."""
-        build = _BUILDERS.get(call.node.op.split(".")[1]) if call.node.op.startswith("aten.") else None
+        build = _BUILDERS.get(call.name) if call.node.op.startswith("aten.") else None
         names = call.tainted()
         operands = [call[name] for name in names]
         kind = call.value.dtype if isinstance(call.value, Tensor) else torch.int64
-        if not kind.is_floating_point and not (kind == torch.bool and call.node.op.split(".")[1] in _MASKS):
+        if not kind.is_floating_point and not (kind == torch.bool and call.name in _MASKS):
             return []  # sums of masks, and integers, have their own arithmetic
         if build is None or not all(isinstance(e, Expr) and e.shape == call.shape for e in operands):
             return []
@@ -151,7 +151,7 @@ def _helps(call: Call, result: Expr, base: Expr, formula: Formula) -> bool:
     if result.atom is None or not continuous(formula):
         return False
     operands = [call[name] for name in call.tainted()]
-    if call.node.op.split(".")[1] in _JOINS:
+    if call.name in _JOINS:
         return len({e.id for e in operands}) > 1
     outside = isinstance(result.atom, Pointwise) and result.atom.needs_range
     return outside and operands[0].id != base.id and math.isfinite(slope(formula))

@@ -6,6 +6,7 @@ by ``2^-46`` of their size, more than the few units in the last place that a pro
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from collections.abc import Callable
@@ -94,6 +95,8 @@ def outward(low: Array, high: Array) -> Interval:
 
 #: Enclosures of a function and its first two derivatives on intervals.
 Derivatives = tuple[Interval, Interval, Interval]
+#: The image of intervals under a function that goes one way.
+Image = Callable[[Callable[[Array], Any], Interval], Interval]
 
 
 def _rising(function: Callable[[Array], Any], u: Interval) -> Interval:
@@ -183,58 +186,37 @@ def _relu(u: Interval) -> Derivatives:
     return value, slope, zero.choose(above | below, _everything(u))
 
 
-def _positive(u: Interval, of: Callable[[Interval], Derivatives]) -> Derivatives:
-    """Return a function defined for positive arguments; nothing is known where an argument may not be."""
-    inside = u.low > 0
+#: Functions of positive arguments: which way value, slope and second derivative go, and they themselves.
+_POSITIVE: dict[str, tuple[tuple[Image, Callable[[Array], Any]], ...]] = {
+    "log": ((_rising, np.log), (_falling, lambda x: 1.0 / x), (_rising, lambda x: -1.0 / (x * x))),
+    "sqrt": (
+        (_rising, np.sqrt),
+        (_falling, lambda x: 0.5 / np.sqrt(x)),
+        (_rising, lambda x: -0.25 / (x * np.sqrt(x))),
+    ),
+    "rsqrt": (
+        (_falling, lambda x: 1.0 / np.sqrt(x)),
+        (_rising, lambda x: -0.5 / (x * np.sqrt(x))),
+        (_falling, lambda x: 0.75 / (x * x * np.sqrt(x))),
+    ),
+    "inverse": (
+        (_falling, lambda x: 1.0 / x),
+        (_rising, lambda x: -1.0 / (x * x)),
+        (_falling, lambda x: 2.0 / (x * x * x)),
+    ),
+}
+
+
+def _positive(name: str, u: Interval) -> Derivatives:
+    """Return a function of positive arguments; nothing is known where an argument may not be positive."""
+    inside, line = u.low > 0, _everything(u)
     ones = Interval(np.where(inside, u.low, 1.0), np.where(inside, u.high, 1.0))
-    value, slope, bend = of(ones)
-    line = _everything(u)
-    return value.choose(inside, line), slope.choose(inside, line), bend.choose(inside, line)
-
-
-def _log(u: Interval) -> Derivatives:
-    return _positive(
-        u,
-        lambda v: (
-            _rising(np.log, v),
-            _falling(lambda x: 1.0 / x, v),
-            _rising(lambda x: -1.0 / (x * x), v),
-        ),
-    )
-
-
-def _sqrt(u: Interval) -> Derivatives:
-    return _positive(
-        u,
-        lambda v: (
-            _rising(np.sqrt, v),
-            _falling(lambda x: 0.5 / np.sqrt(x), v),
-            _rising(lambda x: -0.25 / (x * np.sqrt(x)), v),
-        ),
-    )
-
-
-def _rsqrt(u: Interval) -> Derivatives:
-    return _positive(
-        u,
-        lambda v: (
-            _falling(lambda x: 1.0 / np.sqrt(x), v),
-            _rising(lambda x: -0.5 / (x * np.sqrt(x)), v),
-            _falling(lambda x: 0.75 / (x * x * np.sqrt(x)), v),
-        ),
-    )
+    value, slope, bend = (image(function, ones).choose(inside, line) for image, function in _POSITIVE[name])
+    return value, slope, bend
 
 
 def _inverse(u: Interval) -> Derivatives:
-    size = Interval(u.smallest, u.largest)
-    value, slope, bend = _positive(
-        size,
-        lambda v: (
-            _falling(lambda x: 1.0 / x, v),
-            _rising(lambda x: -1.0 / (x * x), v),
-            _falling(lambda x: 2.0 / (x * x * x), v),
-        ),
-    )
+    value, slope, bend = _positive("inverse", Interval(u.smallest, u.largest))
     negative = u.high < 0
     return value.scaled(-1.0).choose(negative, value), slope, bend.scaled(-1.0).choose(negative, bend)
 
@@ -250,9 +232,7 @@ FUNCTIONS: dict[str, Callable[[Interval], Derivatives]] = {
     "sin": _sin,
     "cos": _cos,
     "relu": _relu,
-    "log": _log,
-    "sqrt": _sqrt,
-    "rsqrt": _rsqrt,
+    **{name: functools.partial(_positive, name) for name in ("log", "sqrt", "rsqrt")},
     "inverse": _inverse,
 }
 

@@ -180,7 +180,7 @@ def _group_norm() -> Outcome:
     "003-IN",
     "Section 2.2",
     says="InstanceNorm is LayerNorm of every channel of every sample alone.",
-    code=("normscope.operators.normalizers.instance_norm.instance_norm_at",),
+    code=("normscope.operators.normalizers.group_norm.group_norm_at",),
 )
 def _instance_norm() -> Outcome:
     x = gaussian(36, 2, 3, 4, 4)
