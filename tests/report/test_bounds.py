@@ -9,7 +9,8 @@ import pytest
 from normscope.analysis.bounds.result import BoundRow, BoundsResult
 from normscope.core.result import Rows
 from normscope.core.value import Kind, Value
-from normscope.report.bounds import bounds_sections, plot_bounds
+from normscope.generalization.bench.run import try_bound
+from normscope.report.bounds import bench_sections, bounds_sections, plot_bounds
 from normscope.report.table import plain_text
 
 TRUTH = {"train_error": 0.01, "test_error": 0.08, "gap": 0.07, "train_samples": 50, "test_samples": 10, "delta": 0.05}
@@ -82,3 +83,13 @@ def test_few_of_many_layers() -> None:
     result = BoundsResult("net", {"test_error": 0.05}, Rows(()), dict.fromkeys(names, values))
     drawn = [line.get_label() for line in plot_bounds(result).axes[1].lines if not line.get_label().startswith("_")]
     assert drawn == ["raw", "distance in 0", "distance in 6", "distance in 13", "distance in 19"]
+
+
+def test_verdicts_of_the_bench() -> None:
+    """Broken ones say so first; problems a bound says nothing about are named."""
+    text = plain_text(bench_sections(try_bound("than-phan", draws=15)))
+    assert "broken: it fails more often than 5 %" in text
+    assert "memorizer" in text
+    text = plain_text(bench_sections(try_bound("pac-bayes-kl", draws=3)))
+    assert "not broken" in text
+    assert "says nothing" in text

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from normscope.core.depth_curve import Depth
-from normscope.report.rows import HOTTEST, compare_rows, hot_rows, layer_rows
+from normscope.report.rows import HOTTEST, hot_rows, layer_rows
+from normscope.report.text import compare_rows
 from report.samples import deep, result
 
 

@@ -11,10 +11,11 @@ from torch import nn
 
 from normscope.analysis import analyze
 from normscope.core.finding import Finding, Severity
+from normscope.core.gap import CAUSES, Gap, Share
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, OpaqueOperation, Result
 from normscope.core.value import Kind, Value
 from normscope.report.table import plain_text
-from normscope.report.text import FOLDED, compare_section, result_sections
+from normscope.report.text import ADVICE, FOLDED, LARGEST_SHARES, compare_section, gap_section, result_sections
 
 
 def _result(**changes: Any) -> Result:
@@ -188,3 +189,19 @@ def test_a_long_domain_is_told_once_below_the_table() -> None:
     told = plain_text(result_sections(_result(end_to_end=values)))
     assert told.count(domain) == 1
     assert f"note 1: {domain}" in told
+
+
+def test_the_most_expensive_steps_come_first_and_the_rest_is_counted() -> None:
+    shares = tuple(Share(f"layer {i}", "activation patterns", 0.1 * i) for i in range(LARGEST_SHARES + 3))
+    section = gap_section(Gap("variance_floor", shares))
+    assert section.table is not None
+    assert section.table.rows[0] == (f"layer {LARGEST_SHARES + 2}", "activation patterns", "+1.00")
+    assert len(section.table.rows) == LARGEST_SHARES
+    assert section.after[0] == "3 more steps add less"
+    assert "variance-floor" in section.lines[0]
+
+
+def test_what_costs_most_gets_advice() -> None:
+    section = gap_section(Gap("global", (Share("a", "attention", 2.0), Share("b", "chains", -0.5))))
+    assert section.after == (f"to reduce it first: {ADVICE['attention']}",)
+    assert set(ADVICE) == set(CAUSES) - {"chains", "search"}

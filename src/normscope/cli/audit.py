@@ -91,7 +91,7 @@ def _bench(bound: str, draws: int, delta: float, seed: int, *, json: bool, quiet
     if found is None:
         print("\n".join(CONTESTANTS))
         return
-    from normscope.report.bench import bench_sections
+    from normscope.report.bounds import bench_sections
 
     finish(found, lambda: bench_sections(found), json=json, quiet=quiet)
     if found.broken:

@@ -90,7 +90,8 @@ def convolution_norm(
     _check(weight, rank, groups, transposed, padding, padding_mode)
     steps, dilations = _per_axis(stride, rank), _per_axis(dilation, rank)
     if transposed:
-        pads, extra = _per_axis(_numbers(padding), rank), _per_axis(output_padding, rank)
+        assert not isinstance(padding, str)  # refused above
+        pads, extra = _per_axis(padding, rank), _per_axis(output_padding, rank)
         axes = adjoint_axes(input_size, weight.shape[2:], steps, pads, dilations, extra)
         output_scale, input_scale = input_scale, output_scale  # the adjoint swaps the sides
     else:
@@ -220,15 +221,7 @@ def _check(
         raise InputError("Transposed convolutions only support zero padding, given as numbers.")
 
 
-def _numbers(padding: int | Sequence[int] | str) -> int | Sequence[int]:
-    """Return a padding that is no word."""
-    if isinstance(padding, str):
-        raise InputError(f"Expected padding as numbers, got {padding!r}.")
-    return padding
-
-
 def _per_axis(value: int | Sequence[int], rank: int) -> list[int]:
-    """Return one number per axis."""
     numbers = [value] * rank if isinstance(value, int) else [int(v) for v in value]
     if len(numbers) == 1:
         numbers = numbers * rank

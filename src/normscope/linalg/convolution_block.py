@@ -20,9 +20,9 @@ from normscope.linalg.convolution_geometry import (
     padded_map,
 )
 from normscope.linalg.cylinder import Cylinder, cylinder_bound, cylinder_map, zero_padding_cylinders
-from normscope.linalg.dense import gram_matrix, gram_norm
+from normscope.linalg.dense import attained, gram_matrix, gram_norm
 from normscope.linalg.inertia import GAP_WITHIN, inertia_bound
-from normscope.linalg.lanczos import attained_norm, lanczos_norm
+from normscope.linalg.lanczos import lanczos_norm
 from normscope.linalg.matrix_rounding import UNIT_ROUNDOFF, gamma
 from normscope.linalg.sparse import convolution_matrix, sparse_gram
 from normscope.linalg.torus import (
@@ -168,17 +168,10 @@ def block_norm(
     log_upper: float | None = None,
     max_steps: int = 300,
 ) -> NormBounds:
-    """Return bounds on the norm of one channel group.
+    """Return bounds on the norm of one channel group; the settings are those of ``convolution_norm``.
 
-    Args:
-        block: the group.
-        tolerance: the relative width to reach.
-        delta: the failure probability of a probabilistic bound.
-        seed: the seed of the start vectors.
-        probable_tolerance: the width a probabilistic bound must reach where the certificate is wider than
-            ``tolerance``; by default :data:`PROBABLE_WIDTH`.
-        log_upper: a certificate already known, from a batch over all groups.
-        max_steps: the most Lanczos steps for a probabilistic bound.
+    A certificate that is already known, from a batch over all groups, is ``log_upper``; a probabilistic bound takes at
+    most ``max_steps`` Lanczos steps.
 
     >>> kernel = torch.tensor([[[1.0, 2.0, 1.0]]], dtype=torch.float64)
     >>> block = ConvolutionBlock(kernel, (Axis(7, 7, 3, 1, 1, 1),), "zeros")
@@ -251,7 +244,7 @@ def _banded_bounds(block: ConvolutionBlock, tolerance: float, seed: int) -> Norm
     map, error, absolute = block.map(), block.apply_error, block.absolute_norm
     domain, range_ = dimensions(block.weight, block.axes)
     run = lanczos_norm(map, tolerance=1e-6, max_steps=200, seed=seed, reorthogonalise=False)
-    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    lower = attained(map, run.vector, error)
     gram_error = 2.0 * error * absolute + error * error
     upper = banded_certificate(
         block.weight.cpu(), block.axes, lower, of_outputs=domain > range_, gram_error=gram_error, widest=tolerance
@@ -308,10 +301,8 @@ def _attained(
         target=target,
         reorthogonalise=False,
     )
-    map = block.map()
     vector = run.vector.to(torch.float64)
-    value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
-    return _minus(value, block.apply_error), vector
+    return attained(block.map(), vector, block.apply_error), vector
 
 
 def _krylov_bounds(
@@ -320,7 +311,7 @@ def _krylov_bounds(
     """Return attained value and probabilistic upper bound of a float64 Lanczos run, and the vector."""
     map, error = block.map(), block.apply_error
     run = lanczos_norm(map, tolerance=tolerance, delta=delta, max_steps=max_steps, seed=seed, reorthogonalise=False)
-    lower = _minus(attained_norm(map, run.vector.reshape(map.domain_shape), apply_error=0.0), error)
+    lower = attained(map, run.vector, error)
     bounds = NormBounds.certified(_log(lower), math.inf, "lanczos")
     return bounds.with_probable(_log(run.probable + error), delta, "lanczos"), run.vector
 
@@ -397,13 +388,7 @@ def certificate_log(norm: float, log_factor: float, slack: float) -> float:
     return _log(upper) + log_factor + 16 * UNIT_ROUNDOFF * (1.0 + abs(_log(upper)) + log_factor)
 
 
-def _minus(value: float, error: float) -> float:
-    """Return ``max(value - error, 0)``, rounded down."""
-    return max(0.0, (value - error) * (1.0 - 4 * UNIT_ROUNDOFF))
-
-
 def _log(x: float) -> float:
-    """Return the logarithm, minus infinity at zero."""
     return math.log(x) if x > 0 else -math.inf
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -256,9 +256,6 @@ def dimensions(weight: Tensor, axes: Sequence[Axis], groups: int = 1) -> tuple[i
     return domain, weight.shape[0] * math.prod(a.output_size for a in axes)
 
 
-def _pads(pairs: object) -> list[int]:
+def _pads(pairs: Iterable[tuple[int, int]]) -> list[int]:
     """Return padding pairs in the order ``torch.nn.functional.pad`` wants: last axis first."""
-    flat: list[int] = []
-    for left, right in reversed(list(pairs)):  # type: ignore[call-overload]
-        flat += [left, right]
-    return flat
+    return [pad for pair in reversed(list(pairs)) for pad in pair]

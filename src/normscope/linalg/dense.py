@@ -69,10 +69,6 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     :math:`\max_i \|A_i\|_2`. From below the norm of the one that LAPACK finds largest. From above, where the matrices
     are small, a Cholesky factorisation of each :math:`\tau I - A_i A_i^T`, all together, :math:`\tau` at that value.
 
-    Raises:
-        InputError: if the tensor does not have three axes.
-        NonFiniteError: if an entry is NaN or infinite.
-
     >>> bounds = largest_matrix_norm(torch.stack([torch.eye(2), 3 * torch.eye(2)]))
     >>> bounds.lower <= 3.0 <= bounds.upper, bounds.width < 1e-9
     (True, True)
@@ -87,13 +83,13 @@ def largest_matrix_norm(matrices: Tensor, *, seed: int = 0) -> NormBounds:
     A = A if A.shape[1] <= A.shape[2] else A.mT
     at_once = max(1, BATCH_NUMBERS // A[0].numel())
     first = int(torch.cat([torch.linalg.matrix_norm(part, ord=2) for part in A.split(at_once)]).argmax())
-    attained = matrix_norm(A[first], seed=seed)
-    guess, squares = attained.lower**2, []
+    largest = matrix_norm(A[first], seed=seed)
+    guess, squares = largest.lower**2, []
     for part in A.split(at_once):
         error = gamma(A.shape[2]) * (part.square().sum((1, 2)) * (1.0 + A[0].numel() * UNIT_ROUNDOFF))
         squares.append(certify_largest_eigenvalue(part @ part.mT, guess, gram_error=error, slack=SLACK).max())
     upper = root_above(float(torch.stack(squares).max()))
-    return NormBounds.between(attained.lower, max(upper, attained.lower), "cholesky").scaled(log_factor)
+    return NormBounds.between(largest.lower, max(upper, largest.lower), "cholesky").scaled(log_factor)
 
 
 def gram_norm(
@@ -124,11 +120,11 @@ def gram_norm(
         return NormBounds.between(*_by_eigenpair(map, gram, gram_error, apply_error), "cholesky")
     # On the Gram matrix itself: a step is cheaper there, and every eigenvalue squared lies further from the next.
     run = lanczos_norm(LinearMap.from_matrix(gram), tolerance=1e-7, max_steps=200, seed=seed, apply_error=0.0)
-    lower = _attained(map, run.vector, apply_error)
+    lower = attained(map, run.vector, apply_error)
     upper = root_above(float(certify_largest_eigenvalue(gram, lower * lower, gram_error=gram_error)))
     if upper > lower * (1.0 + good_width) + gram_error / max(upper, 1e-300):
-        attained, certified = _by_eigenpair(map, gram, gram_error, apply_error)
-        lower, upper = max(lower, attained), min(upper, certified)
+        reached, certified = _by_eigenpair(map, gram, gram_error, apply_error)
+        lower, upper = max(lower, reached), min(upper, certified)
     return NormBounds.between(lower, upper, "cholesky")
 
 
@@ -171,11 +167,11 @@ def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:
 def _by_eigenpair(map: LinearMap, gram: Tensor, gram_error: float, apply_error: float) -> tuple[float, float]:
     """Return the norm attained at the leading eigenvector of the Gram matrix, and the certificate."""
     square, vector = certified_eigenpair(gram)
-    return _attained(map, vector, apply_error), root_above(square + gram_error * (1.0 + 2.0**-50))
+    return attained(map, vector, apply_error), root_above(square + gram_error * (1.0 + 2.0**-50))
 
 
-def _attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
-    """Return the norm attained at a vector, minus the absolute error of one application."""
+def attained(map: LinearMap, vector: Tensor, apply_error: float) -> float:
+    """Return the norm attained at a flat vector, minus the absolute error of one application."""
     value = attained_norm(map, vector.reshape(map.domain_shape), apply_error=0.0)
     return max(0.0, (value - apply_error) * (1.0 - 4 * UNIT_ROUNDOFF))
 

@@ -291,7 +291,6 @@ class _Recurrence:
 
 
 def _bounds(run: _Recurrence, delta: float | None, apply_error: float) -> KrylovBounds:
-    """Return what a run proved."""
     diagonal, coupling = run.coefficients()
     theta, weights = _largest_ritz(diagonal, coupling[:-1])
     vector = torch.as_tensor(weights, dtype=run.map.dtype, device=run.map.device) @ run.basis[: run.steps]
@@ -334,7 +333,6 @@ def _largest_ritz(diagonal: np.ndarray, off_diagonal: np.ndarray) -> tuple[float
 
 
 def _accurate_enough(run: _Recurrence, delta: float | None, tolerance: float, target: float) -> bool:
-    """Return whether the run may stop here."""
     diagonal, coupling = run.coefficients()
     theta, weights = _largest_ritz(diagonal, coupling[:-1])
     if math.sqrt(max(theta, 0.0)) >= target * 2.0**-run.exponent:

@@ -31,17 +31,8 @@ def streamed_norm(matrix: Tensor, *, numbers: int = BLOCK_NUMBERS, seed: int = 0
     of ``m`` products: the computed sum errs by at most :math:`\gamma_m \|A\|_F^2` in norm, however it is ordered. From
     above: Cholesky of :math:`\tau I - A^T A`. From below: :math:`\|A v\| / \|v\|` at a computed eigenvector.
 
-    Args:
-        matrix: two axes, any real floating dtype; narrower numbers are converted exactly, block by block.
-        numbers: how many numbers to convert at once.
-        seed: the seed of the start vector of Lanczos.
-
-    Returns:
-        The bounds, deterministic, usually about 1e-9 apart.
-
-    Raises:
-        InputError: if the tensor does not have two axes.
-        NonFiniteError: if an entry is NaN or infinite.
+    The bounds are those of :func:`normscope.linalg.dense.matrix_norm`, usually about 1e-9 apart; so many ``numbers``
+    are converted to float64 at once.
 
     >>> bounds = streamed_norm(torch.tensor([[3.0, 0.0], [4.0, 5.0]]), numbers=2)
     >>> bounds.lower <= math.sqrt(45) <= bounds.upper, bounds.width < 1e-8

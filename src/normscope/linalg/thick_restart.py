@@ -130,7 +130,6 @@ def eigenpairs(
 
 
 def _useful_size(start: Tensor, wanted: int) -> int:
-    """Return how many basis vectors to keep."""
     affordable = BASIS_BYTES // max(1, start.numel() * start.element_size())
     return max(2 * wanted + FEWEST, min(2 * wanted + USEFUL, int(affordable)))
 

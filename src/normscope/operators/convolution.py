@@ -17,7 +17,6 @@ aten = torch.ops.aten
 
 
 def _tuple(value: Any, dims: int) -> list[int]:
-    """Return a per-axis setting as a list."""
     items = list(value) if isinstance(value, list | tuple) else [value]
     return items * dims if len(items) == 1 else items
 

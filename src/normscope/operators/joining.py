@@ -87,8 +87,6 @@ def split(call: Call) -> list[Expr]:
 
 
 def _piece(call: Call, x: Expr, dim: int, start: int, size: int, shape: tuple[int, ...], drops: bool) -> Expr:
-    """Return one piece of a split."""
-
     def apply(z: Tensor) -> Tensor:
         return z.narrow(dim, start, size).reshape(shape)
 

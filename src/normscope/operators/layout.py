@@ -14,7 +14,6 @@ from normscope.operators.registry import Call, rule
 
 
 def _first(call: Call) -> Expr:
-    """Return the first argument of an operation."""
     return next(iter(call.arguments.values()))
 
 

@@ -71,13 +71,6 @@ class LinearMap:
     ) -> LinearMap:
         """Return the map of a torch function that is linear; its adjoint is its vector-Jacobian product at zero.
 
-        Args:
-            function: a linear torch function of one tensor.
-            domain_shape: the shape of its argument.
-            range_shape: the shape of its value; found by one call where it is not given.
-            dtype: the dtype of its argument.
-            device: the device of its argument; the CPU by default.
-
         Raises:
             InputError: if the value at zero is not zero (the function is affine, not linear), or its shape is
                 not ``range_shape``.

@@ -152,7 +152,6 @@ class Walk:
         return float(value)
 
     def _source(self, node: Node) -> None:
-        """Bind an input, parameter, buffer or constant."""
         if node.op != "input":
             self.values[node.name] = self.tensors[node.target].detach()
             self.names[node.name] = node.target if node.op == "parameter" else ""
@@ -166,7 +165,6 @@ class Walk:
             self.program.fixed.append(node.name)
 
     def _block(self, name: str, shape: tuple[int, ...], kind: str) -> Expr:
-        """Add a block of the network input."""
         rule = Input(len(self.program.blocks), kind)
         rule.name = name
         self.program.blocks.append(InputBlock(name, shape, kind))

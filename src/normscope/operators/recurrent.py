@@ -20,12 +20,10 @@ LONGEST = 512
 
 
 def _times(call: Call, a: Expr, b: Expr) -> Expr:
-    """Return an entrywise product."""
     return call.atom(Product(a, b), a.shape)
 
 
 def _plus(call: Call, *terms: Expr) -> Expr:
-    """Return a sum of expressions of one shape."""
     return add_terms(call.shaped(terms[0].shape), terms)
 
 
@@ -36,7 +34,6 @@ def _complement(call: Call, z: Expr) -> Expr:
 
 
 def _gates(call: Call, x: Expr, count: int) -> list[Expr]:
-    """Cut the last axis into equal gates."""
     size = x.shape[-1] // count
     shape = (*x.shape[:-1], size)
     return [_piece(call, x, len(x.shape) - 1, i * size, size, shape, False) for i in range(count)]
@@ -154,7 +151,6 @@ def _give_up(call: Call, reason: str) -> list[Expr]:
 
 
 def _stack(call: Call, parts: list[Expr]) -> Expr:
-    """Stack expressions along a new first axis."""
     shape = (1, *parts[0].shape)
     rows = [reshaped(call, p, shape) for p in parts]
     return rows[0] if len(rows) == 1 else side_by_side(rows, 0, call)

@@ -55,7 +55,6 @@ def spread_constants(
 
 
 def _floor_name(floor: Tensor) -> str:
-    """Return the domain in words."""
     least = f"{float(floor.min()):.6g}"
     if float(floor.max()) > float(floor.min()):
         return f"standard deviations before it above those seen, each channel its own (the smallest is {least})"

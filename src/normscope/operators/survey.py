@@ -322,5 +322,4 @@ def range_seen(value: Tensor, size: int, reference: int, *, room: float = _ROOM)
 
 
 def _hull(a: Range, b: Range) -> Range:
-    """Return a range that holds two others."""
     return Range(min(a.low, b.low), max(a.high, b.high), max(a.row, b.row), max(a.norm, b.norm))

@@ -142,7 +142,6 @@ def _entry_section(entry: Entry) -> Section:
 
 
 def _section(part: Explanation) -> Section:
-    """Return one explanation as a section."""
     true = {"rule": "do", "claim": "exactly" if part.verdict == "holds" else "instead"}.get(part.kind, "instead")
     lines: list[str] = []
     for word, text in (

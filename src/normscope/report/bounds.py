@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from normscope.analysis.bounds.result import BoundRow, BoundsResult, shown
+from normscope.generalization.bench.run import BenchResult, Trial
 from normscope.report.charts import Chart, Line
 from normscope.report.plot import grid, open_frame
 from normscope.report.table import Section, Table
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _COLUMNS = ("bound", "error at most", "", "status", "of", "statement")
+_BENCH = ("problem", "draws", "violations", "p-value", "mean bound", "mean risk", "verdict")
 #: How the page draws each status.
 _STYLES = {"certificate": "global", "estimate": "lower", "scale only": "printed"}
 _LEFT = frozenset({"bound", "", "status", "of", "statement"})
@@ -48,13 +50,11 @@ def bounds_sections(result: BoundsResult) -> list[Section]:
 
 
 def _cells(row: BoundRow) -> tuple[str, ...]:
-    """Return the cells of a row."""
     vacuous = "" if row.bound is None else "vacuous" if row.vacuous else "informative"
     return (row.name, shown(row.bound), vacuous, row.status, row.of if row.bound is not None else "", row.statement)
 
 
 def _margins(margins: Mapping[str, Any]) -> Section:
-    """Return the quantiles of the margins."""
     names = [str(key) for key in margins["raw"]]
     rows = tuple(
         (name, *(f"{values[q]:.3g}" for q in names)) if "refused" not in values else (name, *[""] * len(names))
@@ -127,3 +127,22 @@ def _draw_bounds(result: BoundsResult, ax: Axes) -> None:
     ax.set_yticks(range(len(rows)), [r.name for r in rows], fontsize="x-small")
     ax.set_xlabel("log10 of the bound on the error")
     ax.legend(frameon=False, fontsize="x-small")
+
+
+def bench_sections(result: BenchResult) -> list[Section]:
+    """Return the problems and what the bound did on each, the verdict first."""
+    verdict = (
+        f"broken: it fails more often than {100 * result.delta:g} % of the time"
+        if result.broken
+        else f"not broken: it never fails more often than {100 * result.delta:g} % of the time"
+    )
+    table = Table(_BENCH, tuple(map(_trial, result.trials)), frozenset({"problem", "verdict"}))
+    return [Section(f"the bound {result.name} on problems of known risk", (verdict,), table)]
+
+
+def _trial(trial: Trial) -> tuple[str, ...]:
+    if not trial.draws:
+        return (trial.problem, "", "", "", "", "", "says nothing")
+    verdict = "broken" if trial.broken else "holds"
+    numbers = (f"{trial.p_value:.2g}", f"{trial.bound:.4g}", f"{trial.risk:.4g}")
+    return (trial.problem, str(trial.draws), str(trial.violations), *numbers, verdict)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from normscope.analysis.checkpoint import CheckpointResult, TensorResult
 from normscope.core.number_text import digits
-from normscope.report.numbers import count_text, kind_text, value_text
+from normscope.report.numbers import kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, without_empty
 
 
@@ -16,8 +16,8 @@ def checkpoint_sections(result: CheckpointResult, *, everything: bool = False) -
     roles = Counter(t.role for t in result.tensors)
     files = len(facts["files"])
     lines = [
-        f"{count_text(facts['tensors'])} tensors, {count_text(facts['numbers'])} numbers, "
-        f"{count_text(facts['bytes'])} bytes in {files} {'file' if files == 1 else 'files'}",
+        f"{facts['tensors']:,} tensors, {facts['numbers']:,} numbers, "
+        f"{facts['bytes']:,} bytes in {files} {'file' if files == 1 else 'files'}",
         ", ".join(f"{count} {role}" for role, count in roles.items()),
     ]
     sections = [Section(f"weights: {facts['name']}", lines=tuple(line for line in lines if line))]
@@ -54,7 +54,6 @@ def _tensors(result: CheckpointResult, everything: bool) -> Section:
 
 
 def _row(t: TensorResult) -> tuple[str, ...]:
-    """Return the cells of one tensor."""
     shape = "x".join(map(str, t.shape)) or "scalar"
     facts = [f"{key.replace('_', ' ')} {digits(x)}" for key, x in t.details.items() if key != "variance_min"]
     more = "; ".join([*facts, *([t.note] if t.note else [])]) or "-"

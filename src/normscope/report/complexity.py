@@ -58,7 +58,6 @@ def _chain(found: Iterations, title: str, normalized: bool) -> Section:
 
 
 def _graph(found: Iterations) -> Section:
-    """Return the counts on the real graph."""
     columns = ("weight", "L", "Goldstein", "convex", "kind of L", "domain")
     cells = tuple(
         (w.name, *map(value_text, (w.lipschitz, w.goldstein, w.convex)), kind_text(w.lipschitz), w.lipschitz.domain)

@@ -11,7 +11,7 @@ import numpy as np
 from normscope.core.number_text import digits
 from normscope.curvature.result import CurvatureResult, Eigenvalue
 from normscope.report.charts import Chart, Line
-from normscope.report.numbers import NOTHING, count_text
+from normscope.report.numbers import NOTHING
 from normscope.report.table import ROWS, Section, Table
 from normscope.report.wording import plural
 
@@ -64,7 +64,7 @@ def _model(result: CurvatureResult) -> Section:
     data = result.data
     masks = f", {data['dropout_masks']} fixed dropout masks" if data["dropout_masks"] else ", dropout off"
     lines = [
-        f"{result.model['class']}, {count_text(int(result.model['parameters']))} parameters",
+        f"{result.model['class']}, {int(result.model['parameters']):,} parameters",
         f"{plural(data['samples'], 'sample')} in {plural(data['batches'], 'batch', 'es')}, BatchNorm in {result.mode} "
         f"mode{masks}",
         f"loss {digits(result.loss)}, gradient norm {digits(result.gradient_norm)}",
@@ -95,13 +95,11 @@ def _eigenvalues(result: CurvatureResult) -> Section:
 
 
 def _cells(row: Eigenvalue) -> tuple[str, ...]:
-    """Return the cells of one eigenvalue."""
     mark = "yes" if row.converged else "NOT CONVERGED"
     return f"{row.value:.6g}", f"{row.residual:.1e}", f"{row.error:.1e}", mark
 
 
 def _symmetry(result: CurvatureResult) -> Section:
-    """Return what symmetry explains."""
     s = result.symmetry
     lines = [f"{s['explained']} flat directions are known, {s['scale_groups']} of them scalings of weights"]
     if s.get("left_out"):
@@ -122,7 +120,6 @@ def _symmetry(result: CurvatureResult) -> Section:
 
 
 def _quotient(q: dict[str, Any]) -> list[str]:
-    """Return lines on the spectrum modulo symmetries."""
     sure = "" if q["converged"] else " (NOT CONVERGED)"
     lines = [
         f"largest {digits(q['largest'])}, smallest nonzero {digits(q['smallest'])}, condition number "
@@ -134,18 +131,14 @@ def _quotient(q: dict[str, Any]) -> list[str]:
 
 
 def _modes(result: CurvatureResult) -> Section:
-    """Return the largest eigenvalue in each mode."""
     rows = tuple((mode, digits(v["largest"]), digits(v["loss"])) for mode, v in result.modes.items())
     return Section("modes of BatchNorm", table=Table(("mode", "largest", "loss"), rows, frozenset({"mode"})))
 
 
 def _layers(result: CurvatureResult, everything: bool) -> Section:
-    """Return traces by layer."""
     ordered = sorted(result.layers, key=lambda row: -abs(row.trace))
     shown = list(result.layers) if everything else ordered[:ROWS]
-    rows = tuple(
-        (r.name, count_text(r.parameters), digits(r.trace), f"{digits(r.low)} to {digits(r.high)}") for r in shown
-    )
+    rows = tuple((r.name, f"{r.parameters:,}", digits(r.trace), f"{digits(r.low)} to {digits(r.high)}") for r in shown)
     more = len(result.layers) - len(shown)
     after = (f"... {more} more rows (--all shows all)",) if more else ()
     return Section(
@@ -185,7 +178,6 @@ def _density_chart(density: dict[str, Any]) -> Chart | None:
 
 
 def _density(density: dict[str, Any]) -> Section:
-    """Return quantiles of the spectrum."""
     rows = tuple((f"{100 * float(q):g} %", digits(v)) for q, v in density["quantiles"].items())
     (negative, error), (flat, flat_error) = density["negative"], density["flat"]
     return Section(
@@ -200,7 +192,6 @@ def _density(density: dict[str, Any]) -> Section:
 
 
 def _sharpness(measures: dict[str, Any]) -> Section:
-    """Return the sharpness family."""
     rows = []
     for name, value in measures.items():
         if isinstance(value, dict):

@@ -49,7 +49,6 @@ def check_sections(result: CheckResult) -> list[Section]:
 
 
 def _section(finding: Finding) -> Section:
-    """Return one finding as a section."""
     lines = [finding.message]
     lines += [f"{word}: {text}" for word in ("cause", "effect", "fix") if (text := getattr(finding, word))]
     title = f"{finding.code} {finding.severity.value} ({finding.certainty.value}) {finding.place or 'model'}"
@@ -206,7 +205,6 @@ def github_text(result: CheckResult, source: Source | None = None) -> str:
 
 
 def _command(finding: Finding, source: Source | None, purpose: str) -> str:
-    """Return the command of one finding."""
     properties = {} if source is None else {"file": source.file, "line": str(source.line)}
     properties["title"] = f"{finding.code} {finding.place or 'model'}"
     listed = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
@@ -217,7 +215,6 @@ def _command(finding: Finding, source: Source | None, purpose: str) -> str:
 
 
 def _data(text: str) -> str:
-    """Escape a message."""
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

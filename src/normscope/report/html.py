@@ -23,12 +23,20 @@ from normscope.core.value import Kind, Value
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
-from normscope.report.gap import gap_section
-from normscope.report.numbers import count_text, kind_text
-from normscope.report.rows import GLOSSARY, HotChannel, Row, compare_rows, effect_value, hot_rows, layer_rows
+from normscope.report.numbers import kind_text
+from normscope.report.rows import GLOSSARY, HotChannel, Row, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
-from normscope.report.text import EFFECTS, END_TO_END, Facts, around_section, checked_facts
+from normscope.report.text import (
+    EFFECTS,
+    END_TO_END,
+    Facts,
+    around_section,
+    checked_facts,
+    compare_rows,
+    effect_value,
+    gap_section,
+)
 from normscope.report.verdict import Verdict, verdict
 from normscope.report.wording import (
     guarantee,
@@ -152,7 +160,6 @@ def save_html(
 
 
 def _view(index: int, name: str, result: Result) -> View:
-    """Return a result as the template takes it."""
     told: list[str] = []
     hot, total = attempt("the hot channels", lambda: hot_rows(result), ([], 0), told)
     places = f"r{index}-depth", f"r{index}-variances"
@@ -248,7 +255,7 @@ def template(name: str) -> jinja2.Template:
         "short": short_guarantee,
         "key": sort_key,
         "kind": kind_text,
-        "count": count_text,
+        "count": "{:,}".format,
         "still": lambda chart: Markup(still(chart)),
         "code": with_code,
         "powers": with_powers,

@@ -12,7 +12,6 @@ from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
 from normscope.report.html import LICENCE, policy, source, template
-from normscope.report.numbers import count_text
 from normscope.report.rows import GLOSSARY
 from normscope.report.table import Section, Table
 from normscope.report.wording import page_float, plural, power_text
@@ -111,7 +110,7 @@ def broken(group: Mapping[str, Any], runs: list[Mapping[str, Any]]) -> list[str]
         if line["name"] in run["broken"]
     ]
     warnings = [
-        f"{run}, {label}: {plural(count, 'number')} not finite, first at step {count_text(step)}"
+        f"{run}, {label}: {plural(count, 'number')} not finite, first at step {step:,}"
         for run, label, count, step in found
     ]
     more = len(warnings) - 5

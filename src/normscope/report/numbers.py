@@ -62,15 +62,6 @@ def factor_text(above: Value | None, below: Value | None) -> str:
     return f"x {number_text(above.log10 - below.log10)}"
 
 
-def count_text(n: int) -> str:
-    """Return a count with thousands apart.
-
-    >>> count_text(11689512)
-    '11,689,512'
-    """
-    return f"{n:,}"
-
-
 def span_text(texts: list[str]) -> str:
     """Return several cells of one column as one: equal ones once, numbers as least and most, words one by one.
 

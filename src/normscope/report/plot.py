@@ -160,7 +160,6 @@ def _log10(value: Value | None) -> float:
 
 
 def _has(result: Result, kind: str) -> bool:
-    """Return whether a result has something to draw."""
     variances = any("seen_variance_mean" in n.details for n in result.normalizers)
     return bool({"depth": result.depth.curves, "layers": result.layers, "variances": variances}[kind])
 

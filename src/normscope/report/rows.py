@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from normscope.core.result import LayerResult, NormalizerResult, Result
 from normscope.core.value import Value
 from normscope.core.words import KINDS
-from normscope.report.text import EFFECTS, END_TO_END
 from normscope.report.wording import page_float
 
 #: Most hot channels the page lists.
@@ -62,7 +61,6 @@ def _layer(place: int, x: LayerResult) -> Row:
 
 
 def _normalizer(place: int, n: NormalizerResult) -> Row:
-    """Return the row of a normalizer."""
     group = n.details.get("group_size") or n.details.get("channels")
     size = "" if group is None else f"{group:,} per group" if "group_size" in n.details else f"{group:,} channels"
     facts = [f"eps {page_float(n.details['eps'])}"] if "eps" in n.details else []
@@ -98,7 +96,6 @@ def hot_rows(result: Result) -> tuple[list[HotChannel], int]:
 
 
 def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
-    """Return the row of one hot channel."""
     ratios = [x for key in ("factor_over_median", "variance_over_median") if (x := item.get(key)) is not None]
     return HotChannel(
         name=n.name,
@@ -112,22 +109,5 @@ def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
     )
 
 
-def effect_value(item: Mapping[str, Any]) -> Value:
-    """Return a number of a result's ``effect`` as a value."""
-    return Value.from_dict({"log10": item["log10"], "kind": item["kind"], **_GUARANTEE})
-
-
-def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None]]]:
-    """Return the constants that some of the results have, side by side."""
-    rows: list[tuple[str, list[Value | None]]] = []
-    for key, words, _ in END_TO_END:
-        rows.append((words, [r.end_to_end.get(key) for r in results]))
-    for key, words in EFFECTS.items():
-        items = [r.effect.get(key) for r in results]
-        rows.append((words, [None if item is None else effect_value(item) for item in items]))
-    return [row for row in rows if any(value is not None for value in row[1])]
-
-
-_GUARANTEE: dict[str, Any] = {"domain": "the network as it is", "mode": None, "statement": ""}
 #: The words beside numbers, and what they mean.
 GLOSSARY: tuple[tuple[str, str], ...] = tuple((word, KINDS[word]) for word in KINDS if word != "measured")

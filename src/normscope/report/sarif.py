@@ -59,7 +59,6 @@ def sarif_text(result: CheckResult, source: Source | None = None) -> str:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    """Return a rule as a reporting descriptor."""
     return {
         "id": rule.code,
         "name": "".join(part.capitalize() for part in rule.name.split("-")),
@@ -72,7 +71,6 @@ def _rule(rule: Rule) -> dict[str, Any]:
 
 
 def _result(finding: Finding, index: int, source: Source | None) -> dict[str, Any]:
-    """Return a finding as a result."""
     places = [{"fullyQualifiedName": place or "model", "kind": "module"} for place in finding.everywhere]
     location: dict[str, Any] = {"logicalLocations": places}
     if source is not None:

@@ -9,11 +9,11 @@ from typing import Any
 from normscope.core.around import ASSUMPTIONS, Around
 from normscope.core.errors import attempt
 from normscope.core.finding import Finding, order
+from normscope.core.gap import Gap
 from normscope.core.number_text import digits, number_text
 from normscope.core.result import Coverage, LayerResult, NormalizerResult, Result
 from normscope.core.value import Kind, Value
-from normscope.report.gap import gap_section
-from normscope.report.numbers import NOTHING, count_text, factor_text, float_text, kind_text, value_text
+from normscope.report.numbers import NOTHING, factor_text, float_text, kind_text, value_text
 from normscope.report.table import Section, Table, shortened, without_column, without_empty
 from normscope.report.verdict import verdict_lines
 
@@ -49,6 +49,16 @@ EFFECTS = {
 FOLDED = "formulas printed in papers for this network: --printed, or printed=True"
 #: Characters from which on the domain of a number is told below its table.
 LONG = 40
+#: What lowers each part of a gap.
+ADVICE = {
+    "normalization": "normalizers: their constant is that of the smallest spread; try --radius, where it is local",
+    "attention": "attention: its constant grows with the range of its input; try --radius, where it is local",
+    "products": "products of activations: their constant grows with the range of the factors; try --radius",
+    "activation patterns": "activation patterns: search longer (--time), or try --radius, where few of them can change",
+    "linear layers": "layers whose worst directions do not align: search longer (--time)",
+}
+#: Steps of the network that are shown, the most expensive ones.
+LARGEST_SHARES = 8
 Facts = Mapping[str, Sequence[str]]
 
 
@@ -114,7 +124,7 @@ def _model(result: Result) -> Section:
     facts = result.model
     lines = []
     if "parameters" in facts:
-        lines.append(f"{facts.get('class', '')}, {count_text(int(facts['parameters']))} parameters")
+        lines.append(f"{facts.get('class', '')}, {int(facts['parameters']):,} parameters")
     blocks = [_block(b) for b in result.input.get("blocks", ())]
     if blocks:
         lines.append(f"input: {', '.join(blocks)}")
@@ -139,7 +149,7 @@ def _coverage(coverage: Coverage) -> Section:
     """Return how much was understood, what was not, and what to do about it."""
     line = (
         f"{coverage.understood} of {coverage.ops} operations understood, "
-        f"{100 * coverage.parameters:.4g} % of {count_text(coverage.parameters_total)} parameters"
+        f"{100 * coverage.parameters:.4g} % of {coverage.parameters_total:,} parameters"
     )
     if not coverage.opaque:
         return Section("coverage", (line,))
@@ -170,7 +180,7 @@ def around_section(around: Around) -> Section:
         for n in around.neighbourhoods
     )
     lines = (
-        f"constants on balls around {count_text(around.points)} data points, each certified, "
+        f"constants on balls around {around.points:,} data points, each certified, "
         "including rounding unless a note says otherwise",
         f"{share} of inputs: at least this share of inputs like these stays below it, with "
         f"confidence {100 * around.confidence:g} %",
@@ -210,6 +220,30 @@ def _end_to_end(values: Mapping[str, Value | None], *, printed: bool) -> Section
         table = without_column(table, "mode")  # the model has one mode, which is said above
     after = [f"{note}: {domain}" for domain, note in notes.items()]
     return Section("end to end", table=without_empty(table), after=(*after, *((FOLDED,) if folded else ())))
+
+
+def gap_section(gap: Gap) -> Section:
+    """Return where the gap between the bound and what is attained comes from.
+
+    >>> from normscope.core.gap import Share
+    >>> found = gap_section(Gap("global", (Share("fc", "activation patterns", 1.0), Share("x", "chains", -0.5))))
+    >>> found.table.rows[0]
+    ('fc', 'activation patterns', '+1.00')
+    """
+    bound = "on all inputs" if gap.bound == "global" else "on the variance-floor domain"
+    causes = ", ".join(f"{cause} {log10:+.2f}" for cause, log10 in gap.by_cause().items())
+    lines = (
+        f"the bound {bound} is {number_text(gap.log10)} times the attained value; on the most costly path: {causes}",
+        "each row shows the decades that a step adds to the gap; these are estimates, since the "
+        "attained value may not be the maximum",
+    )
+    order = sorted(gap.shares, key=lambda share: -abs(share.log10))
+    rows = tuple((s.name, s.cause, f"{s.log10:+.2f}") for s in order[:LARGEST_SHARES])
+    first = next((cause for cause, log10 in gap.by_cause().items() if cause in ADVICE and log10 > 0.1), None)
+    after = [] if len(order) <= LARGEST_SHARES else [f"{len(order) - LARGEST_SHARES} more steps add less"]
+    after += [] if first is None else [f"to reduce it first: {ADVICE[first]}"]
+    columns = ("step", "cause", "decades")
+    return Section("where the gap comes from", lines, Table(columns, rows, frozenset(columns[:2])), tuple(after))
 
 
 def _gap(value: Value, attained: Value | None) -> str:
@@ -275,9 +309,8 @@ def _effect(effect: Mapping[str, Any], printed: bool) -> Section | None:
 
 
 def _statistics(result: Result, everything: bool) -> Section:
-    """Return what the data showed."""
     facts = result.statistics
-    lines = [f"{count_text(int(facts['samples']))} samples"] if "samples" in facts else []
+    lines = [f"{int(facts['samples']):,} samples"] if "samples" in facts else []
     for i, item in enumerate(facts.get("inputs", ())):
         low, high, norm = (float_text(item[key]) for key in ("low", "high", "largest_norm"))
         lines.append(f"input {i}: entries from {low} to {high}, largest norm {norm}")
@@ -313,19 +346,28 @@ def compare_section(results: Mapping[str, Result], facts: Facts | None = None) -
             where = f"within {radius:g} of" if radius else "at"
             words = f"{where} {100 * next(r.around.share for r in results.values() if r.around):g} % of inputs"
             rows.append((words, *(value_text(b) for b in bounds), kind_text(held[0])))
-    for key, words, _ in END_TO_END:
-        values = [result.end_to_end.get(key) for result in results.values()]
-        present = [v for v in values if v is not None]
-        if present and present[0].kind is not Kind.PRINTED:
-            rows.append((words, *(value_text(v) for v in values), kind_text(present[0])))
-    for key, words in EFFECTS.items():
-        items = [result.effect.get(key) for result in results.values()]
-        kinds = [item["kind"] for item in items if item is not None]
-        if kinds and kinds[0] != Kind.PRINTED.value:
-            cells = [NOTHING if item is None else number_text(item["log10"]) for item in items]
-            rows.append((words, *cells, kinds[0]))
+    for words, values in compare_rows(list(results.values())):
+        first = next(v for v in values if v is not None)
+        if first.kind is not Kind.PRINTED:
+            rows.append((words, *map(value_text, values), kind_text(first)))
     columns = ("constant", *results, "kind")
     return Section("side by side", table=Table(columns, tuple(rows), frozenset({"constant", "kind"})))
+
+
+def effect_value(item: Mapping[str, Any]) -> Value:
+    """Return a number of a result's ``effect`` as a value."""
+    return Value.from_dict({**item, "domain": "the network as it is", "mode": None, "statement": ""})
+
+
+def compare_rows(results: Sequence[Result]) -> list[tuple[str, list[Value | None]]]:
+    """Return the constants that some of the results have, side by side."""
+    rows: list[tuple[str, list[Value | None]]] = []
+    for key, words, _ in END_TO_END:
+        rows.append((words, [r.end_to_end.get(key) for r in results]))
+    for key, words in EFFECTS.items():
+        items = [r.effect.get(key) for r in results]
+        rows.append((words, [None if item is None else effect_value(item) for item in items]))
+    return [row for row in rows if any(value is not None for value in row[1])]
 
 
 def shared_radii(results: Iterable[Result]) -> list[float]:

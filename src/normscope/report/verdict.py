@@ -268,7 +268,6 @@ def _named(finding: Finding) -> str:
 
 
 def _coverage(coverage: Coverage) -> str:
-    """Return how much was understood."""
     unknown = coverage.ops - coverage.understood
     known = len(coverage.opaque) - unknown
     if not unknown:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from normscope.core.number_text import digits
 from normscope.core.value import Value
 from normscope.lipschitz.weights.result import WeightResult, WeightRow
-from normscope.report.numbers import NOTHING, count_text, kind_text, value_text
+from normscope.report.numbers import NOTHING, kind_text, value_text
 from normscope.report.table import ROWS, Section, Table, without_empty
 
 #: Rows of the table of all weights together: key in the result and words.
@@ -37,7 +37,7 @@ def _model(result: WeightResult) -> Section:
     facts = result.model
     lines = []
     if "parameters" in facts:
-        lines.append(f"{facts.get('class', '')}, {count_text(int(facts['parameters']))} parameters")
+        lines.append(f"{facts.get('class', '')}, {int(facts['parameters']):,} parameters")
     counts = result.samples
     lines.append(f"{counts['data']} data points, Jacobians measured at {counts['jacobians']}")
     if result.residual is not None:
@@ -48,7 +48,6 @@ def _model(result: WeightResult) -> Section:
 
 
 def _jointly(values: Mapping[str, Value]) -> Section:
-    """Return the constants in all weights together."""
     rows = tuple(
         (words, value_text(values[key]), kind_text(values[key]), values[key].domain)
         for key, words in _JOINTLY.items()
@@ -87,7 +86,6 @@ def _weights(result: WeightResult, everything: bool) -> list[Section]:
 
 
 def _constants(row: WeightRow) -> tuple[str, ...]:
-    """Return the cells of one weight."""
     bound = {None: NOTHING if row.printed is None else "undecided", True: "yes", False: "no"}[row.printed_is_bound]
     return (
         row.name,

@@ -56,7 +56,7 @@ class BenchResult(Shown):
         trials: one for each problem.
     """
 
-    _layout = ("normscope.report.bench", "bench_sections")
+    _layout = ("normscope.report.bounds", "bench_sections")
     _rows = "trials"
 
     name: str

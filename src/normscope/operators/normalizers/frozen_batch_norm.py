@@ -117,7 +117,6 @@ def _mean(place: Place, moving: Ref, scale: Ref) -> tuple[str, Tensor | None]:
 
 
 def _buffer_of(value: Any, around: Surroundings) -> Tensor | None:
-    """Return the buffer an argument is, flattened."""
     found = buffer_behind(around.graph[value.name], around) if isinstance(value, Ref) else None
     return None if found is None else found.detach().double().flatten()
 

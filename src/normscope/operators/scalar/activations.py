@@ -219,7 +219,6 @@ def _softsign() -> Curve:
 
 
 def _steepest_at_zero(name: str, ends: Limits, **known: Any) -> Curve:
-    """Return a function that is steepest at zero."""
     return _whole(apply(name, X), turns=(), bends=(0.0,), left=ends[0], right=ends[1], **known)
 
 
@@ -338,7 +337,6 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def _curve(name: str, parameters: Mapping[str, Any] | None) -> Curve:
-    """Return the curve of an activation by name."""
     if name not in ACTIVATIONS:
         raise UnknownActivationError(
             f"No rule for the activation {name!r}. Known activations: {', '.join(sorted(ACTIVATIONS))}."

@@ -219,7 +219,6 @@ def _outside(formula: Formula, order: int, side: int, start: float, end: float) 
 
 
 def _searched(formula: Formula, order: int, low: float, high: float) -> tuple[float, float]:
-    """Return bounds by branch and bound."""
     return -_highest(formula, order, low, high, -1), _highest(formula, order, low, high, 1)
 
 
@@ -376,7 +375,6 @@ class Curve:
         return max(smallest, self.least), min(largest, self.most)
 
     def _defined(self, low: float, high: float) -> bool:
-        """Return whether [low, high] lies inside the domain."""
         return self.pieces[0].low <= low and high <= self.pieces[-1].high
 
     def _parts(self, low: float, high: float) -> list[tuple[Piece, float, float]]:

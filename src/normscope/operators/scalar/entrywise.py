@@ -252,7 +252,6 @@ def _masked_fill(a: Arguments) -> Formula | None:
 
 
 def _is(value: Any) -> bool:
-    """Tell whether an argument is a formula."""
     return isinstance(value, Formula)
 
 

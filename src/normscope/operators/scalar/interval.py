@@ -100,12 +100,10 @@ Image = Callable[[Callable[[Array], Any], Interval], Interval]
 
 
 def _rising(function: Callable[[Array], Any], u: Interval) -> Interval:
-    """Return the image under an increasing function."""
     return outward(function(u.low), function(u.high))
 
 
 def _falling(function: Callable[[Array], Any], size: Interval) -> Interval:
-    """Return the image under a decreasing function."""
     return outward(function(size.high), function(size.low))
 
 
@@ -115,7 +113,6 @@ def _even(function: Callable[[Array], Any], u: Interval) -> Interval:
 
 
 def _everything(like: Interval) -> Interval:
-    """Return the whole line for each interval."""
     return Interval(np.full_like(like.low, -np.inf), np.full_like(like.low, np.inf))
 
 
