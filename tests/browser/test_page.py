@@ -11,8 +11,7 @@ import pytest
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-from normscope.report.numbers import kind_text
-from normscope.report.wording import page_value, power_text
+from normscope.report.numbers import kind_text, page_value, power_text
 
 Visit = Callable[..., Any]
 NETWORKS = ("mlp", "resnet50", "transformer")

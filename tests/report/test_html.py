@@ -20,7 +20,7 @@ from normscope.core.finding import Certainty, Finding, Severity
 from normscope.core.result import Coverage, Result
 from normscope.report.embed import digest, read_back
 from normscope.report.html import report_html, save_html
-from normscope.report.wording import page_value, sort_key
+from normscope.report.numbers import page_value, sort_key
 from report.samples import deep, opaque, result
 
 VENDOR = files("normscope.report") / "vendor"

@@ -45,9 +45,6 @@ def certify_largest_eigenvalue(
         slack: the first relative distance between guess and :math:`\tau`.
         raises: how often that distance is multiplied by 16 before exact eigenvalues are asked for.
 
-    Returns:
-        A float64 tensor of the batch shape: the upper bounds.
-
     Raises:
         InputError: if the matrices are not square, or not float64 or complex128.
         NonFiniteError: if an entry on a diagonal is NaN or infinite.

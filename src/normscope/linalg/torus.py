@@ -156,9 +156,6 @@ def symbols(taps: Tensor, offsets: np.ndarray, torus: Torus, numerators: np.ndar
         torus: the torus.
         numerators: rows of :meth:`Torus.numerators`.
 
-    Returns:
-        A complex tensor, one entry per frequency along the first axis.
-
     >>> symbols(torch.ones(2, 1, 1).double(), np.array([[0], [1]]), Torus((4,), (0,)), np.array([[2]])).tolist()
     [[[(1+1j)]]]
     """

@@ -63,12 +63,6 @@ def copies(call: Call) -> Expr:
     return call.linear("nonnegative", _bound(call), [_first(call)], coordinate=True)
 
 
-@rule("col2im")
-def fold(call: Call) -> Expr:
-    """Add up overlapping windows."""
-    return call.linear("nonnegative", _bound(call), [_first(call)])
-
-
 @rule("constant_pad_nd", "pad", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
       "replication_pad2d", "replication_pad3d", "_pad_circular", "_pad_enum")  # fmt: skip
 def pad(call: Call) -> Expr:

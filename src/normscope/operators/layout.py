@@ -132,10 +132,10 @@ def rearranged(call: Call) -> Expr:
     return call.linear("isometry", _bound(call), [_first(call)], axes=_kept(_first(call), dims) if dims else None)
 
 
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "rot90")
+@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "native_channel_shuffle", "rot90", "col2im")
 def shuffled(call: Call) -> Expr:
-    """Permute entries between channels and space."""
-    return call.linear("isometry", _bound(call), [_first(call)])
+    """Permute entries between channels and space, or add up overlapping windows."""
+    return call.linear("nonnegative" if call.name == "col2im" else "isometry", _bound(call), [_first(call)])
 
 
 #: Arguments that change what torch calls a gradient and not what is computed: with them it is no adjoint.

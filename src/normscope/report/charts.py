@@ -10,7 +10,7 @@ from typing import Any
 from normscope.core.depth_curve import Curve
 from normscope.core.result import NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Kind
-from normscope.report.wording import KINDS
+from normscope.report.numbers import KINDS
 
 #: Curves of the depth chart: key in a result, name on the page. The keys are also the styles of the lines.
 DEPTH = {

@@ -11,9 +11,8 @@ import numpy as np
 from normscope.core.number_text import digits
 from normscope.curvature.result import CurvatureResult, Eigenvalue
 from normscope.report.charts import Chart, Line
-from normscope.report.numbers import NOTHING
+from normscope.report.numbers import NOTHING, plural
 from normscope.report.table import ROWS, Section, Table
-from normscope.report.wording import plural
 
 _MATRICES = {
     "hessian": "Hessian",

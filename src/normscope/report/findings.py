@@ -11,18 +11,15 @@ from normscope.core.finding import Finding, Severity
 from normscope.core.number_text import digits
 from normscope.doctor.fixes.run import FixResult
 from normscope.doctor.run import CheckResult, counts_text
+from normscope.report.numbers import plural
 from normscope.report.sarif import Source
 from normscope.report.table import Section
-from normscope.report.wording import plural
 
 WIDTH = 118
 
 
 def findings_text(result: CheckResult, width: int = WIDTH) -> str:
     """Return the findings of a check as plain text.
-
-    Returns:
-        A paragraph for each finding, what could not be checked and why, and a summary.
 
     >>> print(findings_text(CheckResult("net", (), ran=("NS101",), skipped={"NS601": "needs data (--data)"})))
     1 more rule can run with data (--data)

@@ -23,7 +23,17 @@ from normscope.core.value import Kind, Value
 from normscope.report import embed
 from normscope.report.architecture import Branch, architecture
 from normscope.report.charts import Chart, depth_chart, overlay_chart, variance_chart
-from normscope.report.numbers import kind_text
+from normscope.report.numbers import (
+    guarantee,
+    kind_text,
+    page_float,
+    page_value,
+    plural,
+    power_text,
+    short_guarantee,
+    sort_key,
+    with_powers,
+)
 from normscope.report.rows import GLOSSARY, HotChannel, Row, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
@@ -38,16 +48,6 @@ from normscope.report.text import (
     gap_section,
 )
 from normscope.report.verdict import Verdict, verdict
-from normscope.report.wording import (
-    guarantee,
-    page_float,
-    page_value,
-    plural,
-    power_text,
-    short_guarantee,
-    sort_key,
-    with_powers,
-)
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult

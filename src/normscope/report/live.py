@@ -12,9 +12,9 @@ from normscope.core.number_text import digits
 from normscope.monitor.run import Run
 from normscope.report import embed
 from normscope.report.html import LICENCE, policy, source, template
+from normscope.report.numbers import page_float, plural, power_text
 from normscope.report.rows import GLOSSARY
 from normscope.report.table import Section, Table
-from normscope.report.wording import page_float, plural, power_text
 
 STYLES = ("vendor/uPlot.min.css", "page/page.css", "page/watch.css")
 _NAMES = ("charts", "theme", "watch_lines", "watch_charts", "watch")

@@ -112,10 +112,7 @@ def depth_view(result: Result, ax: Axes) -> None:
         marked = sum(not math.isnan(h) for h in heights) < len(heights)
         style = {"marker": "o", "markersize": 2.5} if marked else {}
         ax.plot(places, heights, color=COLOURS[name], label=DEPTH[name], linewidth=1.3, **style)  # type: ignore[arg-type]
-    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
-    ax.set_ylabel("log10 Lipschitz constant")
-    _places(ax, result.depth.names)
-    ax.legend(frameon=False, fontsize="small")
+    _finish(ax, result.depth.names, "log10 Lipschitz constant")
 
 
 def layers_view(result: Result, ax: Axes) -> None:
@@ -126,10 +123,7 @@ def layers_view(result: Result, ax: Axes) -> None:
     ax.plot(range(len(names)), upper, "o", color=COLOURS["global"], markersize=3.5, label="||W||")
     if any(not math.isnan(x) for x in folded):
         ax.plot(range(len(names)), folded, "s", color=COLOURS["variance_floor"], markersize=3.5, label="folded")
-    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
-    ax.set_ylabel("log10 norm of the layer")
-    _places(ax, names)
-    ax.legend(frameon=False, fontsize="small")
+    _finish(ax, names, "log10 norm of the layer")
 
 
 def variances_view(result: Result, ax: Axes) -> None:
@@ -144,6 +138,14 @@ def variances_view(result: Result, ax: Axes) -> None:
     ax.set_yscale("log")
     ax.set_ylabel("variance before it")
     _places(ax, [n.name for n in seen])
+
+
+def _finish(ax: Axes, names: Sequence[str], label: str) -> None:
+    """Draw the line at one, and name the places, the lines and the axis of logarithms."""
+    ax.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    ax.set_ylabel(label)
+    _places(ax, names)
+    ax.legend(frameon=False, fontsize="small")
 
 
 def _places(ax: Axes, names: Sequence[str]) -> None:

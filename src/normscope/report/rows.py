@@ -9,7 +9,7 @@ from typing import Any
 from normscope.core.result import LayerResult, NormalizerResult, Result
 from normscope.core.value import Value
 from normscope.core.words import KINDS
-from normscope.report.wording import page_float
+from normscope.report.numbers import page_float
 
 #: Most hot channels the page lists.
 HOTTEST = 20

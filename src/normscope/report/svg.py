@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from normscope.report.charts import Chart, Line
-from normscope.report.wording import power_text
+from normscope.report.numbers import power_text
 
 WIDTH, HEIGHT = 960, 400
 LEFT, RIGHT, TOP, BOTTOM = 84, 12, 12, 112

@@ -17,8 +17,7 @@ from normscope.core.finding import Finding, Severity, order
 from normscope.core.number_text import number_text
 from normscope.core.result import Coverage, NormalizerResult, Result
 from normscope.core.value import ALL_INPUTS, Value
-from normscope.report.numbers import kind_text, value_text
-from normscope.report.wording import plural
+from normscope.report.numbers import kind_text, plural, value_text
 
 #: A piece of a sentence: text, or a number that says what it is.
 Piece = str | Value

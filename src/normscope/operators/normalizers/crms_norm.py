@@ -33,9 +33,6 @@ def crms_norm_on_floor(size: int, ratio: float, eps: float, s: float = 0.0) -> f
     ``sup_{t0 <= t < 1} sqrt((1 - t)/eps) ||I - t Q||``, ``t0 = s^2/(s^2 + eps)``, with the longest projection Q:
     ``||Q|| = (k + 1)/(2 sqrt(k))`` for ``k = 1 + n b/a``, the condition number of A (Kantorovich). Attained.
 
-    Returns:
-        The constant, rounded up; infinity if ``s`` and ``eps`` are both zero.
-
     Raises:
         InputError: if there are fewer than two entries or the ratio is negative.
 

@@ -86,9 +86,6 @@ def response_norm_at(x: Tensor, gamma: Tensor, eps: float = 1e-6, *, identity: b
     The first term needs two or more positions. A channel that is zero has no direction; there the map is differentiable
     only if the formula is, and the returned value bounds the derivative in every direction it has.
 
-    Returns:
-        The norm, rounded up; infinity at zero for ``eps = 0``.
-
     Raises:
         InputError: if the scale does not fit.
 
@@ -121,9 +118,6 @@ def response_norm_on_ball(
     On the ball ``G_c <= G_c(x) + radius`` and ``mean G >= m = (mean G(x) - radius/sqrt(C))_+``, so ``p_c <= q`` with
     ``q = min(1, max_c (G_c + radius)/(C (m + eps)))``, and ``S >= m/(m + eps)``; with these ``||K||`` is at most the
     smaller of ``C sqrt(q (4 - 4q + C q^2))`` and ``C q max(2, (sqrt(16 - 8S + C q) + sqrt(C q))/2)``.
-
-    Returns:
-        The bound, rounded up; at most that of all inputs.
 
     >>> round(response_norm_on_ball(torch.ones(4, 2), 0.0, torch.ones(4), 0.0, identity=False), 6)
     2.0

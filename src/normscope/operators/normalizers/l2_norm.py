@@ -36,9 +36,6 @@ def l2_norm_at(x: Tensor, eps: float, form: Form = "max") -> float:
     beyond ``eps`` (at the kink, the larger of both sides), ``eps/(r + eps)^2`` for ``"add"``, and
     ``eps/(r^2 + eps)^{3/2}`` for ``"square"``.
 
-    Returns:
-        The constant, rounded up; infinity at zero when ``eps = 0``.
-
     >>> import torch
     >>> round(l2_norm_at(torch.tensor([3.0, 4.0]), 1e-12), 9)
     0.2

@@ -87,9 +87,6 @@ def layer_norm_each(x: Tensor, gamma: Tensor, eps: float) -> Tensor:
     diag(gamma)``. For constant ``|gamma| = c``: ``c / sqrt(sigma^2 + eps)`` if ``n >= 3``, ``c eps / (sigma^2 +
     eps)^{3/2}`` if ``n = 2`` and 0 if ``n = 1``. Where ``eps = sigma = 0`` the map is not defined: infinity.
 
-    Returns:
-        The norms, rounded up, of the shape of ``x`` without its normalized axes.
-
     Raises:
         InputError: if the shapes do not fit or ``eps < 0``.
         NonFiniteError: if an argument holds NaN or infinity.
@@ -145,9 +142,6 @@ def layer_norm_at(x: Tensor, gamma: Tensor, eps: float) -> float:
     """Return the spectral norm of the Jacobian at a batch: the largest of :func:`layer_norm_each`.
 
     The vectors of a batch do not interact, so the Jacobian of the stack is block diagonal.
-
-    Returns:
-        The norm, rounded up; infinity where the map is not defined.
 
     >>> round(layer_norm_at(torch.tensor([3.0, -3.0]), torch.ones(2), 7.0), 6)
     0.109375

@@ -57,9 +57,6 @@ def standard_deviation(x: Tensor) -> Spread:
 def root_mean_square(x: Tensor) -> Spread:
     """Return ``rms = ||x|| / sqrt(n)`` of each row (its deviations from zero are the row itself).
 
-    Returns:
-        The :class:`Spread`, whose ``low`` and ``high`` enclose the root mean square.
-
     >>> root_mean_square(torch.tensor([[3.0, -3.0]], dtype=torch.float64)).value.item()
     3.0
     """

@@ -81,9 +81,6 @@ def spectral_norm_constant(weight: Tensor, u: Tensor, v: Tensor, dim: int = 0) -
 
     It is one when the power iteration has converged and above one before, since ``u^T R v <= ||R||`` for unit vectors.
 
-    Returns:
-        The norm of the normalized reshaped kernel, rounded up; infinity if ``sigma^`` is zero.
-
     >>> W = torch.diag(torch.tensor([3.0, 1.0]))
     >>> round(spectral_norm_constant(W, torch.tensor([1.0, 0.0]), torch.tensor([1.0, 0.0])), 9)
     1.0

@@ -97,9 +97,6 @@ def standardization_bounds(weight: Tensor, gain: Tensor | None = None, eps: floa
 def standardization_parameter_constant(weight: Tensor, gain: Tensor | None = None, eps: float = 1e-5) -> float:
     """Return the norm of ``dW^/dW`` at a weight: the largest layer-normalization Jacobian norm over the filters.
 
-    Returns:
-        The norm, rounded up; infinity where a filter is constant and ``eps = 0``.
-
     >>> round(standardization_parameter_constant(torch.tensor([[0.0, 2.0, 4.0]]), eps=0.0), 6)
     0.612372
     """

@@ -10,7 +10,6 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 from normscope.core.errors import InputError
@@ -45,12 +44,6 @@ class Activation:
     name: str
     build: Callable[..., Curve]
     defaults: Mapping[str, Any] = field(default_factory=dict)
-
-    @cached_property
-    def slope(self) -> float:
-        """Return the supremum of ``|g'|`` on the domain for the default parameters, rounded up."""
-        curve = self.curve()
-        return curve.slope(curve.pieces[0].low, curve.pieces[-1].high)
 
     def curve(self, parameters: Mapping[str, Any] | None = None) -> Curve:
         """Return the curve for these parameters, defaults for the rest.
@@ -376,9 +369,6 @@ def image(
     name: str, params: Mapping[str, Any] | None = None, low: float = -_INF, high: float = _INF
 ) -> tuple[float, float]:
     """Return a certified enclosure ``(lo, hi)`` of an activation's values on [low, high].
-
-    Returns:
-        The enclosure, rounded outward; the whole line where the function is not defined on the interval.
 
     Raises:
         UnknownActivationError: if there is no rule for the name.

@@ -174,9 +174,6 @@ def _highest(formula: Formula, order: int, low: float, high: float, sign: int) -
 def enclosure(formula: Formula, order: int, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
     """Return certified bounds of a formula (order 0) or of its slope (order 1) on [low, high].
 
-    Returns:
-        The bounds, rounded outward; the whole line where nothing is known.
-
     >>> from normscope.operators.scalar.formula import X, apply, mul
     >>> round(enclosure(mul(X, apply("sigmoid", X)), 0)[0], 6)
     -0.278465
@@ -224,10 +221,6 @@ def _searched(formula: Formula, order: int, low: float, high: float) -> tuple[fl
 
 def slope(formula: Formula, low: float = -_INF, high: float = _INF) -> float:
     """Return the Lipschitz constant of a formula on [low, high], rounded up.
-
-    Returns:
-        The constant; infinity where it is unbounded, not proved to be bounded, or where a choice is not proved to be
-        continuous.
 
     Raises:
         InputError: if the interval is not one.
@@ -319,7 +312,7 @@ def line(low: float, high: float, formula: Formula) -> Piece:
 
 @dataclass(frozen=True)
 class Curve:
-    """A scalar function of adjacent pieces.
+    """A scalar function of adjacent pieces; bounds across a jump, and where it is not defined, are infinite.
 
     Attributes:
         pieces: the pieces from left to right; outside them the function is not defined.
@@ -336,19 +329,11 @@ class Curve:
     steepest: float = _INF
 
     def slope(self, low: float = -_INF, high: float = _INF) -> float:
-        """Return the certified supremum of ``|g'|`` on [low, high], the Lipschitz constant there.
-
-        Returns:
-            The constant, rounded up; infinity across a jump and where the function is not defined.
-        """
+        """Return the certified supremum of ``|g'|`` on [low, high], the Lipschitz constant there."""
         return max(map(abs, self.slopes(low, high)))
 
     def slopes(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
-        """Return certified bounds of ``g'`` on [low, high] from below and above.
-
-        Returns:
-            Both, rounded outward; infinite across a jump and where the function is not defined.
-        """
+        """Return certified bounds of ``g'`` on [low, high] from below and above."""
         _check(low, high)
         if not self._defined(low, high):
             return _EVERYTHING
@@ -360,11 +345,7 @@ class Curve:
         return max(min(least, self.steepest), -self.steepest), min(most, self.steepest)
 
     def image(self, low: float = -_INF, high: float = _INF) -> tuple[float, float]:
-        """Return a certified enclosure ``(lo, hi)`` of the values on [low, high].
-
-        Returns:
-            The enclosure, rounded outward; the whole line where the function is not defined.
-        """
+        """Return a certified enclosure ``(lo, hi)`` of the values on [low, high]."""
         _check(low, high)
         if not self._defined(low, high):
             return _EVERYTHING

@@ -91,11 +91,7 @@ class Forms:
         self._known: dict[int, list[Form]] = {}
 
     def refined(self, call: Call, result: Any) -> Any:
-        """Note what an operation computes entrywise from one tensor; return a better rule for it where there is one.
-
-        Returns:
-            The result itself, or an atom of the same function with a rule for all of it.
-        """
+        """Note what an operation computes entrywise from one tensor; return a better rule for it where there is one."""
         if not isinstance(result, Expr) or result.id in self._known:
             return result
         found = self._forms(call)
@@ -243,16 +239,8 @@ def _select(mask: Formula, yes: Formula, no: Formula) -> Formula | None:
     return None if a is None or b is None else where(mask.parts[0], a, b)
 
 
-def _where(a: Arguments) -> Formula | None:
-    return _select(a["condition"], _form(a["self"]), _form(a["other"])) if _is(a["condition"]) else None
-
-
-def _masked_fill(a: Arguments) -> Formula | None:
-    return _select(a["mask"], _form(a["value"]), _form(a["self"])) if _is(a["mask"]) else None
-
-
-def _is(value: Any) -> bool:
-    return isinstance(value, Formula)
+def _chosen(mask: str, yes: str, no: str) -> Builder:
+    return lambda a: _select(a[mask], _form(a[yes]), _form(a[no])) if isinstance(a[mask], Formula) else None
 
 
 def _scaled_third(join: Callable[[Formula, Formula], Formula]) -> Builder:
@@ -292,5 +280,5 @@ _BUILDERS: dict[str, Builder] = {
     "lt": _compared(-1, strict=True), "less": _compared(-1, strict=True),
     "ge": _compared(1, strict=False), "greater_equal": _compared(1, strict=False),
     "le": _compared(-1, strict=False), "less_equal": _compared(-1, strict=False),
-    "where": _where, "masked_fill": _masked_fill,
+    "where": _chosen("condition", "self", "other"), "masked_fill": _chosen("mask", "value", "self"),
 }  # fmt: skip
