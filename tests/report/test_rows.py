@@ -38,9 +38,9 @@ def test_the_hottest_channels_come_first() -> None:
     """At most some of them, by how far they stand out in factor or variance."""
     rows, total = hot_rows(deep(20))
     assert (len(rows), total) == (HOTTEST, 40)
-    assert [r.heat for r in rows] == sorted((r.heat for r in rows), reverse=True)
+    assert [r["heat"] for r in rows] == sorted((r["heat"] for r in rows), reverse=True)
     ((only,), one) = hot_rows(result())
-    assert (only.heat, only.factor, only.variance, one) == (40.0, "9", "-", 1)
+    assert (only["heat"], only["factor"], only["variance"], one) == (40.0, "9", "-", 1)
 
 
 def test_side_by_side_leaves_out_what_nobody_has() -> None:

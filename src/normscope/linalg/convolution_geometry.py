@@ -69,14 +69,7 @@ def convolution_axes(
     padding: Sequence[int] | str,
     dilation: Sequence[int],
 ) -> tuple[Axis, ...]:
-    """Return the axes of an ordinary convolution.
-
-    Args:
-        input_size: the spatial size of the input.
-        kernel: the spatial size of the kernel.
-        stride: the stride per axis.
-        padding: the padding per axis, or ``"same"`` (asymmetric where the reach is odd) or ``"valid"``.
-        dilation: the dilation per axis.
+    """Return the axes of an ordinary convolution; ``"same"`` padding is asymmetric where the reach is odd.
 
     Raises:
         InputError: if the kernel does not fit, or ``"same"`` is asked of a strided convolution.
@@ -153,16 +146,8 @@ def zero_padded_map(weight: Tensor, axes: Sequence[Axis], groups: int = 1) -> Li
             whole = backward(Y, weight, None, stride, 0, 0, groups, dilation)
             return functional.pad(whole, [-p for p in pads])
 
-    return LinearMap(
-        lambda x: apply(x.unsqueeze(0)).squeeze(0),
-        lambda y: adjoint(y.unsqueeze(0)).squeeze(0),
-        (weight.shape[1] * groups, *(a.size for a in axes)),
-        (weight.shape[0], *(a.output_size for a in axes)),
-        dtype=weight.dtype,
-        device=weight.device,
-        apply_batch=apply,
-        adjoint_batch=adjoint,
-    )
+    domain = (weight.shape[1] * groups, *(a.size for a in axes))
+    return LinearMap.of_batches(apply, adjoint, domain, (weight.shape[0], *(a.output_size for a in axes)), weight)
 
 
 def padded_map(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: str) -> LinearMap:
@@ -190,21 +175,12 @@ def padded_map(weight: Tensor, axes: Sequence[Axis], groups: int, padding_mode: 
             X = X.new_zeros(shape).index_add_(2 + i, source, X)
         return X
 
-    def apply(X: Tensor) -> Tensor:
-        return inner.apply_batch(extend(X))
-
-    def adjoint(Y: Tensor) -> Tensor:
-        return fold(inner.adjoint_batch(Y))
-
-    return LinearMap(
-        lambda x: apply(x.unsqueeze(0)).squeeze(0),
-        lambda y: adjoint(y.unsqueeze(0)).squeeze(0),
+    return LinearMap.of_batches(
+        lambda X: inner.apply_batch(extend(X)),
+        lambda Y: fold(inner.adjoint_batch(Y)),
         (weight.shape[1] * groups, *sizes),
         inner.range_shape,
-        dtype=weight.dtype,
-        device=weight.device,
-        apply_batch=apply,
-        adjoint_batch=adjoint,
+        weight,
     )
 
 

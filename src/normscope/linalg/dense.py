@@ -145,10 +145,6 @@ def symmetric_product(A: Tensor) -> Tensor:
 def gram_matrix(map: LinearMap, *, numbers: int = 2**24) -> Tensor:
     r"""Return :math:`A^T A` of a map as a dense matrix, column block by column block.
 
-    Args:
-        map: the map; its domain should be the smaller side.
-        numbers: how many numbers to hold at once in each intermediate batch.
-
     >>> gram_matrix(LinearMap.from_function(lambda x: 2 * x, (2,))).tolist()
     [[4.0, 0.0], [0.0, 4.0]]
     """

@@ -134,11 +134,7 @@ def count_above(embedding: Embedding, level: float, seed: int) -> Excess | None:
 
     Estimated eigenvectors N of every :math:`S S^H` are lifted; a Cholesky factorisation of
     :math:`\tau^2 I - S S^H + N N^H` that succeeds proves that no more than the columns of N are above :math:`\tau`.
-
-    Args:
-        embedding: the torus.
-        level: where to count; it is moved up a little, into a gap, and by what rounding takes.
-        seed: of the start of the search for eigenvectors.
+    The level is moved up a little, into a gap, and by what rounding takes.
     """
     form, torus = embedding.form, embedding.torus
     symbol = symbols(form.taps[:, 0], form.offsets, torus, embedding.numerators)

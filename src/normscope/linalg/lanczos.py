@@ -32,12 +32,7 @@ def lanczos_relative_gap(dimension: int, steps: int, delta: float) -> float:
 
     The theorem is :math:`P(\lambda_1 > \theta_k/(1-e)) \le 1.648 \sqrt N e^{-\sqrt e (2k-1)}`, hence
     :math:`e = \left(\ln(1.648 \sqrt N / \delta) / (2k-1)\right)^2`. It is proved in ``docs/theory.md``, with
-    :math:`\sqrt{8/\pi} < 1.596` in the place of 1.648.
-
-    Args:
-        dimension: the dimension ``N`` of the space of the start vector.
-        steps: the number ``k`` of Lanczos steps, the dimension of the Krylov space the Ritz value comes from.
-        delta: the allowed probability of failure.
+    :math:`\sqrt{8/\pi} < 1.596` in the place of 1.648. N is the dimension of the space of the start vector.
 
     Raises:
         ValueError: if ``delta`` is not in (0, 1) or there is no step.

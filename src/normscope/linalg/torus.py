@@ -150,12 +150,6 @@ def symbol_angles(torus: Torus, numerators: np.ndarray, offsets: np.ndarray) -> 
 def symbols(taps: Tensor, offsets: np.ndarray, torus: Torus, numerators: np.ndarray) -> Tensor:
     r"""Return the symbol :math:`\hat K(\theta) = \sum_a W_a e^{i \theta a}` at some frequencies of a torus.
 
-    Args:
-        taps: the matrices, one per offset along the first axis, in float64.
-        offsets: where they stand ``(T, axes)``.
-        torus: the torus.
-        numerators: rows of :meth:`Torus.numerators`.
-
     >>> symbols(torch.ones(2, 1, 1).double(), np.array([[0], [1]]), Torus((4,), (0,)), np.array([[2]])).tolist()
     [[[(1+1j)]]]
     """
@@ -268,14 +262,7 @@ def torus_map(form: Polyphase, torus: Torus) -> LinearMap:
     def adjoint(Y: Tensor) -> Tensor:
         return convolution(wrapped(Y, torus, reach.tolist(), [0] * len(reach)), flipped)
 
-    return LinearMap(
-        lambda x: apply(x.unsqueeze(0)).squeeze(0),
-        lambda y: adjoint(y.unsqueeze(0)).squeeze(0),
-        (columns, *torus.sizes),
-        (rows, *torus.sizes),
-        dtype=kernel.dtype,
-        device=kernel.device,
-    )
+    return LinearMap.of_batches(apply, adjoint, (columns, *torus.sizes), (rows, *torus.sizes), kernel)
 
 
 def wrapped(X: Tensor, torus: Torus, left: Sequence[int], right: Sequence[int]) -> Tensor:

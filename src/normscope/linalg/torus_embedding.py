@@ -66,12 +66,7 @@ class Embedding:
         return same - inside
 
     def within(self, modes: Tensor, windows: Sequence[Window]) -> Tensor:
-        """Return the values, inside the windows of one side, of real functions given by their Fourier modes.
-
-        Args:
-            modes: ``(frequencies, channels of all phases, functions)``, real where a frequency is its own conjugate.
-            windows: one per phase.
-        """
+        """Return the values, inside the windows of one side, of real functions given by their Fourier modes."""
         sizes, twists = self.torus.sizes, self.torus.twists
         channels, functions = modes.shape[1:]
         values = modes.new_zeros(*sizes, channels, functions)

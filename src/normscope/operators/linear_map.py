@@ -101,6 +101,20 @@ class LinearMap:
         return cls(apply, adjoint, tuple(domain_shape), tuple(value.shape), dtype=dtype, device=where)
 
     @classmethod
+    def of_batches(
+        cls,
+        apply: Function,
+        adjoint: Function,
+        domain_shape: tuple[int, ...],
+        range_shape: tuple[int, ...],
+        like: Tensor,
+    ) -> LinearMap:
+        """Return the map of functions on a leading batch axis, in the dtype and on the device of a tensor."""
+        single = (lambda x: apply(x.unsqueeze(0)).squeeze(0), lambda y: adjoint(y.unsqueeze(0)).squeeze(0))
+        batches = {"apply_batch": apply, "adjoint_batch": adjoint}
+        return cls(*single, domain_shape, range_shape, dtype=like.dtype, device=like.device, **batches)
+
+    @classmethod
     def from_matrix(cls, matrix: Tensor) -> LinearMap:
         """Return the map of a matrix (rows: range, columns: domain).
 

@@ -39,7 +39,6 @@ class Lip:
         return cls((log,) * blocks, (log,) * blocks)
 
     def __add__(self, other: Lip) -> Lip:
-        """Return the constant of a sum."""
         return self._join((other,), lambda logs: log_sum(logs, INF))
 
     def scaled(self, log_certified: float, log_probable: float | None = None, delta: float = 0.0) -> Lip:

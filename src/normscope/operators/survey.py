@@ -52,12 +52,7 @@ class Moments:
         return self.squares / max(self.count, 1)
 
     def update(self, x: Tensor, axis: int = -1) -> None:
-        """Add observations.
-
-        Args:
-            x: of any shape.
-            axis: of it that holds channels; at all other places one observation of each is made.
-        """
+        """Add observations, one of each channel along the axis at every other place of a tensor."""
         if x.ndim < 2:
             x, axis = x.reshape(1, -1), -1
         x = x.detach()

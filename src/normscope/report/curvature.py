@@ -113,20 +113,15 @@ def _symmetry(result: CurvatureResult) -> Section:
             lines.append(
                 f"{end} eigenvalue on the spheres, invariant under rescaling: {digits(s[f'{end}_on_sphere'])}{sure}"
             )
-    if result.quotient:
-        lines += _quotient(result.quotient)
+    if q := result.quotient:
+        sure = "" if q["converged"] else " (NOT CONVERGED)"
+        lines.append(
+            f"largest {digits(q['largest'])}, smallest nonzero {digits(q['smallest'])}, condition number "
+            f"{digits(q['condition'])}{sure} ({q['method']})"
+        )
+        if q["unexplained"] is not None:
+            lines.append(f"{q['unexplained']} more zero eigenvalues are not explained by known symmetries")
     return Section("modulo symmetries", lines=tuple(lines))
-
-
-def _quotient(q: dict[str, Any]) -> list[str]:
-    sure = "" if q["converged"] else " (NOT CONVERGED)"
-    lines = [
-        f"largest {digits(q['largest'])}, smallest nonzero {digits(q['smallest'])}, condition number "
-        f"{digits(q['condition'])}{sure} ({q['method']})"
-    ]
-    if q["unexplained"] is not None:
-        lines.append(f"{q['unexplained']} more zero eigenvalues are not explained by known symmetries")
-    return lines
 
 
 def _modes(result: CurvatureResult) -> Section:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ from normscope.report.numbers import (
     sort_key,
     with_powers,
 )
-from normscope.report.rows import GLOSSARY, HotChannel, Row, hot_rows, layer_rows
+from normscope.report.rows import GLOSSARY, hot_rows, layer_rows
 from normscope.report.svg import still
 from normscope.report.table import Section
 from normscope.report.text import (
@@ -47,7 +47,7 @@ from normscope.report.text import (
     effect_value,
     gap_section,
 )
-from normscope.report.verdict import Verdict, verdict
+from normscope.report.verdict import verdict
 
 if TYPE_CHECKING:
     from normscope.analysis.checkpoint import CheckpointResult
@@ -62,25 +62,6 @@ LICENCE = "vendor/LICENSE-uPlot.txt"
 #: Most rows of the table of a chart's numbers.
 CHART_ROWS = 300
 _NO_TREE = Branch("", "", 1, 0, 0, (), 0, ())
-
-
-@dataclass(frozen=True)
-class View:
-    """One result as the template takes it."""
-
-    id: str
-    name: str
-    result: Result
-    verdict: Verdict
-    findings: list[list[Finding]] | None
-    rows: list[Row]
-    depth: Chart | None
-    variances: Chart | None
-    tree: Branch
-    hot: list[HotChannel]
-    hot_total: int
-    around: Section | None = None
-    gap: Section | None = None
 
 
 def report_html(
@@ -125,7 +106,7 @@ def report_html(
         said |= findings if isinstance(findings, Mapping) else dict.fromkeys(list(named)[:1], findings)
     named = {name: replace(r, findings=None if said[name] is None else tuple(said[name])) for name, r in named.items()}
     views = [_view(i, name, result) for i, (name, result) in enumerate(named.items())]
-    charts = [c for v in views for c in (v.depth, v.variances) if c is not None]
+    charts = [v[key] for v in views for key in ("depth", "variances") if v[key] is not None]
     overlay = overlay_chart(named, "overlay") if len(named) > 1 else None
     if panels:
         from normscope.report.panels import panel_sections  # late: what they show needs torch, a page does not
@@ -134,7 +115,7 @@ def report_html(
     return _page(
         title or " and ".join(named) or sections[0].title,
         sections,
-        [{"name": v.name, "result": v.result.to_dict()} for v in views],
+        [{"name": v["name"], "result": v["result"].to_dict()} for v in views],
         [*charts, *([overlay] if overlay else []), *(s.chart for s in sections if s.chart is not None)],
         views=views,
         overlay=overlay,
@@ -159,23 +140,26 @@ def save_html(
     return write_text(path, report_html(results, **rest))
 
 
-def _view(index: int, name: str, result: Result) -> View:
+def _view(index: int, name: str, result: Result) -> dict[str, Any]:
+    """Return a result as the template takes it."""
     told: list[str] = []
     hot, total = attempt("the hot channels", lambda: hot_rows(result), ([], 0), told)
-    places = f"r{index}-depth", f"r{index}-variances"
-    parts: dict[str, Any] = {
+    id, blocks, normalizers, around = f"r{index}", result.blocks, result.normalizers, result.around
+    view: dict[str, Any] = {
+        "id": id,
+        "name": name,
+        "verdict": verdict(result),
+        "findings": None if result.findings is None else grouped(result.findings),
         "rows": attempt("the table of layers", lambda: layer_rows(result), [], told),
-        "depth": attempt("the chart along depth", lambda: depth_chart(result, places[0]), None, told),
-        "variances": attempt("the chart of variances", lambda: variance_chart(result, places[1]), None, told),
-        "tree": attempt("the tree of modules", lambda: architecture(result.blocks, result.normalizers), _NO_TREE, told),
-        "around": attempt(
-            "what holds around the data", lambda: result.around and around_section(result.around), None, told
-        ),
+        "depth": attempt("the chart along depth", lambda: depth_chart(result, f"{id}-depth"), None, told),
+        "variances": attempt("the chart of variances", lambda: variance_chart(result, f"{id}-variances"), None, told),
+        "tree": attempt("the tree of modules", lambda: architecture(blocks, normalizers), _NO_TREE, told),
+        "around": attempt("what holds around the data", lambda: around and around_section(around), None, told),
         "gap": attempt("where the gap comes from", lambda: result.gap and gap_section(result.gap), None, told),
+        "hot": hot,
+        "hot_total": total,
     }
-    shown = replace(result, messages=(*result.messages, *told)) if told else result
-    said = None if result.findings is None else grouped(result.findings)
-    return View(f"r{index}", name, shown, verdict(result), said, hot=hot, hot_total=total, **parts)
+    return view | {"result": replace(result, messages=(*result.messages, *told)) if told else result}
 
 
 def _weights_page(result: CheckpointResult, title: str) -> str:
@@ -193,7 +177,7 @@ def _page(
     results: Sequence[Mapping[str, Any]],
     charts: Sequence[Chart] = (),
     *,
-    views: Sequence[View] = (),
+    views: Sequence[Mapping[str, Any]] = (),
     overlay: Chart | None = None,
     compared: Sequence[tuple[str, list[Value | None]]] = (),
     facts: Facts | None = None,

@@ -48,19 +48,17 @@ def plot(result: Result, kind: str = "depth", ax: Axes | None = None) -> Figure:
         raise InputError(f"Expected one of {', '.join(VIEWS)} or all, got {kind!r}.")
     if kind == "all" and ax is not None:
         raise InputError("kind='all' draws its own figure. Leave ax out.")
-    new_figure = figure_class()
-    if kind == "all":
-        names = [name for name in VIEWS if _has(result, name)]
-        if not names:
-            raise InputError("Nothing to draw: the result has no layers, normalizers or depth curve.")
-        figure: Figure = new_figure(figsize=(7.0, 2.8 * len(names)), layout="constrained")
+    names = [name for name in VIEWS if kind in (name, "all") and _has(result, name)]
+    if not names and kind == "all":
+        raise InputError("Nothing to draw: the result has no layers, normalizers or depth curve.")
+    if not names:
+        raise InputError(f"Nothing to draw for {kind!r} ({_NEEDS[kind]}).")
+    if ax is None:
+        height = 2.8 * len(names) if kind == "all" else 3.2
+        figure: Figure = figure_class()(figsize=(7.0, height), layout="constrained")
         for i, name in enumerate(names):
             VIEWS[name](result, figure.add_subplot(len(names), 1, i + 1))
         return figure
-    if not _has(result, kind):
-        raise InputError(f"Nothing to draw for {kind!r} ({_NEEDS[kind]}).")
-    if ax is None:
-        ax = new_figure(figsize=(7.0, 3.2), layout="constrained").add_subplot()
     VIEWS[kind](result, ax)
     found = ax.get_figure(root=True)
     if found is None:

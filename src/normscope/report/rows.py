@@ -74,39 +74,22 @@ def _normalizer(place: int, n: NormalizerResult) -> Row:
     return Row(place, n.name, "normalizer", *said, n.proved, None, None, n.on_floor, n.printed, n.printed_is_bound)
 
 
-@dataclass(frozen=True)
-class HotChannel:
-    """A channel that stands out at one normalizer."""
-
-    name: str
-    kind: str
-    channel: int
-    factor: str
-    factor_ratio: str
-    variance: str
-    variance_ratio: str
-    heat: float
-
-
-def hot_rows(result: Result) -> tuple[list[HotChannel], int]:
-    """Return the hottest channels of the network, hottest first, and how many there are in all."""
-    rows = [_hot(n, item) for n in result.normalizers for item in n.details.get("hot_channels", ())]
-    rows.sort(key=lambda row: -row.heat)
-    return rows[:HOTTEST], len(rows)
+def hot_rows(result: Result) -> tuple[list[dict[str, Any]], int]:
+    """Return the hottest channels of the network, hottest first, as the page shows them, and how many there are."""
+    found = [(n, item) for n in result.normalizers for item in n.details.get("hot_channels", ())]
+    found.sort(key=lambda pair: -_heat(pair[1]))
+    keys = ("factor", "factor_over_median", "variance", "variance_over_median")
+    rows = [
+        {"name": n.name, "kind": n.kind.replace("_", " "), "channel": int(item["channel"]), "heat": _heat(item)}
+        | {key: page_float(item.get(key)) for key in keys}
+        for n, item in found[:HOTTEST]
+    ]
+    return rows, len(found)
 
 
-def _hot(n: NormalizerResult, item: Mapping[str, Any]) -> HotChannel:
-    ratios = [x for key in ("factor_over_median", "variance_over_median") if (x := item.get(key)) is not None]
-    return HotChannel(
-        name=n.name,
-        kind=n.kind.replace("_", " "),
-        channel=int(item["channel"]),
-        factor=page_float(item.get("factor")),
-        factor_ratio=page_float(item.get("factor_over_median")),
-        variance=page_float(item.get("variance")),
-        variance_ratio=page_float(item.get("variance_over_median")),
-        heat=max(ratios, default=0.0),
-    )
+def _heat(item: Mapping[str, Any]) -> float:
+    """Return the larger of a channel's factor and variance over their medians."""
+    return max(item.get("factor_over_median") or 0.0, item.get("variance_over_median") or 0.0)
 
 
 #: The words beside numbers, and what they mean.

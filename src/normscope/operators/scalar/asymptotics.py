@@ -91,7 +91,6 @@ class Tail:
     slope: Terms = field(default_factory=dict)
 
     def __add__(self, other: Tail) -> Tail:
-        """Return the sum."""
         longest = max(len(self.polynomial), len(other.polynomial))
         a, b = (t.polynomial + (Fraction(0),) * (longest - len(t.polynomial)) for t in (self, other))
         return Tail(

@@ -39,13 +39,7 @@ class Formula:
     size: int = 1
 
     def series(self, x: arb, length: int, memo: dict[int, arb_series] | None = None) -> arb_series:
-        """Return the power series at a ball: coefficient k holds ``g^(k)/k!`` at each of its points.
-
-        Args:
-            x: the ball.
-            length: how many coefficients.
-            memo: the series of parts that are known at the same ball.
-        """
+        """Return the power series at a ball: coefficient k holds ``g^(k)/k!`` at each of its points."""
         memo = {} if memo is None else memo
         if id(self) not in memo:
             memo[id(self)] = self._series(x, length, memo)

@@ -40,11 +40,9 @@ class Interval:
         return cls(np.atleast_1d(np.asarray(low, dtype=float)), np.atleast_1d(np.asarray(high, dtype=float)))
 
     def __add__(self, other: Interval) -> Interval:
-        """Return the sums."""
         return outward(self.low + other.low, self.high + other.high)
 
     def __sub__(self, other: Interval) -> Interval:
-        """Return the differences."""
         return outward(self.low - other.high, self.high - other.low)
 
     def __mul__(self, other: Interval) -> Interval:
