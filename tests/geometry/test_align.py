@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from normscope.core.errors import InputError
 from normscope.geometry.align import align, interpolation
-from normscope.geometry.candidates.permutations import permutation, places_of, spaces_of
+from normscope.geometry.candidates.permutations import permutation, permuted, places_of, spaces_of
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.discover import Symmetries, symmetry
 from normscope.geometry.labelling import Labelling
@@ -37,10 +37,10 @@ def transformed(found: Symmetries, seed: int = 3) -> dict[str, Tensor]:
                 point |= {mean: point[mean] * factor, variance: point[variance] * factor.square()}
     places = places_of(function, labels)
     verified = {group.parameters for group in found.groups if group.kind == "permutation"}
-    for space in spaces_of(function, labels, places):
+    for space in spaces_of(labels, places):
         if space.parameters in verified:
             order = torch.randperm(len(space.units), generator=generator).tolist()
-            point |= places.permuted(point, permutation(space, order))
+            point |= permuted(places, point, permutation(space, order))
     return point
 
 

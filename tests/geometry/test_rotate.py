@@ -46,9 +46,10 @@ def check(model: Attention, least: float) -> None:
     after = function.flat({**function.point, **found.state})
     assert float((after - before).abs().max()) <= 1e-5 * float(before.abs().max())
     assert found.before >= least * found.after
-    labels = Labelling(function).run()
+    walk = Labelling(function)
+    labels = walk.run()
     frame = Frame(tuple(labels.same.find(i) for i in labels.products[0].outputs.tolist()))
-    errors = [rounding(channels(function, frame, labels, {**function.point, **s})) for s in ({}, found.state)]
+    errors = [rounding(channels(walk, frame, {**function.point, **s})) for s in ({}, found.state)]
     assert errors[1] < errors[0] / 3
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.geometry.candidates.matrices import Mixing, Turn, centred_basis
-from normscope.geometry.candidates.permutations import Places, Space, permutation, places_of, spaces_of
+from normscope.geometry.candidates.permutations import Places, Space, permutation, permuted, places_of, spaces_of
 from normscope.geometry.candidates.scales import Scales
 from normscope.geometry.discover import Symmetries
 from normscope.geometry.labelling import Labelling
@@ -74,14 +74,7 @@ def align(found: Symmetries, other: Mapping[str, Tensor]) -> Alignment:
 
 
 def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) -> tuple[dict[str, Tensor], int]:
-    """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was.
-
-    Args:
-        found: the symmetries.
-        target: the parameters to come near to.
-        point: those that are moved.
-        matrices: also remove rotations and matrices of heads.
-    """
+    """Return parameters moved to the representative of their orbit, matched there, and moved back as the target was."""
     function, labels, scales = found.function, _labels(found), _joined(found)
     groups = [g for g in found.groups if matrices or not isinstance(g.family, Mixing | Turn)]
     (target, moves), (point, _) = without_constants(groups, target), without_constants(groups, point)
@@ -95,7 +88,7 @@ def _matched(found: Symmetries, target: Point, point: Point, *, matrices: bool) 
         point = {**point, **_turned(family, target, point)}
     places = places_of(function, labels)
     inside = {labels.kin.find(label) for family in rotated for frame in family.frames for label in frame.labels}
-    spaces = [s for s in spaces_of(function, labels, places) if not inside & {c for unit in s.units for c in unit}]
+    spaces = [s for s in spaces_of(labels, places) if not inside & {c for unit in s.units for c in unit}]
     heads = {labels.kin.find(f.frames[0].labels[0]): f for f in families if f.algebra == "full" and len(f.frames) == 1}
     point, moved = _assigned(target, point, spaces, places, heads)
     for family in families:
@@ -177,7 +170,7 @@ def _assigned(
             waiting -= {c for unit in space.units for c in unit}
             order = linear_sum_assignment(gain.numpy(), maximize=True)[1].tolist()
             if order != list(range(len(order))):
-                found.update(places.permuted(found, permutation(space, order)))
+                found |= permuted(places, found, permutation(space, order))
                 count += sum(i != j for i, j in enumerate(order))
         moved += count if sweep == 0 else 0
         if not count:
@@ -195,7 +188,7 @@ def _gain(
         whole = [torch.stack([f.through(p).reshape(-1) for f in mixed if f is not None]) for p in (target, point)]
         return whole[0] @ whole[1].mT
     mine = {c for unit in space.units for c in unit}
-    for name, axes in places.axes.items():
+    for name, axes in places.items():
         if name not in point or name not in target:
             continue
         for axis, classes in axes:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -62,16 +63,7 @@ def seems_flat(function: Function, direction: Point) -> bool:
 
 def orbit_change(function: Function, family: Family, coefficients: Tensor, times: Sequence[float]) -> float:
     """Return the largest change of the outputs along an orbit, relative to the largest output."""
-    point = function.point
-    with torch.no_grad():
-        before = function.flat(point)
-        size = float(before.abs().max()) or 1.0
-        worst = 0.0
-        for time in times:
-            moved = function.flat({**point, **family.move(point, coefficients, time)})
-            change = float((moved - before).abs().max()) / size
-            worst = max(worst, change if change == change else float("inf"))
-    return worst
+    return max(function.change(family.move(function.point, coefficients, time)) for time in times)
 
 
 def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[Group]:
@@ -80,11 +72,6 @@ def verify_all(exact: Function, groups: Sequence[Group], seed: int = 0) -> list[
     What moves one random combination of the outputs is divided into what does not, without further derivatives. Then
     all are tested at once, with random coefficients: one derivative and one orbit. Where that fails they are halved, so
     that a few wrong ones cost a few more tests. Those that passed together share their certificate.
-
-    Args:
-        exact: the function with eps = 0, or with eps where that cannot be evaluated.
-        groups: the candidates.
-        seed: of the coefficients.
     """
     likely = [kept for i, group in enumerate(groups) for kept in _likely(exact, group, seed + i)]
     return _verify_all(exact, likely, seed)
@@ -108,14 +95,7 @@ def _likely(exact: Function, group: Group, seed: int) -> list[Group]:
         return []
     if seems_flat(exact, family.field(exact.point, coefficients_of(family, seed))):
         return [group]
-    if family.size == 1 or family.subset(torch.arange(1)) is None:
-        return []
-    kept = _halved(family, torch.arange(family.size), lambda d: seems_flat(exact, d), seed, exact.point)
-    part = family.subset(kept)
-    if not len(kept) or part is None:
-        return []
-    words = f"{group.statement} ({len(kept)} of {family.size})"
-    return [replace(group, family=part, dimension=part.size, statement=words)]
+    return list(_passing(group, family, lambda direction: seems_flat(exact, direction), exact.point, seed))
 
 
 def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificate | None:
@@ -133,11 +113,9 @@ def _together(exact: Function, groups: Sequence[Group], seed: int) -> Certificat
     if not derivative <= FLAT:
         return None
     point = exact.point
-    with torch.no_grad():
-        before = exact.flat(point)
-        for family, coefficients in chosen:
-            point |= family.move(point, coefficients, 0.3 * _reach(family))
-        change = float((exact.flat(point) - before).abs().max() / before.abs().max().clamp_min(1e-300))
+    for family, coefficients in chosen:
+        point |= family.move(point, coefficients, 0.3 * _reach(family))
+    change = exact.change(point)
     return Certificate(derivative, change) if change <= TOLERANCE else None
 
 
@@ -145,31 +123,17 @@ def verify(exact: Function, group: Group, seed: int = 0) -> list[Group]:
     """Return the part of a candidate that is a symmetry, with its certificate; nothing if none is.
 
     A joint test with random coefficients comes first; where it fails the family is halved, down to single directions.
-
-    Args:
-        exact: the function with eps = 0, or with eps where that cannot be evaluated.
-        group: the candidate.
-        seed: of the coefficients.
     """
     family = group.family
     if family is None or family.size == 0:
         return []
-    found = _certified(exact, family, seed)
-    if found is not None:
-        return [replace(group, certificate=found)]
-    if family.size == 1 or family.subset(torch.arange(1)) is None:
-        return []
-    kept = _halved(
-        family, torch.arange(family.size), lambda d: relative_derivative(exact, d) <= FLAT, seed, exact.point
-    )
-    part = family.subset(kept)
-    if not len(kept) or part is None:
-        return []
-    found = _certified(exact, part, seed)
-    if found is None:
-        return []
-    words = f"{group.statement} ({len(kept)} of {family.size})"
-    return [replace(group, family=part, dimension=part.size, certificate=found, statement=words)]
+    parts = _passing(group, family, lambda d: relative_derivative(exact, d) <= FLAT, exact.point, seed)
+    for part in itertools.chain([group], parts):  # parts are looked for only if the whole fails
+        assert part.family is not None
+        found = _certified(exact, part.family, seed)
+        if found is not None:
+            return [replace(part, certificate=found)]
+    return []
 
 
 def _reach(family: Family) -> float:
@@ -190,14 +154,24 @@ def _certified(exact: Function, family: Family, seed: int) -> Certificate | None
     return Certificate(derivative, orbit) if orbit <= TOLERANCE else None
 
 
-def _halved(family: Family, indices: Tensor, holds: Callable[[Point], bool], seed: int, point: Point) -> Tensor:
-    """Return the coefficients for which a test of a random direction holds, by halving."""
-    some = family.subset(indices)
-    assert some is not None
-    direction = some.field(point, coefficients_of(some, seed))
-    if length(direction) and holds(direction):
-        return indices
-    if len(indices) == 1:
-        return indices[:0]
-    half = len(indices) // 2
-    return torch.cat([_halved(family, part, holds, seed, point) for part in (indices[:half], indices[half:])])
+def _passing(group: Group, family: Family, holds: Callable[[Point], bool], point: Point, seed: int) -> Iterator[Group]:
+    """Yield the part of a group whose random directions pass a test, if there is one; found by halving."""
+
+    def halved(indices: Tensor) -> Tensor:
+        some = family.subset(indices)
+        assert some is not None
+        direction = some.field(point, coefficients_of(some, seed))
+        if length(direction) and holds(direction):
+            return indices
+        if len(indices) == 1:
+            return indices[:0]
+        half = len(indices) // 2
+        return torch.cat([halved(indices[:half]), halved(indices[half:])])
+
+    if family.size == 1 or family.subset(torch.arange(1)) is None:
+        return
+    kept = halved(torch.arange(family.size))
+    part = family.subset(kept)
+    if len(kept) and part is not None:
+        words = f"{group.statement} ({len(kept)} of {family.size})"
+        yield replace(group, family=part, dimension=part.size, statement=words)

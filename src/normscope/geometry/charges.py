@@ -9,16 +9,15 @@ and ``1'b`` before LayerNorm. A step of gradient descent changes the first by :m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.geometry.discover import Symmetries
-from normscope.geometry.flow import gradient_of
+from normscope.geometry.flow import gradient_of, integrated, packed, unpacked
 from normscope.geometry.groups import Family, Group, Point
 
 #: The largest number of directions of one group that are followed.
@@ -69,14 +68,7 @@ def charges(
 ) -> list[Charge]:
     """Run gradient descent or gradient flow in float64 and compare every conserved number with its law.
 
-    Args:
-        found: the symmetries of the model; its batch is the data.
-        law: ``steps`` for gradient descent, ``flow`` for gradient flow.
-        rate: the learning rate of the steps.
-        steps: how many steps.
-        time: how long the flow runs.
-        targets: what the outputs are compared with; random by default.
-        exact: set the eps of every normalizer to zero.
+    The arguments are those of :func:`normscope.geometry.conservation.conservation`.
 
     Returns:
         One row for each direction; groups that are neither linear and symmetric nor constant (rotations) have none.
@@ -89,31 +81,33 @@ def charges(
     function = found.function.exact() if exact else found.function
     goal = function.targets() if targets is None else targets
     start: dict[str, Tensor] = dict(function.point)
-    kept = [(group, form) for group in found.groups if (form := _form(group, start))]
-    if not kept:
-        return []
-    laws = [(group, form, i, c) for group, form in kept for i, c in enumerate(_units(group))]
-    values = [_charge(group.family, start, c) for group, _, _, c in laws]
+    laws: list[tuple[Family, str, Group, int, Tensor]] = []
+    for group in found.groups:
+        family = group.family
+        if family is None or group.kind not in ("scale", "rescaling", "shift", "row"):
+            continue
+        form = _form(family, start)
+        units = torch.eye(family.size, dtype=torch.float64)[: MOST if form else 0]
+        laws += [(family, form, group, i, c) for i, c in enumerate(units)]
+    values = [_charge(family, start, c) for family, *_, c in laws]
     predicted = list(values)
     point = start
+
+    def gradient(at: Point) -> dict[str, Tensor]:
+        return gradient_of(lambda p: function.value(p, goal), at)
+
     for _ in range(steps if law == "steps" else 0):
-        gradient = gradient_of(lambda p: function.value(p, goal), point)
-        for k, (group, form, _, c) in enumerate(laws):
-            predicted[k] += rate**2 * _charge(group.family, gradient, c) if form == "quadratic" else 0.0
-        point = {name: value - rate * gradient[name] for name, value in point.items()}
+        slope = gradient(point)
+        for k, (family, form, *_, c) in enumerate(laws):
+            predicted[k] += rate**2 * _charge(family, slope, c) if form == "quadratic" else 0.0
+        point = {name: value - rate * slope[name] for name, value in point.items()}
     if law == "flow":
-        point = _flowed(lambda p: gradient_of(lambda q: function.value(q, goal), p), start, time)
+        end = integrated(lambda flat: -packed(gradient(unpacked(flat, start))), packed(start), time)
+        point = unpacked(end, start)
     return [
-        Charge(group.kind, group.parameters, i, form, before, said, _charge(group.family, point, c),
-               _size(group.family, point, c))
-        for (group, form, i, c), before, said in zip(laws, values, predicted, strict=True)
-    ]  # fmt: skip
-
-
-def _units(group: Group) -> list[Tensor]:
-    """Return coefficients of single directions."""
-    size = 0 if group.family is None else group.family.size
-    return list(torch.eye(size, dtype=torch.float64)[:MOST])
+        Charge(group.kind, group.parameters, i, form, before, said, _charge(family, point, c), _size(family, point, c))
+        for (family, form, group, i, c), before, said in zip(laws, values, predicted, strict=True)
+    ]
 
 
 def _inner(one: Point, other: Point) -> float:
@@ -121,22 +115,18 @@ def _inner(one: Point, other: Point) -> float:
     return float(torch.stack([(one[n] * other[n]).sum() for n in other if n in one]).sum()) if other else 0.0
 
 
-def _charge(family: Family | None, point: Point, coefficients: Tensor) -> float:
+def _charge(family: Family, point: Point, coefficients: Tensor) -> float:
     """Return ``<theta, X(theta)>``."""
-    return 0.0 if family is None else _inner(point, family.field(point, coefficients))
+    return _inner(point, family.field(point, coefficients))
 
 
-def _size(family: Family | None, point: Point, coefficients: Tensor) -> float:
+def _size(family: Family, point: Point, coefficients: Tensor) -> float:
     """Return the sum of the sizes of its terms."""
-    field = {} if family is None else family.field(point, coefficients)
-    return float(sum((point[n] * v).abs().sum() for n, v in field.items()))
+    return float(sum((point[n] * v).abs().sum() for n, v in family.field(point, coefficients).items()))
 
 
-def _form(group: Group, point: Mapping[str, Tensor]) -> str:
-    """Return what kind of number a group conserves, or nothing."""
-    family = group.family
-    if family is None or not family.size or group.kind not in ("scale", "rescaling", "shift", "row"):
-        return ""
+def _form(family: Family, point: Point) -> str:
+    """Return what kind of number a family conserves, or nothing."""
     generator = torch.Generator().manual_seed(0)
     c = torch.randn(family.size, generator=generator, dtype=torch.float64)
     other = {n: torch.randn(v.shape, generator=generator, dtype=torch.float64) for n, v in point.items()}
@@ -153,24 +143,3 @@ def _form(group: Group, point: Mapping[str, Tensor]) -> str:
 
 def _near(a: Tensor, b: Tensor) -> bool:
     return float((a - b).abs().max()) <= SAME * float(a.abs().max() + b.abs().max())
-
-
-def _flowed(
-    slope: Callable[[Point], Mapping[str, Tensor]], start: Mapping[str, Tensor], time: float
-) -> dict[str, Tensor]:
-    """Return the parameters after gradient flow, integrated with error control."""
-    from scipy.integrate import solve_ivp
-
-    sizes = [value.numel() for value in start.values()]
-
-    def unpacked(flat: np.ndarray) -> dict[str, Tensor]:
-        parts = torch.from_numpy(flat.copy()).split(sizes)
-        return {name: p.reshape(start[name].shape) for name, p in zip(start, parts, strict=True)}
-
-    def speed(_: float, flat: np.ndarray) -> np.ndarray:
-        gradient = slope(unpacked(flat))
-        return -torch.cat([gradient[name].reshape(-1) for name in start]).numpy()
-
-    flat = torch.cat([value.reshape(-1) for value in start.values()]).numpy()
-    run = solve_ivp(speed, (0.0, time), flat, method="DOP853", rtol=1e-10, atol=1e-12)
-    return unpacked(run.y[:, -1])

@@ -6,19 +6,19 @@ r"""Conservation laws of scale-invariant weights: what is predicted, what is mea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from normscope.core.errors import InputError
 from normscope.geometry.discover import Symmetries
-from normscope.geometry.flow import gradient_of
-from normscope.geometry.growth import square_after_flow, square_after_step
-from normscope.geometry.optim.spheres import blocks_of, spheres_of
+from normscope.geometry.flow import Point, gradient_of, integrated, packed, unpacked
+from normscope.geometry.growth import square_after_flow
+from normscope.geometry.optim.spheres import spheres_of
+
+Gradient = Callable[[Point], dict[str, Tensor]]
 
 
 @dataclass(frozen=True)
@@ -88,89 +88,58 @@ def conservation(
         return []
     goal = function.targets() if targets is None else targets
 
-    def loss(point: Mapping[str, Tensor]) -> Tensor:
-        return function.value(point, goal)
+    def gradient(point: Point) -> dict[str, Tensor]:
+        return gradient_of(lambda p: function.value(p, goal), point)
 
+    before = _inner(function.point, function.point, spheres)
     if law == "steps":
-        return _steps(loss, function.point, spheres, rate, decay, steps)
-    return _flow(loss, function.point, spheres, decay, time)
+        measured, predicted, eps = _steps(gradient, function.point, spheres, rate, decay, steps)
+    else:
+        measured, eps = _flow(gradient, function.point, spheres, decay, time)
+        predicted = before * square_after_flow(1.0, decay, time)
+    laws = []
+    vectors = [(name, block) for name, blocks in spheres.items() for block in range(blocks)]
+    columns = (values.tolist() for values in (before, predicted, measured, eps))
+    for (name, block), start, said, square, by_eps in zip(vectors, *columns, strict=True):
+        left = said - square - by_eps
+        ulp = 8 * torch.finfo(torch.float64).eps * square
+        rounding = left if law == "steps" else max(-ulp, min(ulp, left))  # the rest is the integrator's
+        laws.append(Law(name, block, start, said, square, by_eps, left - rounding, rounding))
+    return laws
 
 
-def _squares(point: Mapping[str, Tensor], spheres: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return the squared length of every vector."""
-    return {name: blocks_of(point[name], blocks).square().sum(1) for name, blocks in spheres.items()}
-
-
-def _radial(point: Mapping[str, Tensor], other: Mapping[str, Tensor], spheres: Mapping[str, int]) -> dict[str, Tensor]:
-    """Return the inner products of weights with something else, vector by vector."""
-    return {n: (blocks_of(point[n], b) * blocks_of(other[n], b)).sum(1) for n, b in spheres.items()}
+def _inner(one: Point, other: Point, spheres: Mapping[str, int]) -> Tensor:
+    """Return inner products vector by vector, of all spheres in one row."""
+    return torch.cat([(one[name] * other[name]).reshape(blocks, -1).sum(1) for name, blocks in spheres.items()])
 
 
 def _steps(
-    loss: Any, start: Mapping[str, Tensor], spheres: Mapping[str, int], rate: float, decay: float, steps: int
-) -> list[Law]:
-    """Run gradient descent and compare."""
-    point = dict(start)
-    before = _squares(point, spheres)
-    predicted = {name: value.clone() for name, value in before.items()}
-    eps = {name: torch.zeros_like(value) for name, value in before.items()}
+    gradient: Gradient, point: Point, spheres: Mapping[str, int], rate: float, decay: float, steps: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the squared lengths after gradient descent as measured, as predicted, and what eps changes of them."""
+    predicted = _inner(point, point, spheres)
+    eps = torch.zeros_like(predicted)
     keep = 1 - rate * decay
     for _ in range(steps):
-        gradient = gradient_of(loss, point)
-        radial, sizes = _radial(point, gradient, spheres), _squares(gradient, spheres)
-        for name in spheres:
-            grown = [square_after_step(s, g, rate, decay) for s, g in zip(predicted[name], sizes[name], strict=True)]
-            predicted[name] = torch.stack(grown)  # type: ignore[arg-type]
-            eps[name] = keep**2 * eps[name] + 2 * rate * keep * radial[name]
-        point = {name: keep * value - rate * gradient[name] for name, value in point.items()}
-    return _laws(before, predicted, _squares(point, spheres), eps, None)
+        slope = gradient(point)
+        predicted = keep**2 * predicted + rate**2 * _inner(slope, slope, spheres)  # growth.square_after_step
+        eps = keep**2 * eps + 2 * rate * keep * _inner(point, slope, spheres)
+        point = {name: keep * value - rate * slope[name] for name, value in point.items()}
+    return _inner(point, point, spheres), predicted, eps
 
 
-def _flow(loss: Any, start: Mapping[str, Tensor], spheres: Mapping[str, int], decay: float, time: float) -> list[Law]:
-    """Integrate gradient flow with error control, the radial work beside it, and compare."""
-    from scipy.integrate import solve_ivp
+def _flow(
+    gradient: Gradient, start: Point, spheres: Mapping[str, int], decay: float, time: float
+) -> tuple[Tensor, Tensor]:
+    """Return the squared lengths after gradient flow, and what eps changes of them: the radial work."""
+    count = packed(start).numel()
 
-    sizes = [value.numel() for value in start.values()]
-    count = sum(sizes)
+    def speed(state: Tensor) -> Tensor:
+        point = unpacked(state[:count], start)
+        slope = gradient(point)
+        work = -2 * _inner(point, slope, spheres) - 2 * decay * state[count:]
+        return torch.cat([-packed(slope) - decay * state[:count], work])
 
-    def unpacked(flat: np.ndarray) -> dict[str, Tensor]:
-        parts = torch.from_numpy(flat[:count].copy()).split(sizes)
-        return {name: p.reshape(start[name].shape) for name, p in zip(start, parts, strict=True)}
-
-    def speed(_: float, flat: np.ndarray) -> np.ndarray:
-        point = unpacked(flat)
-        gradient = gradient_of(loss, point)
-        moved = [(-gradient[name] - decay * value).reshape(-1) for name, value in point.items()]
-        work = torch.cat([-2 * r for r in _radial(point, gradient, spheres).values()])
-        work = work - 2 * decay * torch.from_numpy(flat[count:].copy())
-        return torch.cat([*moved, work]).numpy()
-
-    before = _squares(start, spheres)
-    vectors = sum(len(value) for value in before.values())
-    flat = torch.cat([*(value.reshape(-1) for value in start.values()), torch.zeros(vectors, dtype=torch.float64)])
-    run = solve_ivp(speed, (0.0, time), flat.numpy(), method="DOP853", rtol=1e-10, atol=1e-12)
-    end = run.y[:, -1]
-    gained = torch.from_numpy(end[count:].copy()).split([len(value) for value in before.values()])
-    predicted = {n: torch.tensor([square_after_flow(float(s), decay, time) for s in v]) for n, v in before.items()}
-    eps = {name: -part for name, part in zip(before, gained, strict=True)}
-    return _laws(before, {n: v.double() for n, v in predicted.items()}, _squares(unpacked(end), spheres), eps, time)
-
-
-def _laws(
-    before: Mapping[str, Tensor],
-    predicted: Mapping[str, Tensor],
-    measured: Mapping[str, Tensor],
-    eps: Mapping[str, Tensor],
-    time: float | None,
-) -> list[Law]:
-    """Return the laws, what eps does not explain going to the integrator of a flow, or to rounding."""
-    found = []
-    for name in before:
-        for i in range(len(before[name])):
-            gap = float(predicted[name][i] - measured[name][i])
-            left = gap - float(eps[name][i])
-            ulp = 8 * torch.finfo(torch.float64).eps * float(measured[name][i])
-            rounding = left if time is None else max(-ulp, min(ulp, left))
-            values = (float(before[name][i]), float(predicted[name][i]), float(measured[name][i]), float(eps[name][i]))
-            found.append(Law(name, i, *values, left - rounding, rounding))
-    return found
+    end = integrated(speed, torch.cat([packed(start), torch.zeros(sum(spheres.values()), dtype=torch.float64)]), time)
+    point = unpacked(end[:count], start)
+    return _inner(point, point, spheres), -end[count:]

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from normscope.core.errors import InputError
-from normscope.core.files import write_text
 from normscope.core.result import to_plain
 from normscope.core.shown import Shown
 from normscope.geometry.candidates.biases import Absorber, Biases, find_biases
@@ -56,14 +52,7 @@ Progress = Callable[[str], None]
 def discovered(
     function: Function, say: Progress, seed: int = 0, *, identities: bool = True
 ) -> tuple[Labels, list[Group]]:
-    """Return the labelled channels of a function and its verified continuous symmetries, with their certificates.
-
-    Args:
-        function: the model.
-        say: called with a line of text at each step.
-        seed: of the random coefficients.
-        identities: also measure what each says about gradient and Hessian.
-    """
+    """Return the labelled channels of a function and its verified continuous symmetries, with their certificates."""
     exact = _evaluable(function)
     say("labelling channels")
     walk = Labelling(function)
@@ -88,13 +77,7 @@ def discovered(
 
 
 def scalings(function: Function, say: Progress, seed: int = 0) -> list[Group]:
-    """Return the verified scales of weights that a normalizer undoes: one derivative for all, however large the model.
-
-    Args:
-        function: the model.
-        say: called with a line of text at each step.
-        seed: of the random coefficients.
-    """
+    """Return the verified scales of weights that a normalizer undoes: one derivative for all of them."""
     say("labelling channels")
     labels = Labelling(function).run()
     say("scales")
@@ -127,14 +110,9 @@ def _unused(function: Function, labels: Labels) -> list[Group]:
 
 def _covered(labels: Labels, groups: list[Group]) -> frozenset[int]:
     """Return the labels whose scales are part of a matrix group."""
-    found: set[int] = set()
-    for group in groups:
-        if isinstance(group.family, Mixing) and group.family.algebra == "full":
-            wanted = {label for frame in group.family.frames for label in frame.labels}
-            found |= wanted
-    if found:
-        return frozenset(label for label in range(1, labels.size) if labels.same.find(label) in found)
-    return frozenset(found)
+    families = [g.family for g in groups if isinstance(g.family, Mixing) and g.family.algebra == "full"]
+    found = {label for family in families for frame in family.frames for label in frame.labels}
+    return frozenset(label for label in range(1, labels.size) if labels.same.find(label) in found)
 
 
 def _rows(exact: Function, labels: Labels, seed: int) -> list[Group]:
@@ -342,14 +320,6 @@ class Symmetries(Shown):
             for o in data.get("orbits", ())
         )
         return cls(data["model"], data["mode"], data["loss"], data["parameters"], groups, None, orbits)
-
-    def to_json(self) -> str:
-        """Return the JSON text."""
-        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON text, whole or not at all."""
-        return write_text(path, self.to_json() + "\n")
 
 
 def symmetry(

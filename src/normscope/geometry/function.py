@@ -20,20 +20,13 @@ from normscope.graph.interpreter import as_floating, run
 from normscope.graph.ir import Graph, Node, Ref
 from normscope.graph.modes import running_statistics, with_batch_statistics
 from normscope.graph.recognise import name_of
+from normscope.operators.registry import bind
 
 Point = Mapping[str, Tensor]
-#: The position of eps among the arguments of each normalizer.
-_EPS_POSITION = {
-    "batch_norm": 7,
-    "_native_batch_norm_legit": 5,
-    "instance_norm": 7,
-    "layer_norm": 4,
-    "native_layer_norm": 4,
-    "group_norm": 4,
-    "native_group_norm": 7,
-    "rms_norm": 3,
-    "_fused_rms_norm": 3,
-}
+_NORMALIZERS = (
+    *("batch_norm", "_native_batch_norm_legit", "instance_norm", "layer_norm", "native_layer_norm", "group_norm"),
+    *("native_group_norm", "rms_norm", "_fused_rms_norm"),
+)
 #: The largest constant added under a root that is taken for a stabilizer.
 LARGEST_EPS = 1e-2
 #: Share of the free memory for the values of a run, so that later runs compute only what has changed.
@@ -64,13 +57,11 @@ def written_out(graph: Graph) -> dict[str, float]:
 def _unstabilized(node: Node, added: Mapping[str, float]) -> Node:
     """Return one node without its stabilizer."""
     name = name_of(node)
-    position = _EPS_POSITION.get(name)
     if name in ("batch_norm", "instance_norm") and not node.args[5]:
         return node  # its statistics are fixed: no scale is undone, and eps breaks nothing
-    if position is not None:
-        if len(node.args) > position:
-            return replace(node, args=(*node.args[:position], 0.0, *node.args[position + 1 :]))
-        return replace(node, kwargs=tuple(sorted({**dict(node.kwargs), "eps": 0.0}.items())))
+    if name in _NORMALIZERS:
+        arguments = bind(node.op, list(node.args), dict(node.kwargs)) | {"eps": 0.0}
+        return replace(node, args=tuple(arguments.values()), kwargs=())
     if node.name in added:
         return replace(node, args=(node.args[0], 0.0, *node.args[2:]))
     return node
@@ -86,11 +77,6 @@ def is_stabilizer(node: Node) -> bool:
         return False
     added = node.args[1]
     return isinstance(added, float) and 0 < added <= LARGEST_EPS
-
-
-def _writes(node: Node) -> bool:
-    """Tell whether an operation overwrites its first argument."""
-    return name_of(node).endswith("_")
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +173,8 @@ class Function:
         """Return the values of the nodes at the parameters as they are, as many as fit into a part of the memory."""
         found: dict[str, Any] = {}
         left = KEPT * memory.available()
-        written = {ref.name for node in self.graph for ref in node.args[:1] if _writes(node) and isinstance(ref, Ref)}
+        in_place = [node for node in self.graph if name_of(node).endswith("_")]
+        written = {ref.name for node in in_place for ref in node.args[:1] if isinstance(ref, Ref)}
 
         def visit(node: Node, value: Any, values: Mapping[str, Any]) -> None:
             nonlocal left
@@ -223,6 +210,18 @@ class Function:
     def flat(self, point: Point) -> Tensor:
         """Return all outputs as one vector."""
         return torch.cat([t.reshape(-1) for t in self.outputs(point)])
+
+    @functools.cached_property
+    def _unmoved(self) -> Tensor:
+        """Return the outputs at the parameters as they are."""
+        with torch.no_grad():
+            return self.flat(self.point)
+
+    def change(self, moved: Point) -> float:
+        """Return the largest change of the outputs after some parameters moved, relative to the largest output."""
+        with torch.no_grad():
+            gap = float((self.flat({**self.point, **moved}) - self._unmoved).abs().max())
+        return math.inf if math.isnan(gap) else gap / (float(self._unmoved.abs().max()) or 1.0)
 
     def derivative(self, direction: Point) -> Tensor:
         """Return the derivative of the outputs along a direction of the parameters.
@@ -266,16 +265,7 @@ class Function:
 
 
 def function_of(captured: Captured, *, mode: str = "batch", loss: str = "none") -> Function:
-    """Return a captured model as a function of its trainable parameters.
-
-    Args:
-        captured: the model.
-        mode: ``batch`` for the statistics of the batch in every BatchNorm, ``running`` for the stored ones.
-        loss: ``cross_entropy`` or ``none``.
-
-    Raises:
-        InputError: if mode or loss is unknown.
-    """
+    """Return a captured model as a function of its trainable parameters."""
     if mode not in ("batch", "running"):
         raise InputError(f"Expected mode 'batch' or 'running', got {mode!r}.")
     if loss not in ("cross_entropy", "none"):

@@ -2,32 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward
 from torch import Tensor
 
 Point = Mapping[str, Tensor]
 
 
-@runtime_checkable
-class Family(Protocol):
+def velocity(path: Callable[[Tensor], Point]) -> dict[str, Tensor]:
+    """Return the derivative of a path of parameters at time zero.
+
+    >>> velocity(lambda time: {"w": torch.tensor([2.0]).double() * (3 * time).exp()})["w"].tolist()
+    [6.0]
+    """
+    with forward.dual_level():
+        time = forward.make_dual(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+        moved = {name: forward.unpack_dual(value) for name, value in path(time).items()}
+    return {name: torch.zeros_like(p) if t is None else t for name, (p, t) in moved.items()}
+
+
+class Family(ABC):
     """A family of directions along which the function does not change, linear in its coefficients."""
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """Return the number of coefficients."""
 
+    @abstractmethod
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
+        """Return the parameters that changed after moving along the orbit for a time."""
+
+    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
+        """Return the direction at a point, differentiable in the point: where its orbit goes first."""
+        return velocity(lambda time: self.move(point, coefficients, time))
+
+    def subset(self, keep: Tensor) -> Family | None:
+        """Return the family of some of the coefficients, or ``None`` where it stands or falls as a whole."""
+        return None
+
+
+class Straight(Family):
+    """A family whose orbits are straight lines."""
+
+    @abstractmethod
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the direction at a point, differentiable in the point."""
 
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the parameters that changed after moving along the orbit for a time."""
-
-    def subset(self, keep: Tensor) -> Family | None:
-        """Return the family of some of the coefficients, or ``None`` where it cannot be divided."""
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
+        """Return the parameters that changed."""
+        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
 
 
 @dataclass(frozen=True)
@@ -98,15 +127,22 @@ class Group:
         return cls(*words, None, certificate, data.get("details", {}))
 
 
+def listed(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> listed("abcdef")
+    'a, b, c, d and 2 more'
+    """
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
 def length(direction: Point) -> float:
     """Return the Euclidean length of a direction.
 
     >>> length({"a": torch.tensor([3.0]), "b": torch.tensor([4.0])})
     5.0
     """
-    return (
-        float(torch.stack([t.double().square().sum() for t in direction.values()]).sum().sqrt()) if direction else 0.0
-    )
+    return sum(float(value.double().square().sum()) for value in direction.values()) ** 0.5
 
 
 def random_like(direction: Point, seed: int = 0) -> dict[str, Tensor]:

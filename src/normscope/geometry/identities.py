@@ -67,13 +67,6 @@ def with_identities(
 
     All groups share one product with the Hessian, along the sum of one direction of each, so that a number holds for
     every group, and one gradient with eps. Where the network cannot be differentiated twice the fields stay empty.
-
-    Args:
-        function: the model with its stabilizers.
-        exact: the same without, or with them where it cannot be evaluated without.
-        walk: the labelled network.
-        groups: verified symmetries.
-        seed: of the targets of the loss and of the coefficients.
     """
     chosen = {i: (g.family, coefficients_of(g.family, seed + i)) for i, g in enumerate(groups) if g.family is not None}
     try:

@@ -23,11 +23,7 @@ from normscope.geometry.labels import Entry
 
 
 def independent(groups: Sequence[Group]) -> list[Group]:
-    """Return the groups with dimensions that add up to that of the orbits, without those of which nothing is left.
-
-    Args:
-        groups: all verified continuous groups.
-    """
+    """Return the groups with dimensions that add up to that of the orbits, without those of which nothing is left."""
     families = [group.family for group in groups if group.family is not None]
     found = []
     for group in groups:

@@ -8,20 +8,12 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.label_rules import channels, weighted
-from normscope.geometry.labelling import Frozen, Gain, Label, Labelling, Normed, Raw, Step, rule
+from normscope.geometry.labelling import Label, Labelling, Normed, Raw, Step, rule, unknown
+from normscope.geometry.labels import Frozen, Gain
 
 
 def _affine(walk: Labelling, plain: Tensor, gamma: Any, beta: Any, axis: int, shape: torch.Size) -> Label:
-    """Return the labels behind a normalizer: those of its scale, tied to its shift; none without a scale.
-
-    Args:
-        walk: the walk.
-        plain: labels of the normalized channels, whose scale is zero, along one axis.
-        gamma: the scale's state.
-        beta: the shift's state.
-        axis: where the channels are in the result.
-        shape: of the result.
-    """
+    """Return the labels behind a normalizer: those of its scale, tied to its shift; none without a scale."""
     labels = walk.labels
     outputs = plain
     if isinstance(gamma, Raw):
@@ -85,11 +77,7 @@ def layer_norm(walk: Labelling, step: Step) -> Any:
     """All normalized channels together: their common scale is undone."""
     source = walk.of(step["input"])
     rank = len(step["normalized_shape"])
-    if rank != 1:
-        inputs = walk.labels.along(source, tuple(range(source.ndim - rank)))
-        inputs = inputs.reshape(-1)
-    else:
-        inputs = channels(walk, source, -1)
+    inputs = walk.labels.along(source, tuple(range(source.ndim - rank))).reshape(-1)
     walk.labels.merge(inputs[None], (1,))
     walk.labels.squared.update(inputs.tolist())
     if "layer" in step.node.op:
@@ -109,8 +97,7 @@ def layer_norm(walk: Labelling, step: Step) -> Any:
 @rule("group_norm", "native_group_norm")
 def group_norm(walk: Labelling, step: Step) -> Any:
     """The channels of a group together."""
-    source = walk.of(step["input"])
-    inputs = channels(walk, source, 1)
+    inputs = channels(walk, walk.of(step["input"]), 1)
     groups = step["num_groups"] or step["group"]
     walk.labels.merge(inputs.reshape(groups, -1), (1,))
     walk.labels.bend(inputs)
@@ -137,15 +124,11 @@ def weight_norm(walk: Labelling, step: Step) -> Any:
 @rule("lstm", "gru", "rnn_tanh")
 def recurrent(walk: Labelling, step: Step) -> Any:
     """No scale passes; the units of a layer may be exchanged, each with its gates."""
-    labels = walk.labels
     inputs = channels(walk, walk.of(step["input"]), -1)
     weights = list(step["params"])
     size, ways = 4 if step["has_biases"] else 2, 2 if step["bidirectional"] else 1
     if len(weights) != size * ways * step["num_layers"]:  # the outputs are projected
-        labels.stop(inputs)
-        for state in weights:
-            labels.fix(walk.of(state))
-        return [_plain(v) for v in step.value]
+        return unknown(walk, step)
     units: list[Tensor] = []
     for layer in range(step["num_layers"]):
         own = [weights[i * size : (i + 1) * size] for i in range(layer * ways, (layer + 1) * ways)]
@@ -174,8 +157,3 @@ def _cell(walk: Labelling, step: Step, own: list[Any], inputs: Tensor) -> Tensor
         labels.stop(entry)
         labels.relate(entry, units.repeat(gates))
     return units
-
-
-def _plain(value: Any) -> Any:
-    """Return fixed labels."""
-    return Label(torch.zeros(value.shape, dtype=torch.int64)) if isinstance(value, Tensor) else value

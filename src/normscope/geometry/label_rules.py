@@ -8,20 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.geometry.labelling import (
-    LARGEST_EPS,
-    NOTHING,
-    Attention,
-    Gain,
-    Label,
-    Labelling,
-    Normed,
-    Raw,
-    Step,
-    labelled_inputs,
-    rule,
-)
-from normscope.geometry.labels import unique
+from normscope.geometry.function import LARGEST_EPS
+from normscope.geometry.labelling import Label, Labelling, Normed, Raw, Step, labelled_inputs, rule, unknown
+from normscope.geometry.labels import NOTHING, Attention, Gain, unique
 from normscope.graph.interpreter import literals, resolve
 
 _LAYOUT = (
@@ -37,6 +26,7 @@ _SAME = (
 _NONLINEAR = (
     *("gelu", "silu", "tanh", "sigmoid", "exp", "softplus", "elu", "selu", "celu", "hardtanh", "hardswish", "mish"),
     *("hardsigmoid", "log", "log_sigmoid", "relu6", "sin", "cos", "erf", "softsign", "clamp", "softshrink", "log1p"),
+    "clamp_min",
 )
 
 
@@ -116,7 +106,7 @@ def gated(walk: Labelling, step: Step) -> Any:
 
 @rule(*_NONLINEAR)
 def nonlinear(walk: Labelling, step: Step) -> Any:
-    """No scale passes; which channel it is does. A clamp by a stabilizer is none."""
+    """No scale passes; which channel it is does. A clamp by a stabilizer is the identity where it is not reached."""
     labels = walk.of(labelled_inputs(step)[0])
     least = step["min"]
     if isinstance(least, float | int) and 0 < least <= LARGEST_EPS and step["max"] is None:
@@ -124,12 +114,6 @@ def nonlinear(walk: Labelling, step: Step) -> Any:
     walk.labels.stop(labels)
     walk.labels.bend(labels)
     return Label(labels)
-
-
-@rule("clamp_min")
-def floored(walk: Labelling, step: Step) -> Any:
-    """``max(x, eps)`` is the identity where the stabilizer is not reached."""
-    return nonlinear(walk, step)
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "sparsemax")
@@ -173,9 +157,7 @@ def multiplied(walk: Labelling, step: Step) -> Any:
 def divided(walk: Labelling, step: Step) -> Any:
     """Scales are subtracted."""
     if step["rounding_mode"] is not None:
-        for state in labelled_inputs(step):
-            walk.labels.fix(walk.of(state))
-        return Label(torch.zeros(step.shape, dtype=torch.int64))
+        return unknown(walk, step)
     other = step["other"]
     if not isinstance(other, Label | Raw | Tensor):
         return step["self"] if isinstance(step["self"], Label) else Label(walk.of(step["self"]))
@@ -212,11 +194,9 @@ def powers(walk: Labelling, step: Step) -> Any:
     """A power multiplies the scale."""
     name = step.node.op.split(".")[1]
     exponent = {"square": 2.0, "sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0}.get(name, step["exponent"])
-    state = labelled_inputs(step)[0]
-    labels = walk.of(state)
     if not isinstance(exponent, float | int):
-        walk.labels.fix(labels)
-        return Label(torch.zeros_like(labels))
+        return unknown(walk, step)
+    labels = walk.of(labelled_inputs(step)[0])
     if exponent == 2:
         walk.labels.squared.update(unique(labels))
     else:
@@ -296,16 +276,7 @@ def with_bias(walk: Labelling, outputs: Tensor, bias: Any) -> None:
 def weighted(
     walk: Labelling, step: Step, weight: Any, inputs: Tensor, groups: int = 1, *, swapped: bool = False
 ) -> Tensor:
-    """Return labels of ``W x``: new ones for a trainable weight; else every output has the scale of what it reads.
-
-    Args:
-        walk: the walk.
-        step: the operation.
-        weight: the weight's state, outputs first unless ``swapped``.
-        inputs: one label per input channel.
-        groups: how many groups read their own share of the inputs.
-        swapped: inputs come first, as in a transposed convolution.
-    """
+    """Return labels of ``W x``: new ones for a trainable weight; else every output has the scale of what it reads."""
     labels = walk.labels
     raw = isinstance(weight, Raw) and not weight.offset
     lifts = isinstance(weight, Normed) and not swapped
@@ -387,9 +358,7 @@ def product(walk: Labelling, step: Step) -> Any:
         return Label(weighted(walk, step, _transposed(walk, other), inputs).expand(step.shape))
     a, b = walk.of(one), walk.of(other)
     if a.ndim < 2 or b.ndim < 2:
-        for labels in (a, b):
-            walk.labels.fix(labels)
-        return Label(torch.zeros(step.shape, dtype=torch.int64))
+        return unknown(walk, step)
     varied = bool((a != a[..., :1]).any()) or bool((b != b[..., :1, :]).any())
     if not varied:  # y[n, m] = sum_c a[n, c] b[c, m] with one label along c
         if isinstance(other, Label) and b.shape[-1] > 1:
@@ -399,10 +368,10 @@ def product(walk: Labelling, step: Step) -> Any:
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     left = walk.labels.along(a, (-2,)).expand(*batch, 1, a.shape[-1])[..., 0, :]
     right = walk.labels.along(b, (-1,)).expand(*batch, b.shape[-2], 1)[..., 0]
-    return Label(inner_products(walk, step, left, right)[..., None, None].expand(step.shape))
+    return Label(inner_products(walk, left, right)[..., None, None].expand(step.shape))
 
 
-def inner_products(walk: Labelling, step: Step, left: Tensor, right: Tensor) -> Tensor:
+def inner_products(walk: Labelling, left: Tensor, right: Tensor) -> Tensor:
     """Return labels of inner products over the last axis, and note queries and keys."""
     labels = walk.labels
     whole = torch.cat([left, right], -1).reshape(-1, 2 * left.shape[-1])
@@ -414,7 +383,7 @@ def inner_products(walk: Labelling, step: Step, left: Tensor, right: Tensor) -> 
             labels.equation([(max(q, 0), 1.0), (max(k, 0), 1.0), (label, -1.0)])
             labels.kin.join(max(q, 0), max(k, 0))
     size = left.shape[-1]
-    labels.attention.append(Attention(heads[:, :size], heads[:, size:], step.node.name))
+    labels.attention.append(Attention(heads[:, :size], heads[:, size:]))
     return made[where].reshape(left.shape[:-1])
 
 
@@ -427,6 +396,6 @@ def attention(walk: Labelling, step: Step) -> Any:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = key.repeat_interleave(repeats, -3), value.repeat_interleave(repeats, -3)
     q, k, v = (labels.along(t, (-2,))[..., 0, :] for t in (query, key, value))
-    labels.stop(inner_products(walk, step, *torch.broadcast_tensors(q, k)))
+    labels.stop(inner_products(walk, *torch.broadcast_tensors(q, k)))
     labels.averaged.append(torch.unique(v.reshape(-1, v.shape[-1]), dim=0))
     return Label(v[..., None, :].expand(step.shape))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from normscope.geometry.function import LARGEST_EPS, Function
-from normscope.geometry.labels import FIXED, NOTHING, Attention, Entry, Frozen, Gain, Labels, Product, unique
+from normscope.geometry.function import Function
+from normscope.geometry.labels import FIXED, NOTHING, Entry, Labels, Product, unique
 from normscope.graph.interpreter import run
 from normscope.graph.ir import Node, Ref
 from normscope.graph.recognise import name_of
@@ -71,11 +71,7 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 class Labelling:
-    """One walk over a function, whose result is :attr:`labels`.
-
-    Args:
-        function: the model.
-    """
+    """One walk over a function, whose result is :attr:`labels`."""
 
     def __init__(self, function: Function) -> None:
         import normscope.geometry.label_norms
@@ -104,24 +100,19 @@ class Labelling:
         target = self.function.canonical(node.target) if node.target else ""
         if node.op == "parameter" and target in self.trainable:
             self.states[node.name] = Raw(target, torch.arange(value.numel()).reshape(value.shape))
-        elif not any(self._acts(name) for name in node.inputs()):
+        elif not any(_labelled([self.states.get(name) for name in node.inputs()])):
             self.states[node.name] = value  # a constant, or the input: nothing acts on it
         else:
-            self.states[node.name] = self._call(node, value, values)
+            self.states[node.name] = self._call(node, value)
 
-    def _acts(self, name: str) -> bool:
-        """Tell whether labels or parameters are in what a node gave."""
-        return _has_labels(self.states.get(name))
-
-    def _call(self, node: Node, value: Any, values: Any) -> Any:
+    def _call(self, node: Node, value: Any) -> Any:
         """Return the labels of what an operation gives."""
         if node.op == "getitem":
             return self.states[node.args[0].name][node.args[1]]
         args = _filled(node.args, self.states)
         kwargs = {key: _filled(item, self.states) for key, item in node.kwargs}
         step = Step(node, bind(node.op, args, kwargs), value)
-        found = RULES.get(name_of(node).removesuffix("_") or "", RULES.get(name_of(node), unknown))
-        return found(self, step)
+        return RULES.get(name_of(node).removesuffix("_"), unknown)(self, step)
 
     def of(self, state: Any) -> Any:
         """Return the labels of a state: those of a parameter's entries, or fixed ones for a constant."""
@@ -152,15 +143,7 @@ class Labelling:
         return self._entries[parameter]
 
     def product(self, raw: Raw, index: Tensor, inputs: Tensor, node: str, *, full: bool = True) -> Tensor:
-        """Return the labels of what a weight gives: new ones, the weight's rows and columns following them.
-
-        Args:
-            raw: the weight.
-            index: its flat positions, outputs first, inputs second.
-            inputs: labels of the inputs, one row per output or one for all.
-            node: the graph node.
-            full: whether every output reads every input.
-        """
+        """Return the labels of what a weight gives: new ones, the weight's rows and columns following them."""
         labels = self.labels
         outputs = labels.fresh(index.shape[0])
         made = Product(raw.parameter, index, outputs, inputs, node, full)
@@ -176,14 +159,7 @@ class Labelling:
         return outputs
 
     def lifted(self, weight: Normed, index: Tensor, inputs: Tensor, node: str) -> Tensor:
-        """Return the labels of what a weight ``g v/||v||`` gives, as :meth:`product` does for v itself; g follows.
-
-        Args:
-            weight: the weight.
-            index: the flat positions of v, outputs first.
-            inputs: labels of the inputs.
-            node: the graph node.
-        """
+        """Return the labels of what a weight ``g v/||v||`` gives, as :meth:`product` does for v itself; g follows."""
         labels = self.labels
         outputs = labels.fresh(index.shape[0])
         made = Product(weight.direction.parameter, index, outputs, inputs, node, full=False)
@@ -202,17 +178,13 @@ class Labelling:
         """Say that two uses of one weight ask the same of each entry: outputs and inputs differ by one constant."""
         labels = self.labels
         constant = int(labels.fresh(1))
-        if (
-            one.index.ndim == 2
-            and one.index.shape == other.index.mT.shape
-            and bool((one.index == other.index.mT).all())
-        ):
+        if one.index.ndim == 2 and torch.equal(one.index, other.index.mT):
             for a, b in ((one.outputs, other.inputs), (one.inputs, other.outputs)):  # tied tables
                 for i, j in labels.pairs(a, b):
                     labels.equation([(i, 1.0), (j, 1.0), (constant, -1.0)])
                 labels.relate(a, b)
             return
-        if one.index.shape != other.index.shape or bool((one.index != other.index).any()):
+        if not torch.equal(one.index, other.index):
             if bool(torch.isin(one.index, other.index).any()):
                 self.entries(one.parameter)
                 self._agree(one)
@@ -227,13 +199,11 @@ class Labelling:
     def _agree(self, product: Product) -> None:
         """Say that a weight used entry by entry and as a product has one scale for each entry."""
         labels = self.labels
-        entry = self._entries[product.parameter].reshape(-1)[product.index].reshape(*product.index.shape[:2], -1)
-        inputs = product.inputs.expand(entry.shape[0], -1)
-        for o in range(entry.shape[0]):
-            for i in range(entry.shape[1]):
-                for label in torch.unique(entry[o, i]).tolist():
-                    terms = [(label, 1.0), (int(product.outputs[o]), -1.0), (int(inputs[o, i]), 1.0)]
-                    labels.equation(terms)
+        entry = self._entries[product.parameter].reshape(-1)[product.index]
+        (_, _, outputs, _), (_, _, inputs, _) = product.terms()
+        triples = torch.stack([entry, outputs, inputs], -1).reshape(-1, 3)
+        for label, output, read in torch.unique(triples, dim=0).tolist():
+            labels.equation([(label, 1.0), (output, -1.0), (read, 1.0)])
         labels.bend(product.outputs)
         labels.bend(product.inputs)
 
@@ -258,11 +228,13 @@ class Normed(Label):
     gain: Raw
 
 
-def _has_labels(state: Any) -> bool:
-    """Tell whether a state holds labels or parameters."""
+def _labelled(state: Any) -> Iterator[Label | Raw]:
+    """Yield the labels and parameters in a state."""
     if isinstance(state, tuple | list):
-        return any(_has_labels(item) for item in state)
-    return isinstance(state, Label | Raw)
+        for item in state:
+            yield from _labelled(item)
+    elif isinstance(state, Label | Raw):
+        yield state
 
 
 def _filled(tree: Any, states: dict[str, Any]) -> Any:
@@ -276,17 +248,7 @@ def _filled(tree: Any, states: dict[str, Any]) -> Any:
 
 def labelled_inputs(step: Step) -> list[Any]:
     """Return every argument of an operation that holds labels or parameters."""
-    found: list[Any] = []
-
-    def visit(item: Any) -> None:
-        if isinstance(item, tuple | list):
-            for one in item:
-                visit(one)
-        elif _has_labels(item):
-            found.append(item)
-
-    visit(list(step.arguments.values()))
-    return found
+    return list(_labelled(list(step.arguments.values())))
 
 
 def unknown(walk: Labelling, step: Step) -> Any:
@@ -301,23 +263,3 @@ def _constant(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_constant(item) for item in value]
     return Label(torch.zeros(value.shape, dtype=torch.int64)) if isinstance(value, Tensor) else value
-
-
-__all__ = [
-    "FIXED",
-    "LARGEST_EPS",
-    "NOTHING",
-    "RULES",
-    "Attention",
-    "Frozen",
-    "Gain",
-    "Label",
-    "Labelling",
-    "Normed",
-    "Raw",
-    "Rule",
-    "Step",
-    "labelled_inputs",
-    "rule",
-    "unknown",
-]

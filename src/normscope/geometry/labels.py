@@ -7,6 +7,7 @@ operation of the network gives linear equations between the ``x_l``. Labels of o
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+#: A parameter, flat positions in it, labels whose scale is part of the scale there, and its sign.
+Term = tuple[str, Tensor, Tensor, float]
 #: The label of what no symmetry changes: inputs and constants.
 FIXED = 0
 #: The label of an entry that is always zero, which every scale leaves as it is.
@@ -92,6 +95,12 @@ class Product:
     node: str = ""
     full: bool = True
 
+    def terms(self) -> Iterator[Term]:
+        """Yield the scales of its entries: those of the outputs, less those of the inputs."""
+        tail = (1,) * (self.index.ndim - 2)
+        yield self.parameter, self.index, self.outputs.reshape(-1, 1, *tail).expand(self.index.shape), 1.0
+        yield self.parameter, self.index, self.inputs.reshape(*self.inputs.shape, *tail).expand(self.index.shape), -1.0
+
 
 @dataclass(frozen=True, eq=False)
 class Frozen:
@@ -138,12 +147,10 @@ class Attention:
     Attributes:
         queries: labels, one row per head.
         keys: labels, one row per head.
-        node: the graph node.
     """
 
     queries: Tensor
     keys: Tensor
-    node: str
 
 
 @dataclass(eq=False)
@@ -210,6 +217,20 @@ class Labels:
                 for root in {self.same.find(label) for label in line.tolist() if label > 0}:
                     self.holders.setdefault(root, []).append(site)
         return self.holders.get(channel, [])
+
+    def terms(self, names: Container[str]) -> Iterator[Term]:
+        """Yield what the scale of every entry of some parameters is a sum of, fixed statistics aside."""
+        for entry in self.entries:
+            if entry.parameter in names:
+                positions = torch.arange(entry.labels.numel()).reshape(entry.labels.shape)
+                yield entry.parameter, positions, entry.labels, 1.0
+        done = {entry.parameter for entry in self.entries}
+        seen: set[tuple[str, int]] = set()  # several uses of one weight have the same scales
+        for product in [*(p for p in self.products if p.parameter not in done), *(p for p, _ in self.lifted)]:
+            key = product.parameter, int(product.index.reshape(-1)[0])
+            if product.parameter in names and key not in seen:
+                seen.add(key)
+                yield from product.terms()
 
     def fresh(self, *shape: int) -> Tensor:
         """Return new labels."""
@@ -332,31 +353,13 @@ class Labels:
         [0.0, 1.0, -1.0]
         """
         roots = self.scale.roots()
-        zero = {int(roots[label]) for label in self.zero if label >= 0}
-        ratios: dict[int, tuple[int, float]] = {}
-        rows = _substituted(self.rows, roots, ratios)
-        while True:
-            zero |= {_follow(label, ratios)[0] for label in zero}
-            rows = _without_zeros(rows, zero)
-            twos = [row for row in rows if len(row) == 2]
-            if not twos:
-                break
-            for row in twos:
-                (a, p), (b, q) = ((_follow(label, ratios), c) for label, c in row.items())
-                if a[0] == b[0]:
-                    if abs(p * a[1] + q * b[1]) > 1e-12:
-                        zero.add(a[0])
-                    continue
-                # p x_a + q x_b = 0: the later label follows the earlier
-                (a, p), (b, q) = ((a, p), (b, q)) if a[0] < b[0] else ((b, q), (a, p))
-                ratios[b[0]] = (a[0], -p * a[1] / (q * b[1]))
-                if b[0] in zero:
-                    zero.add(a[0])
-            rows = _substituted(rows, np.arange(self.size), ratios)
-        followed = [_follow(int(root), ratios) for root in roots]
-        classes = np.array([label for label, _ in followed])
-        factors = np.array([factor for _, factor in followed])
-        return Solution(classes, factors, _basis(np.unique(classes).tolist(), rows, zero, self.size))
+        rows = [{int(roots[label]): 1.0} for label in self.zero if label >= 0]
+        for row in sorted(self.rows, key=len):
+            joined: dict[int, float] = {}
+            for label, coefficient in row.items():
+                _add(joined, coefficient, {int(roots[label]): 1.0})
+            rows.append(joined)
+        return Solution(roots, _null_space(np.unique(roots).tolist(), rows))
 
 
 @dataclass(frozen=True, eq=False)
@@ -365,12 +368,10 @@ class Solution:
 
     Attributes:
         classes: the class of every label.
-        factors: the scale of a label is that of its class times this.
         basis: the scale of each class that is not zero, for each free number.
     """
 
     classes: np.ndarray
-    factors: np.ndarray
     basis: list[dict[int, float]]
 
     def of_labels(self, coefficients: Any, basis: Any = None) -> Tensor:
@@ -379,52 +380,7 @@ class Solution:
         for c, solution in zip(coefficients, self.basis if basis is None else basis, strict=True):
             for label, value in solution.items():
                 found[label] += float(c) * value
-        return torch.from_numpy(found[self.classes] * self.factors)
-
-
-def _follow(label: int, ratios: dict[int, tuple[int, float]]) -> tuple[int, float]:
-    """Return the label that another one follows in the end, and by which factor."""
-    factor = 1.0
-    while label in ratios:
-        label, more = ratios[label]
-        factor *= more
-    return label, factor
-
-
-def _substituted(
-    rows: list[dict[int, float]], roots: Any, ratios: dict[int, tuple[int, float]]
-) -> list[dict[int, float]]:
-    """Return equations between the labels that others follow, each once."""
-    found: dict[tuple[tuple[int, float], ...], dict[int, float]] = {}
-    for row in rows:
-        made: dict[int, float] = {}
-        for label, coefficient in row.items():
-            root, factor = _follow(int(roots[label]), ratios)
-            made[root] = made.get(root, 0.0) + coefficient * factor
-        made = {k: v for k, v in made.items() if abs(v) > 1e-12}
-        if made:
-            found[tuple(sorted(made.items()))] = made
-    return list(found.values())
-
-
-def _basis(classes: list[int], rows: list[dict[int, float]], zero: set[int], size: int) -> list[dict[int, float]]:
-    """Return a basis of the solutions, one independent part of the system after the other."""
-    involved = Classes(size)
-    for row in rows:
-        first = next(iter(row))
-        for label in row:
-            involved.join(first, label)
-    parts: dict[int, set[int]] = {}
-    systems: dict[int, list[dict[int, float]]] = {}
-    for row in rows:
-        part = involved.find(next(iter(row)))
-        parts.setdefault(part, set()).update(row)
-        systems.setdefault(part, []).append(row)
-    bound = {label for part in parts.values() for label in part}
-    basis: list[dict[int, float]] = [{label: 1.0} for label in classes if label not in zero and label not in bound]
-    for part, members in parts.items():
-        basis.extend(_null_space(sorted(members), systems[part]))
-    return sorted(basis, key=lambda solution: min(solution))
+        return torch.from_numpy(found[self.classes])
 
 
 def unique(labels: Tensor) -> list[int]:
@@ -439,20 +395,6 @@ def _together(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         if a.stride(dim) == 0 == b.stride(dim) and a.shape[dim] > 1:
             a, b = a.narrow(dim, 0, 1), b.narrow(dim, 0, 1)
     return a, b
-
-
-def _without_zeros(rows: list[dict[int, float]], zero: set[int]) -> list[dict[int, float]]:
-    """Return the equations without what is zero; an equation with one unknown makes that zero, too."""
-    moved = True
-    while moved:
-        moved = False
-        rows = [{k: v for k, v in row.items() if k not in zero} for row in rows]
-        for row in rows:
-            if len(row) == 1:
-                zero.update(row)
-                moved = True
-        rows = [row for row in rows if len(row) > 1]
-    return rows
 
 
 def _null_space(members: list[int], rows: list[dict[int, float]]) -> list[dict[int, float]]:

@@ -45,12 +45,6 @@ class Orbit:
 def orbits(function: Function, groups: Iterable[Group], times: Sequence[float] = TIMES, seed: int = 0) -> list[Orbit]:
     """Return one orbit of every kind: that of the group of the largest dimension.
 
-    Args:
-        function: the model as a function of its parameters.
-        groups: its verified symmetries.
-        times: how far to move along each.
-        seed: of the directions.
-
     >>> from torch import nn
     >>> from normscope.geometry.discover import symmetry
     >>> net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, eps=1e-2), nn.Tanh())
@@ -75,10 +69,9 @@ def _orbit(function: Function, group: Group, family: Family, times: tuple[float,
     moved = [family.move(point, coefficients, time) for time in times]
     straight = [{name: point[name] + time * value for name, value in direction.items()} for time in times]
     exact = function.exact()
-    return Orbit(
-        group.kind, group.statement, times, _changes(exact, moved), _changes(function, moved),
-        _changes(function, straight),
-    )  # fmt: skip
+    pairs = ((exact, moved), (function, moved), (function, straight))
+    curves = [tuple(at.change(new) for new in points) for at, points in pairs]
+    return Orbit(group.kind, group.statement, times, *curves)
 
 
 def _random(point: Point, size: float, seed: int) -> dict[str, Tensor]:
@@ -86,16 +79,3 @@ def _random(point: Point, size: float, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     drawn = {name: torch.randn(t.shape, generator=generator, dtype=torch.float64) for name, t in point.items()}
     return {name: t * (size / length(drawn)) for name, t in drawn.items()}
-
-
-def _changes(function: Function, moved: Sequence[Point]) -> tuple[float, ...]:
-    """Return the largest change of the outputs at each of several points, relative to the largest output."""
-    with torch.no_grad():
-        before = function.flat(function.point)
-        size = before.abs().max().clamp_min(1e-300)
-        return tuple(_number((function.flat({**function.point, **new}) - before).abs().max() / size) for new in moved)
-
-
-def _number(change: Tensor) -> float:
-    """Return a change as a number; what is none is infinite."""
-    return float(change) if bool(change == change) else float("inf")

@@ -9,7 +9,7 @@ norms of the others, which a rotation leaves as they are.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -34,10 +34,6 @@ SMALL = 1e-13
 def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, Tensor], list[Move]]:
     """Return parameters from which everything that shifts, rows and columns add freely is taken away, and the moves.
 
-    Args:
-        groups: the verified symmetries.
-        point: all parameters.
-
     >>> from torch import nn
     >>> from normscope.geometry.discover import symmetry
     >>> found = symmetry(nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh()), torch.randn(16, 3))
@@ -52,17 +48,13 @@ def without_constants(groups: Sequence[Group], point: Point) -> tuple[dict[str, 
         before = len(moves)
         for family in families:
             coefficients = origin(family, found)
-            if float(coefficients.abs().max()) > SMALL * sizes[_source(family)]:
+            source = next(str(getattr(family, a)) for a in ("source", "parameter", "beta") if hasattr(family, a))
+            if float(coefficients.abs().max()) > SMALL * sizes[source]:
                 found |= family.move(found, coefficients, 1.0)
                 moves.append((family, coefficients))
         if len(moves) == before:
             break
     return found, moves
-
-
-def _source(family: Family) -> str:
-    """Return the parameter to which a constant is added."""
-    return next(str(getattr(family, a)) for a in ("source", "parameter", "beta") if hasattr(family, a))
 
 
 def _completed(family: Family, groups: Sequence[Group]) -> Family:
@@ -83,12 +75,7 @@ def _completed(family: Family, groups: Sequence[Group]) -> Family:
 
 
 def origin(family: Family, point: Point) -> Tensor:
-    """Return the coefficients that take away what a family of shifts, rows or columns can add.
-
-    Args:
-        family: the shifts.
-        point: all parameters.
-    """
+    """Return the coefficients that take away what a family of shifts, rows or columns can add."""
     if isinstance(family, Rows):
         rows = family.weight(point).movedim(family.axis, 0).unflatten(0, (family.groups, -1))
         factors = (1.0 / family.pattern(point)).reshape(*rows.shape[:2], *(1,) * (rows.ndim - 2))
@@ -121,11 +108,6 @@ def balanced(scales: Scales, point: Point, groups: Sequence[Group] = ()) -> Tens
     ``min_c sum (log |theta| + E c)^2`` over the entries that are not zero, of parameters that no matrix moves. Factors
     that move none of them are chosen by the norms of what rotations move. An orbit has one such point, wherever on it
     one starts.
-
-    Args:
-        scales: all scales and rescalings as one family.
-        point: all parameters.
-        groups: the verified symmetries, of which the matrices are read.
     """
     turned = {n for g in groups if isinstance(g.family, Mixing | Turn) for n in g.parameters}
     mixed = {n for g in groups if isinstance(g.family, Mixing) and g.family.algebra == "full" for n in g.parameters}
@@ -156,13 +138,18 @@ def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np
     for name in names:
         offsets[name] = count
         count += point[name].numel()
-    parts = _selected(scales, offsets)
-    if not parts:
+    places, labels, signs = [], [], []
+    for name, index, found, sign in scales.labels.terms(offsets):
+        kept = found.reshape(-1) > 0
+        places.append(index.reshape(-1)[kept] + offsets[name])
+        labels.append(found.reshape(-1)[kept])
+        signs.append(torch.full(labels[-1].shape, sign, dtype=torch.float64))
+    if not places:
         return csr_matrix((1, scales.size)), np.zeros(1)
-    rows, labels, signs = (np.concatenate([part[k] for part in parts]) for k in range(3))
-    solution = scales.solution
-    shape = (count, len(solution.classes))
-    chosen = coo_matrix((signs * solution.factors[labels], (rows, solution.classes[labels])), shape=shape).tocsr()
+    at, of, signed = (torch.cat(parts).numpy() for parts in (places, labels, signs))
+    classes = scales.solution.classes
+    shape = (count, len(classes))
+    chosen = coo_matrix((signed, (at, classes[of])), shape=shape).tocsr()
     entries = [(label, i, value) for i, one in enumerate(scales.basis) for label, value in one.items()]
     at, columns, values = (np.array(column) for column in zip(*entries, strict=True))
     basis = coo_matrix((values, (at, columns)), shape=(shape[1], scales.size)).tocsr()
@@ -175,7 +162,7 @@ def _system(scales: Scales, point: Point, names: Sequence[str]) -> tuple[Any, np
 
 def _norms(scales: Scales, point: Point, names: Sequence[str], free: np.ndarray) -> tuple[Any, np.ndarray]:
     """Return the same for the norms of those blocks of entries that the free coefficients scale alike."""
-    from scipy.sparse import coo_matrix
+    from scipy.sparse import coo_matrix, diags
 
     matrix, _ = _system(scales, point, names)
     drawn = np.random.default_rng(0).normal(size=scales.size) * free
@@ -189,38 +176,4 @@ def _norms(scales: Scales, point: Point, names: Sequence[str], free: np.ndarray)
     counts = np.bincount(block)
     mean = coo_matrix((1.0 / counts[block], (block, np.arange(len(block)))), shape=(len(counts), len(block))).tocsr()
     logs = np.where(used, 0.5 * np.log(np.where(used, sums, 1.0)), 0.0)
-    kept = coo_matrix((used.astype(float), (np.arange(len(counts)), np.arange(len(counts))))).tocsr()
-    only = coo_matrix((free.astype(float), (np.arange(len(free)), np.arange(len(free))))).tocsr()
-    return kept @ mean @ matrix @ only, logs
-
-
-def _selected(scales: Scales, offsets: Mapping[str, int]) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Return which labels the exponent of each entry of the parameters has: places, labels and signs."""
-    found: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
-    done: set[str] = set()
-
-    def note(name: str, index: Tensor, labels: Tensor, sign: float) -> None:
-        places, names = index.reshape(-1), labels.expand(index.shape).reshape(-1)
-        kept = names > 0
-        where = (places[kept] + offsets[name]).numpy()
-        found.append((where, names[kept].numpy(), np.full(len(where), sign)))
-
-    for entry in scales.labels.entries:
-        if entry.parameter in offsets:
-            done.add(entry.parameter)
-            note(entry.parameter, torch.arange(entry.labels.numel()).reshape(entry.labels.shape), entry.labels, 1.0)
-    for lifted, _ in scales.labels.lifted:
-        if lifted.parameter in offsets:
-            tail = (1,) * (lifted.index.ndim - 2)
-            note(lifted.parameter, lifted.index, lifted.outputs.reshape(-1, 1, *tail), 1.0)
-            note(lifted.parameter, lifted.index, lifted.inputs.reshape(*lifted.inputs.shape, *tail), -1.0)
-    seen: set[tuple[str, int]] = set()
-    for product in scales.labels.products:
-        name, first = product.parameter, int(product.index.reshape(-1)[0])
-        if name not in offsets or name in done or (name, first) in seen:
-            continue
-        seen.add((name, first))
-        tail = (1,) * (product.index.ndim - 2)
-        note(name, product.index, product.outputs.reshape(-1, 1, *tail), 1.0)
-        note(name, product.index, product.inputs.reshape(*product.inputs.shape, *tail), -1.0)
-    return found
+    return diags(used.astype(float)) @ mean @ matrix @ diags(free.astype(float)), logs

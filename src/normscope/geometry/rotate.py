@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -38,11 +39,6 @@ class Rotation:
 def spread_matrix(width: int, *, centred: bool = False, seed: int = 0) -> Tensor:
     """Return an orthogonal matrix that spreads every channel over all: Hadamard with random signs, or random.
 
-    Args:
-        width: how many channels.
-        centred: leave constants as they are.
-        seed: of signs or matrix.
-
     >>> bool(torch.allclose(spread_matrix(8).abs(), torch.full((8, 8), 8**-0.5, dtype=torch.float64)))
     True
     """
@@ -67,9 +63,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
         Both, or why it cannot be done.
     """
     moved = dict(point)
-    uses: dict[str, int] = {}
-    for product in family.labels.products:
-        uses[product.parameter] = uses.get(product.parameter, 0) + 1
+    uses = Counter(product.parameter for product in family.labels.products)
     for frame in family.frames:
         if not frame.gains:
             continue
@@ -82,9 +76,8 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             continue
         if bool((gain == 0).any()):
             return f"{name} has zeros"
-        place = {label: i for i, label in enumerate(frame.labels)}
         for product in family.labels.products:
-            columns = family.places(product.inputs[0], place)
+            columns = family.places(product.inputs[0], frame.place)
             if columns is None:
                 continue
             if uses[product.parameter] > 1:
@@ -95,8 +88,7 @@ def folded(family: Mixing, point: Mapping[str, Tensor]) -> tuple[Mixing, dict[st
             flat[product.index[:, columns]] = weight[:, columns] * wide
             moved[product.parameter] = flat.reshape(moved[product.parameter].shape)
         for entry in family.labels.entries:
-            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if entry.labels.ndim else entry.labels[None]
-            where = family.places(line, place)
+            where = family.places(entry.line, frame.place)
             if where is not None and entry.parameter != name:
                 moved[entry.parameter] = moved[entry.parameter].index_copy(
                     -1, where, moved[entry.parameter][..., where] / gain
@@ -117,7 +109,8 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
     Returns:
         What was rotated, and why other streams were not.
     """
-    labels = Labelling(function).run()
+    walk = Labelling(function)
+    labels = walk.run()
     exact = function.exact()
     done: list[Rotation] = []
     reasons: list[str] = []
@@ -139,17 +132,15 @@ def rotate(function: Function, seed: int = 0) -> tuple[list[Rotation], list[str]
             continue
         matrix = spread_matrix(family.width, centred=family.algebra == "centred", seed=seed)
         turned = {**moved, **family.apply(moved, matrix)}
-        before, after = (channel_ratio(function, family.frames[0], labels, p) for p in (point, turned))
+        before, after = (channel_ratio(walk, family.frames[0], p) for p in (point, turned))
         changed = tuple(name for name in turned if not torch.equal(turned[name], point[name]))
         point = turned
         done.append(Rotation(family.width, changed, before, after, {name: point[name] for name in changed}))
     return done, reasons
 
 
-def channels(function: Function, frame: Frame, labels: Any, point: Mapping[str, Tensor]) -> list[Tensor]:
-    """Return every tensor of a stream at some parameters, channels last."""
-    walk = Labelling(function)
-    walk.run()
+def channels(walk: Labelling, frame: Frame, point: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return every tensor of a stream of a labelled network at some parameters, channels last."""
     wanted = list(frame.labels)
     found: list[Tensor] = []
 
@@ -161,14 +152,14 @@ def channels(function: Function, frame: Frame, labels: Any, point: Mapping[str, 
                 found.append(value.detach())
 
     with torch.no_grad():
-        function.outputs(point, visit)
+        walk.function.outputs(point, visit)
     return found
 
 
-def channel_ratio(function: Function, frame: Frame, labels: Any, point: Mapping[str, Tensor]) -> float:
+def channel_ratio(walk: Labelling, frame: Frame, point: Mapping[str, Tensor]) -> float:
     """Return the largest over the median root mean square of the channels of a stream, the worst of its tensors."""
     worst = 1.0
-    for value in channels(function, frame, labels, point):
+    for value in channels(walk, frame, point):
         size = value.reshape(-1, value.shape[-1]).square().mean(0).sqrt()
         worst = max(worst, float(size.max() / size.median().clamp_min(1e-300)))
     return worst

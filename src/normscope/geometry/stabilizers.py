@@ -86,13 +86,6 @@ def stabilizer_breaking(
     input is scaled: for BatchNorm ``(eps/(sigma^2 + eps)) gamma dL/dgamma`` per channel. A normalizer that is written
     out as ``rsqrt(v + eps)`` adds ``-eps <dL/d(v + eps), rate of v>``. Nothing is predicted for families other than
     scales.
-
-    Args:
-        function: the model with its stabilizers.
-        walk: the labelled network.
-        chosen: families with their coefficients.
-        seed: of the targets of the loss.
-        fields: the direction of each, where they are known.
     """
     targets = function.targets(seed)
     leaves = {name: value.clone().requires_grad_() for name, value in function.point.items()}

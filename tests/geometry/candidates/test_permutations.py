@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from normscope.geometry.candidates.permutations import permutation, places_of, spaces_of
+from normscope.geometry.candidates.permutations import permutation, permuted, places_of, spaces_of
 from normscope.geometry.function import function_of
 from normscope.geometry.labelling import Labelling
 from normscope.graph.capture import capture
@@ -23,10 +23,10 @@ def test_units_of_a_convolutional_network() -> None:
     function = function_of(capture(model, ModelInputs((x,))), mode="running")
     labels = Labelling(function).run()
     places = places_of(function, labels)
-    spaces = spaces_of(function, labels, places)
+    spaces = spaces_of(labels, places)
     assert sorted(len(space.units) for space in spaces) == [4, 5]
     channels = next(space for space in spaces if len(space.units) == 4)
-    moved = places.permuted(function.tensors, permutation(channels, [2, 0, 3, 1]))
+    moved = permuted(places, function.tensors, permutation(channels, [2, 0, 3, 1]))
     assert set(moved) == {"0.weight", "0.bias", "1.weight", "1.bias", "1.running_mean", "1.running_var", "4.weight"}
     assert torch.equal(moved["0.bias"], function.tensors["0.bias"][[2, 0, 3, 1]])
     after = function.outputs({**function.tensors, **moved})[0]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from normscope.core.errors import InputError
 from normscope.geometry.discover import symmetry
-from normscope.geometry.optim.spheres import blocks_of, check_names, spheres_of, tangent_
+from normscope.geometry.optim.spheres import spheres_of
 
 
 def test_blocks_follow_the_normalizer() -> None:
@@ -32,14 +30,3 @@ def test_weights_that_are_invariant_only_together_are_left_out() -> None:
             return torch.tanh(self.norm(self.one(x) + self.two(x * x)))
 
     assert spheres_of(symmetry(Pair(), torch.randn(16, 3))) == {}
-
-
-def test_tangent_gradient() -> None:
-    weight, gradient = torch.randn(4, 3), torch.randn(4, 3)
-    tangent_(gradient, weight, 4)
-    assert float((blocks_of(weight, 4) * gradient).sum(1).abs().max()) < 1e-6
-
-
-def test_unknown_names() -> None:
-    with pytest.raises(InputError, match=r"Unknown parameters: b\."):
-        check_names(["a", "b"], ["a"])

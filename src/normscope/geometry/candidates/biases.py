@@ -48,13 +48,7 @@ class Absorber:
     table: bool = False
 
     def absorbed(self, tangent: Tensor, shape: torch.Size, noise: float = 0.0) -> Tensor | None:
-        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot.
-
-        Args:
-            tangent: the change of what the parameter is added to.
-            shape: of the parameter.
-            noise: the size of a change that is rounding.
-        """
+        """Return what to add to the parameter so that a change vanishes, or ``None`` if it cannot."""
         if self.axis is None:
             whole = tangent
             while whole.ndim > len(shape):
@@ -131,7 +125,10 @@ def find_biases(function: Function) -> Biases:
         elif name == "add":
             found.beside[node.name] = _summands(node, single, found, users)
             for ref in node.args[:2]:
-                if isinstance(ref, Ref) and ref.name in single and _is_vector(function.tensors[single[ref.name]]):
+                if not isinstance(ref, Ref) or ref.name not in single:
+                    continue
+                shape = function.tensors[single[ref.name]].shape
+                if shape and shape.numel() == shape[-1]:  # a vector
                     found.sources[single[ref.name]] = Absorber(single[ref.name], None)
         elif name in ("lstm", "gru", "rnn_tanh", "rnn_relu") and arguments.get("has_biases"):
             params = [single.get(ref.name, "") for ref in arguments["params"]]
@@ -164,11 +161,6 @@ def _keeps_last(node: Node, graph: Graph) -> bool:
     if name == "permute":
         return node.args[1][-1] % (last + 1) == last
     return name in ("view", "reshape", "_unsafe_view")
-
-
-def _is_vector(value: Tensor) -> bool:
-    """Tell whether all axes of a tensor but the last have the length one."""
-    return value.ndim > 0 and value.numel() == value.shape[-1]
 
 
 def _summands(node: Node, single: Mapping[str, str], found: Biases, users: Mapping[str, list[str]]) -> list[Absorber]:

@@ -58,15 +58,7 @@ class Columns(Shift):
 def column_groups(
     function: Function, labels: Labels, biases: Biases, rows: Mapping[str, int], seed: int
 ) -> list[Group]:
-    """Return the verified columns: every weight that reads nothing but a LayerNorm.
-
-    Args:
-        function: the model.
-        labels: its labelled channels.
-        biases: where parameters are added.
-        rows: parameters to all rows of which the same may be added, and for how many groups of them.
-        seed: of the random coefficients.
-    """
+    """Return the verified columns: every weight that reads nothing but a LayerNorm."""
     gains, find = Gains(labels), labels.same.find
     centred: dict[tuple[int, ...], tuple[Path, str]] = {}
     for line, beta in labels.centred:
@@ -104,13 +96,7 @@ def _lines(family: Columns, narrower: Iterator[Tensor], alike: Sequence[Tensor],
 
 
 def _bases(function: Function, product: Product, outputs: Tensor) -> Iterator[Tensor]:
-    """Return what may be moved where not everything may: places of a kernel that no border shows, then no sum of them.
-
-    Args:
-        function: the model.
-        product: the weight.
-        outputs: the outputs that are moved.
-    """
+    """Return what may be moved where not everything may: places that no border shows, then those without a sum."""
     node = function.graph[product.node]
     if "conv" not in node.op:
         yield outputs
@@ -142,7 +128,7 @@ def _seen(function: Function, node: Node, kernel: torch.Size) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Offsets:
+class Offsets(Family):
     r"""``beta + d`` for the shift of a LayerNorm, and ``W - W d (1/gamma)^T/sum((beta + d)/gamma)`` for what reads it.
 
     The matrix that multiplies every ``W`` leaves normalized values, which sum to zero, and takes ``beta + d`` back to
@@ -169,36 +155,22 @@ class Offsets:
         """Return some of the entries."""
         return replace(self, index=self.index[keep])
 
-    def _changes(self, point: Point, coefficients: Tensor, time: float, *, finite: bool) -> dict[str, Tensor]:
-        """Return how all parameters change: by a step of some length, or its rate where it begins."""
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
+        """Return the moved shift and the weights that make up for it."""
         beta, inverse = point[self.beta], 1.0 / self.path.factors(point)
         added = torch.zeros(len(inverse), dtype=torch.float64).index_copy(0, self.index, time * coefficients)
-        total = ((beta + added if finite else beta).reshape(-1) * inverse).sum()
-        found = {self.beta: added.reshape(beta.shape)}
+        moved = beta + added.reshape(beta.shape)
+        row = inverse / (moved.reshape(-1) * inverse).sum()
+        found = {self.beta: moved}
         for name, index in self.readers:
             weight = point[name].reshape(-1)
-            part = -torch.einsum("oip,i->op", weight[index], added)[:, None] * (inverse / total)[:, None]
-            flat = torch.zeros_like(weight).index_copy(0, index.reshape(-1), part.reshape(-1))
-            found[name] = flat.reshape(point[name].shape)
+            part = torch.einsum("oip,i->op", weight[index], added)[:, None] * row[:, None]
+            found[name] = weight.index_add(0, index.reshape(-1), -part.reshape(-1)).reshape(point[name].shape)
         return found
-
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the direction."""
-        return self._changes(point, coefficients, 1.0, finite=False)
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the moved shift and the weights that make up for it."""
-        return {n: point[n] + v for n, v in self._changes(point, coefficients, time, finite=True).items()}
 
 
 def offset_groups(function: Function, labels: Labels, shifts: list[Group]) -> list[Group]:
-    """Return the candidates: the shift of every LayerNorm that weights alone read, as far as no bias takes it up.
-
-    Args:
-        function: the model.
-        labels: its labelled channels.
-        shifts: what is known of shifts already.
-    """
+    """Return the candidates: the shift of every LayerNorm that weights alone read, as far as no bias takes it up."""
     gains, find = Gains(labels), labels.same.find
     uses = [product.parameter for product in labels.products]
     found: list[Group] = []

@@ -37,11 +37,7 @@ class Path:
 
 
 class Gains:
-    """The gains of a network and the channels before and behind them.
-
-    Args:
-        labels: the labelled network.
-    """
+    """The gains of a network and the channels before and behind them."""
 
     def __init__(self, labels: Labels) -> None:
         self._find, self._offsets = labels.same.find, labels.offsets
@@ -54,11 +50,7 @@ class Gains:
         ]
 
     def paths(self, start: Tensor) -> list[Path]:
-        """Return where channels come through gains alone: where they start, and behind each gain.
-
-        Args:
-            start: the labels of the channels.
-        """
+        """Return where channels come through gains alone: where they start, and behind each gain."""
         first = Path(tuple(self._find(max(label, 0)) for label in start.tolist()))
         found = {first.channels: first}
         waiting = [first]

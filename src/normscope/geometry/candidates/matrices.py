@@ -10,7 +10,6 @@ becomes ``A t``; and the complex numbers of each pair that rotary positions turn
 from __future__ import annotations
 
 import functools
-import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,10 +17,10 @@ import torch
 from torch import Tensor
 
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Group, Point
+from normscope.geometry.groups import Family, Group, Point, velocity
 from normscope.geometry.labels import FIXED, Entry, Frozen, Labels, Product
 
-Algebra = Literal["full", "skew", "centred", "turn"]
+Algebra = Literal["full", "skew", "centred"]
 #: A parameter, where it holds the channels of a frame in its rows, and where in its columns: queries may share values.
 Site = tuple[Product | Entry, Tensor | None, tuple[Tensor, ...]]
 
@@ -40,21 +39,24 @@ class Frame:
     gains: tuple[tuple[str, Tensor], ...] = ()
     dual: bool = False
 
+    @functools.cached_property
+    def place(self) -> dict[int, int]:
+        """Return where each channel stands."""
+        return {label: i for i, label in enumerate(self.labels)}
+
 
 @dataclass(frozen=True, eq=False)
-class Mixing:
+class Mixing(Family):
     """One matrix algebra acting on all frames of one space.
 
     Attributes:
         labels: the labelled network.
-        shapes: of every parameter.
         frames: where it acts.
-        algebra: all matrices, skew ones, skew ones that leave constants alone, or the turn of a plane.
+        algebra: all matrices, skew ones, or skew ones that leave constants alone.
         parameters: what it moves.
     """
 
     labels: Labels
-    shapes: dict[str, torch.Size]
     frames: tuple[Frame, ...]
     algebra: Algebra
     parameters: tuple[str, ...] = ()
@@ -68,19 +70,13 @@ class Mixing:
     def size(self) -> int:
         """Return the dimension of the algebra."""
         d = self.width
-        return {"full": d * d, "skew": d * (d - 1) // 2, "centred": (d - 1) * (d - 2) // 2, "turn": 1}[self.algebra]
-
-    def subset(self, keep: Tensor) -> None:
-        """Return nothing: an algebra stands or falls as a whole."""
-        return None
+        return {"full": d * d, "skew": d * (d - 1) // 2, "centred": (d - 1) * (d - 2) // 2}[self.algebra]
 
     def matrix(self, coefficients: Tensor) -> Tensor:
         """Return the element of the algebra with these coefficients."""
         d = self.width
         if self.algebra == "full":
             return coefficients.reshape(d, d)
-        if self.algebra == "turn":
-            return coefficients * torch.tensor([[0.0, -1.0], [1.0, 0.0]], dtype=torch.float64)
         n = d if self.algebra == "skew" else d - 1
         made = torch.zeros(n, n, dtype=torch.float64)
         made[tuple(torch.triu_indices(n, n, 1))] = coefficients
@@ -90,43 +86,25 @@ class Mixing:
             made = basis @ made @ basis.mT
         return made
 
-    def _acting(self, frame: Frame, a: Tensor, point: Point) -> Tensor:
-        """Return the matrix that acts on a frame."""
-        a = -a.mT if frame.dual else a
-        for name, index in frame.gains:
-            gain = point[name].reshape(-1)[index] + self.labels.offsets.get(name, 0.0)
-            a = gain[:, None] * a / gain
-        return a
-
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the direction."""
-        a = self.matrix(coefficients)
-        found: dict[str, Tensor] = {}
-        for frame in self.frames:
-            acting = self._acting(frame, a, point)
-            for name, change in self._changes(frame, acting, -acting, point, point, minus=True).items():
-                found[name] = found[name] + change if name in found else change
-        return found
+        """Return the direction, which needs no exponential."""
+        a, identity = self.matrix(coefficients), torch.eye(self.width, dtype=torch.float64)
+        return velocity(lambda time: self.apply(point, identity + time * a))
 
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
         """Return the moved parameters."""
-        a = self.matrix(coefficients) * time
-        found: dict[str, Tensor] = {}
-        for frame in self.frames:
-            acting = self._acting(frame, a, point)
-            left, right = torch.linalg.matrix_exp(acting), torch.linalg.matrix_exp(-acting)
-            found |= self._changes(frame, left, right, point, {**point, **found}, minus=False)
-        return found
+        return self.apply(point, torch.linalg.matrix_exp(self.matrix(coefficients) * time))
 
     def apply(self, point: Point, matrix: Tensor) -> dict[str, Tensor]:
         """Return the parameters after an invertible matrix acted on the space; ``matrix`` must be in the group."""
         found: dict[str, Tensor] = {}
+        inverse = torch.linalg.inv(matrix)
         for frame in self.frames:
-            acting = torch.linalg.inv(matrix).mT if frame.dual else matrix
+            left, right = (inverse.mT, matrix.mT) if frame.dual else (matrix, inverse)
             for name, index in frame.gains:
                 gain = point[name].reshape(-1)[index] + self.labels.offsets.get(name, 0.0)
-                acting = gain[:, None] * acting / gain
-            found |= self._changes(frame, acting, torch.linalg.inv(acting), point, {**point, **found}, minus=False)
+                left, right = gain[:, None] * left / gain, gain[:, None] * right / gain
+            found |= self._changes(frame, left, right, {**point, **found})
         return found
 
     def written(self, point: Point) -> Tensor:
@@ -156,33 +134,25 @@ class Mixing:
             [r.transpose(0, 1).flatten(1) for r in read], 1
         )
 
-    def _changes(
-        self, frame: Frame, left: Tensor, right: Tensor, base: Point, point: Point, *, minus: bool
-    ) -> dict[str, Tensor]:
-        """Return what a matrix on a frame makes of the parameters: new values, or changes if ``minus``."""
+    def _changes(self, frame: Frame, left: Tensor, right: Tensor, point: Point) -> dict[str, Tensor]:
+        """Return what a matrix on a frame, given with its inverse, makes of the parameters."""
         found: dict[str, Tensor] = {}
         for frozen in self.entering(frame):
-            found |= self._behind_statistics(frozen, frame, left, base, {**point, **found}, minus=minus)
+            found |= self._behind_statistics(frozen, frame, left, right, {**point, **found})
         for site, rows, columns in self.sites[self.frames.index(frame)]:
-            name = site.parameter
+            name, value = site.parameter, point[site.parameter]
             if isinstance(site, Entry):
                 assert rows is not None
-                value = point[name]
-                part = torch.einsum("ab,...b->...a", left, value[..., rows])
-                found[name] = (torch.zeros_like(value) if minus else value).index_copy(-1, rows, part)
-                continue
-            if name in found:
-                continue
-            weight = point[name].reshape(-1)[site.index]
-            made = torch.zeros_like(weight) if minus else weight
-            if rows is not None:
-                part = torch.einsum("ab,b...->a...", left, (weight if minus else made)[rows])
-                made = made.index_add(0, rows, part) if minus else made.index_copy(0, rows, part)
-            for places in columns:
-                part = torch.einsum("oa...,ab->ob...", (weight if minus else made)[:, places], right)
-                made = made.index_add(1, places, part) if minus else made.index_copy(1, places, part)
-            flat = torch.zeros(self.shapes[name].numel(), dtype=torch.float64) if minus else point[name].reshape(-1)
-            found[name] = flat.index_copy(0, site.index.reshape(-1), made.reshape(-1)).reshape(self.shapes[name])
+                found[name] = value.index_copy(-1, rows, torch.einsum("ab,...b->...a", left, value[..., rows]))
+            elif name not in found:
+                weight = value.reshape(-1)[site.index]
+                if rows is not None:
+                    weight = weight.index_copy(0, rows, torch.einsum("ab,b...->a...", left, weight[rows]))
+                for places in columns:
+                    part = torch.einsum("oa...,ab->ob...", weight[:, places], right)
+                    weight = weight.index_copy(1, places, part)
+                flat = value.reshape(-1).index_copy(0, site.index.reshape(-1), weight.reshape(-1))
+                found[name] = flat.reshape(value.shape)
         return found
 
     def before(self, frozen: Frozen) -> list[Product]:
@@ -193,23 +163,21 @@ class Mixing:
 
     def entering(self, frame: Frame) -> list[Frozen]:
         """Return the BatchNorms with fixed statistics that write into a frame."""
-        place = {label: i for i, label in enumerate(frame.labels)}
-        return [f for f in self.labels.frozen if self.places(f.outputs, place) is not None]
+        return [f for f in self.labels.frozen if self.places(f.outputs, frame.place) is not None]
 
     def _behind_statistics(
-        self, frozen: Frozen, frame: Frame, left: Tensor, base: Point, point: Point, *, minus: bool
+        self, frozen: Frozen, frame: Frame, left: Tensor, right: Tensor, point: Point
     ) -> dict[str, Tensor]:
         """Return what a matrix on the outputs of a BatchNorm makes of its shift and of the weights before it."""
-        order = self.places(frozen.outputs, {label: i for i, label in enumerate(frame.labels)})
+        order = self.places(frozen.outputs, frame.place)
         assert order is not None
-        gain = (base[frozen.gamma] * frozen.inverse)[order]
-        mean = (base[frozen.gamma] * frozen.offset)[order]
+        gain = (point[frozen.gamma] * frozen.inverse)[order]
+        mean = (point[frozen.gamma] * frozen.offset)[order]
         shift = point[frozen.beta]
-        moved = left @ (shift[order] - mean) + (0.0 if minus else mean)
-        found = {frozen.beta: (torch.zeros_like(shift) if minus else shift).index_copy(0, order, moved)}
+        moved = shift.index_copy(0, order, left @ (shift[order] - mean) + mean)
         part = self._behind(frozen, frame)
-        inner = left * gain / gain[:, None]
-        return found | part._changes(part.frames[0], inner, -inner if minus else inner, base, point, minus=minus)
+        inner, back = (m * gain / gain[:, None] for m in (left, right))
+        return {frozen.beta: moved, **part._changes(part.frames[0], inner, back, point)}
 
     @functools.cached_property
     def sites(self) -> list[list[Site]]:
@@ -217,15 +185,14 @@ class Mixing:
         gains = {name for frame in self.frames for name, _ in frame.gains}
         found: list[list[Site]] = []
         for frame in self.frames:
-            place = {label: i for i, label in enumerate(frame.labels)}
             here: list[Site] = []
             for site in self.labels.holding(frame.labels[0]):
                 if isinstance(site, Product):
-                    rows, columns = self.places(site.outputs, place), self._repeats(site.inputs[0], place)
+                    rows, columns = self.places(site.outputs, frame.place), self._repeats(site.inputs[0], frame.place)
                     if rows is not None or columns:
                         here.append((site, rows, columns))
                     continue
-                where = None if site.parameter in gains else self.places(site.line, place)
+                where = None if site.parameter in gains else self.places(site.line, frame.place)
                 if where is not None:
                     here.append((site, where, ()))
             found.append(here)
@@ -243,7 +210,7 @@ class Mixing:
 
     def _behind(self, frozen: Frozen, frame: Frame) -> Mixing:
         """Return the matrices on what a BatchNorm with fixed statistics reads, channels in the order of a frame."""
-        order = self.places(frozen.outputs, {label: i for i, label in enumerate(frame.labels)})
+        order = self.places(frozen.outputs, frame.place)
         assert order is not None
         writers = Frame(tuple(self.labels.same.find(label) for label in frozen.inputs[order].tolist()))
         return replace(self, frames=(writers,), labels=replace(self.labels, frozen=[]))
@@ -260,14 +227,8 @@ class Mixing:
 
     def places(self, labels: Tensor, place: dict[int, int]) -> Tensor | None:
         """Return where in a list of labels each channel of a frame is, or ``None`` if they are not all there."""
-        positions = [-1] * len(place)
-        for i, label in enumerate(labels.tolist()):
-            at = place.get(self.labels.same.find(label), -1) if label > 0 else -1
-            if at >= 0:
-                if positions[at] >= 0:
-                    return None
-                positions[at] = i
-        return torch.tensor(positions) if min(positions) >= 0 else None
+        found = self._repeats(labels, place)
+        return found[0] if len(found) == 1 else None
 
 
 def _is_first(product: Product) -> bool:
@@ -287,7 +248,6 @@ def centred_basis(d: int) -> Tensor:
 
 def matrix_groups(function: Function, labels: Labels) -> list[Group]:
     """Return the candidates for matrices, larger algebras of a space before smaller ones."""
-    shapes = {name: function.tensors[name].shape for name in function.names}
     bent = {labels.same.find(label) for label in labels.bent if label >= 0}
     find = labels.same.find
     found: list[Group] = []
@@ -297,12 +257,11 @@ def matrix_groups(function: Function, labels: Labels) -> list[Group]:
             frame = tuple(find(max(label, 0)) for label in row)
             heads.update(frame)
             if _usable(frame, bent):
-                found += _group(Mixing(labels, shapes, (Frame(frame),), "full"), "the values and outputs of one head")
+                found += _group(Mixing(labels, (Frame(frame),), "full"), "the values and outputs of one head")
     for site in labels.attention:
         heads.update(find(max(label, 0)) for label in torch.cat([site.queries, site.keys]).reshape(-1).tolist())
-        found += _queries_and_keys(labels, shapes, site.queries, site.keys, bent)
-    found += _streams(labels, shapes, bent, heads)
-    return found
+        found += _queries_and_keys(labels, site.queries, site.keys, bent)
+    return found + _streams(labels, bent, heads)
 
 
 def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
@@ -310,9 +269,7 @@ def _usable(frame: tuple[int, ...], bent: set[int]) -> bool:
     return len(set(frame)) == len(frame) > 0 and 0 not in frame and not bent.intersection(frame)
 
 
-def _queries_and_keys(
-    labels: Labels, shapes: dict[str, torch.Size], queries: Tensor, keys: Tensor, bent: set[int]
-) -> list[Group]:
+def _queries_and_keys(labels: Labels, queries: Tensor, keys: Tensor, bent: set[int]) -> list[Group]:
     """Return the candidates of the heads of one attention; heads that share keys move together."""
     find = labels.same.find
     shared: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
@@ -322,18 +279,18 @@ def _queries_and_keys(
     for key, several in shared.items():
         frames = (Frame(key, dual=True), *(Frame(q) for q in dict.fromkeys(several)))
         if all(_usable(frame.labels, bent) for frame in frames):
-            found += _group(Mixing(labels, shapes, frames, "full"), "the queries and keys of one head")
+            found += _group(Mixing(labels, frames, "full"), "the queries and keys of one head")
             continue
-        found += _turns(labels, shapes, [key, *dict.fromkeys(several)])
+        found += _turns(labels, [key, *dict.fromkeys(several)])
         still = [i for i in range(len(key)) if not any(frame.labels[i] in bent for frame in frames)]
         part = tuple(replace(frame, labels=tuple(frame.labels[i] for i in still)) for frame in frames)
         if len(still) > 1 and all(_usable(frame.labels, bent) for frame in part):
             words = "the queries and keys of one head that rotary positions do not affect"
-            found += _group(Mixing(labels, shapes, part, "full"), words)
+            found += _group(Mixing(labels, part, "full"), words)
     return found
 
 
-def _turns(labels: Labels, shapes: dict[str, torch.Size], heads: list[tuple[int, ...]]) -> list[Group]:
+def _turns(labels: Labels, heads: list[tuple[int, ...]]) -> list[Group]:
     """Return the turns of pairs of channels that rotary positions mix."""
     rows: dict[int, list[int]] = {}
     for product in labels.products:
@@ -343,36 +300,28 @@ def _turns(labels: Labels, shapes: dict[str, torch.Size], heads: list[tuple[int,
     for column in range(len(heads[0])):
         pairs = [rows.get(head[column], []) for head in heads]
         if heads[0].index(heads[0][column]) == column and all(len(pair) == 2 for pair in pairs):
-            found.append(_turn(labels, shapes, pairs))
+            family = Turn(labels, tuple((a, b) for a, b in pairs))
+            words = "queries and keys of one head turned by one angle in a plane that rotary positions turn"
+            found.append(Group("linear", family.parameters, 1, words, family))
     return found
 
 
-def _turn(labels: Labels, shapes: dict[str, torch.Size], pairs: list[list[int]]) -> Group:
-    """Return the turn of one pair in queries and keys."""
-    family = Turn(labels, shapes, tuple((a, b) for a, b in pairs))
-    words = "queries and keys of one head turned by one angle in a plane that rotary positions turn"
-    return Group("linear", family.parameters, 1, words, family)
-
-
 @dataclass(frozen=True, eq=False)
-class Turn:
+class Turn(Family):
     """A turn of pairs of rows, the same angle for all.
 
     Attributes:
         labels: the labelled network.
-        shapes: of every parameter.
         pairs: the two labels of each pair.
     """
 
     labels: Labels
-    shapes: dict[str, torch.Size]
     pairs: tuple[tuple[int, int], ...]
 
-    size = 1
-
-    def subset(self, keep: Tensor) -> None:
-        """Return nothing: there is one angle."""
-        return None
+    @property
+    def size(self) -> int:
+        """Return the number of angles."""
+        return 1
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -395,27 +344,20 @@ class Turn:
                     found.append((entry.parameter, torch.tensor(mine)[:, None]))
         return found
 
-    def _turned(self, point: Point, matrix: Tensor, *, minus: bool) -> dict[str, Tensor]:
-        """Return the parameters with every pair multiplied by a matrix, or the changes alone."""
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
+        """Return the turned parameters."""
+        angle = coefficients[0] * time
+        c, s = angle.cos(), angle.sin()
         found: dict[str, Tensor] = {}
         for name, rows in self.rows():
-            flat = point[name].reshape(-1)
-            before = found[name] if name in found else (torch.zeros_like(flat) if minus else flat)
-            found[name] = before.index_copy(0, rows.reshape(-1), (matrix @ flat[rows]).reshape(-1))
-        return {name: value.reshape(self.shapes[name]) for name, value in found.items()}
-
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return the direction."""
-        return self._turned(point, coefficients * torch.tensor([[0.0, -1.0], [1.0, 0.0]]).double(), minus=True)
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the turned parameters."""
-        angle = float(coefficients[0]) * time
-        c, s = math.cos(angle), math.sin(angle)
-        return self._turned(point, torch.tensor([[c, -s], [s, c]], dtype=torch.float64), minus=False)
+            one, two = point[name].reshape(-1)[rows]
+            flat = found.get(name, point[name]).reshape(-1)
+            turned = torch.cat([c * one - s * two, s * one + c * two])
+            found[name] = flat.index_copy(0, rows.reshape(-1), turned).reshape(point[name].shape)
+        return found
 
 
-def _streams(labels: Labels, shapes: dict[str, torch.Size], bent: set[int], heads: set[int]) -> list[Group]:
+def _streams(labels: Labels, bent: set[int], heads: set[int]) -> list[Group]:
     """Return the candidates of whole spaces: everything between full weights."""
     find = labels.same.find
     squared = {find(label) for label in labels.squared if label >= 0}
@@ -441,7 +383,7 @@ def _streams(labels: Labels, shapes: dict[str, torch.Size], bent: set[int], head
             algebra = "skew" if reached & squared else "full"
         what = {"full": "the channels between linear layers", "skew": "a residual stream that only RMSNorms read"}
         words = what.get(algebra, "the centred residual stream that only LayerNorms read")
-        found += _group(Mixing(labels, shapes, frames, algebra), words)
+        found += _group(Mixing(labels, frames, algebra), words)
     return found
 
 
@@ -473,10 +415,8 @@ def _frames(labels: Labels, start: tuple[int, ...]) -> tuple[Frame, ...]:
 
 def _group(family: Mixing, words: str) -> list[Group]:
     """Return one candidate, if it moves something and readers can undo it."""
-    if family.size <= 0:
-        return []
     moved = family.moved()
-    if not moved:
+    if family.size <= 0 or not moved:
         return []
     family = replace(family, parameters=moved)
     name = {"full": f"GL({family.width})", "skew": f"SO({family.width})", "centred": f"SO({family.width - 1})"}

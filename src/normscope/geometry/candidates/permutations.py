@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point
+from normscope.geometry.groups import Certificate, Group, Point, listed
 from normscope.geometry.labels import Labels
 
+#: For each parameter and axis, the class of labels at each place.
+Places = dict[str, list[tuple[int, Tensor]]]
 #: The largest relative change of outputs that comes of adding in another order, in float64.
 REORDERED = 1e-10
 
@@ -34,29 +36,15 @@ class Space:
     heads: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Places:
-    """Where the classes of labels stand in the parameters.
-
-    Attributes:
-        axes: for each parameter and axis, the class at each place.
-    """
-
-    axes: dict[str, list[tuple[int, Tensor]]] = field(default_factory=dict)
-
-    def permuted(self, point: Mapping[str, Tensor], moved: Mapping[int, int]) -> dict[str, Tensor]:
-        """Return the parameters after exchanging classes: what stood at ``moved[c]`` comes to stand at ``c``."""
-        found: dict[str, Tensor] = {}
-        for name, axes in self.axes.items():
-            if name not in point:
-                continue
-            value = point[name]
-            for axis, classes in axes:
-                order = _order(classes, moved)
-                if order is not None:
-                    value = value.index_select(axis, order)
-                    found[name] = value
-        return found
+def permuted(places: Places, point: Point, moved: Mapping[int, int]) -> dict[str, Tensor]:
+    """Return the parameters after exchanging classes: what stood at ``moved[c]`` comes to stand at ``c``."""
+    found: dict[str, Tensor] = {}
+    for name, axes in places.items():
+        for axis, classes in axes if name in point else ():
+            order = _order(classes, moved)
+            if order is not None:
+                found[name] = found.get(name, point[name]).index_select(axis, order)
+    return found
 
 
 def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
@@ -81,7 +69,7 @@ def _order(classes: Tensor, moved: Mapping[int, int]) -> Tensor | None:
 def places_of(function: Function, labels: Labels) -> Places:
     """Return where each class of kin labels stands in parameters and in the statistics of BatchNorms."""
     kin = torch.tensor([labels.kin.find(i) for i in range(labels.size)])
-    axes: dict[str, list[tuple[int, Tensor]]] = {}
+    axes: Places = {}
     for product in labels.products:
         if product.parameter in axes:
             continue
@@ -103,8 +91,7 @@ def places_of(function: Function, labels: Labels) -> Places:
     for entry in labels.entries:
         if entry.parameter not in axes and entry.labels.ndim:
             first = entry.labels.ndim > 2 and entry.labels.shape[0] > 1
-            line = entry.labels.reshape(entry.labels.shape[0], -1)[:, 0] if first else None
-            line = entry.labels.reshape(-1, entry.labels.shape[-1])[0] if line is None else line
+            line = entry.labels.flatten(1)[:, 0] if first else entry.line
             axes[entry.parameter] = [(0 if first else entry.labels.ndim - 1, kin[line.clamp_min(0)])]
     for frozen in labels.frozen:
         for name in (frozen.gamma, frozen.beta):
@@ -112,24 +99,24 @@ def places_of(function: Function, labels: Labels) -> Places:
     for mean, variance, inputs in labels.statistics:
         for name in (mean, variance):
             axes.setdefault(name, [(0, kin[inputs.clamp_min(0)])])
-    return Places(axes)
+    return axes
 
 
-def spaces_of(function: Function, labels: Labels, places: Places) -> list[Space]:
+def spaces_of(labels: Labels, places: Places) -> list[Space]:
     """Return candidates: classes that stand in the same places of the network, and heads."""
     heads = _heads(labels)
     inside = {c for unit in heads for c in unit}
     where: dict[int, set[tuple[str, int]]] = defaultdict(set)
-    for name, axes in places.axes.items():
+    for name, axes in places.items():
         for axis, classes in axes:
             for c in classes.unique().tolist():
                 where[c].add((name, axis))
-    alike: dict[tuple[frozenset[tuple[str, int]], bool], list[int]] = defaultdict(list)
+    alike: dict[frozenset[tuple[str, int]], list[int]] = defaultdict(list)
     fixed = labels.kin.find(0)
     for c, found in where.items():
         if c != fixed and c not in inside:
-            alike[frozenset(found), False].append(c)
-    spaces = [Space(tuple((c,) for c in sorted(group)), _names(key[0])) for key, group in alike.items()]
+            alike[frozenset(found)].append(c)
+    spaces = [Space(tuple((c,) for c in sorted(group)), _names(key)) for key, group in alike.items()]
     by_site: dict[frozenset[tuple[str, int]], list[tuple[int, ...]]] = defaultdict(list)
     for unit in heads:
         by_site[frozenset(place for c in unit for place in where[c])].append(unit)
@@ -147,13 +134,11 @@ def _heads(labels: Labels) -> list[tuple[int, ...]]:
     found: list[tuple[int, ...]] = []
     find = labels.kin.find
     for i, site in enumerate(labels.attention):
-        queries: dict[tuple[int, ...], None] = {}
-        for row in site.queries.tolist():
-            queries.setdefault(tuple(dict.fromkeys(find(max(label, 0)) for label in row)))
-        values: dict[tuple[int, ...], None] = {}
-        if i < len(labels.averaged):
-            for row in labels.averaged[i].tolist():
-                values.setdefault(tuple(dict.fromkeys(find(max(label, 0)) for label in row)))
+        averaged = labels.averaged[i].tolist() if i < len(labels.averaged) else []
+        queries, values = (
+            dict.fromkeys(tuple(dict.fromkeys(find(max(label, 0)) for label in row)) for row in rows)
+            for rows in (site.queries.tolist(), averaged)
+        )
         if len(values) == len(queries):
             found += [(*q, *v) for q, v in zip(queries, values, strict=True)]
     return found
@@ -165,29 +150,18 @@ def permutation(space: Space, order: Sequence[int]) -> dict[int, int]:
 
 
 def permutation_groups(function: Function, labels: Labels, seed: int = 0) -> list[Group]:
-    """Return the verified permutations.
-
-    Args:
-        function: the model.
-        labels: its labelled channels.
-        seed: of the permutation that is tried.
-    """
+    """Return the verified permutations."""
     places = places_of(function, labels)
     point: Point = {**function.tensors}
     generator = torch.Generator().manual_seed(seed)
     found: list[Group] = []
-    with torch.no_grad():
-        before = function.flat(function.point)
-        for space in spaces_of(function, labels, places):
-            order = torch.randperm(len(space.units), generator=generator).tolist()
-            order = order if order != sorted(order) else order[::-1]
-            moved = places.permuted(point, permutation(space, order))
-            if not moved:
-                continue
-            after = function.flat({**function.point, **moved})
-            change = float((after - before).abs().max() / before.abs().max().clamp_min(1e-300))
-            if change <= REORDERED:
-                found.append(_group(space, change))
+    for space in spaces_of(labels, places):
+        order = torch.randperm(len(space.units), generator=generator).tolist()
+        order = order if order != sorted(order) else order[::-1]
+        moved = permuted(places, point, permutation(space, order))
+        change = function.change(moved) if moved else math.inf
+        if change <= REORDERED:
+            found.append(_group(space, change))
     return found
 
 
@@ -196,7 +170,6 @@ def _group(space: Space, change: float) -> Group:
     count = len(space.units)
     what = "heads" if space.heads else "units"
     digits = round(math.lgamma(count + 1) / math.log(10), 1)
-    words = f"{count} {what} may be exchanged: {', '.join(space.parameters[:4])}"
-    words += f" and {len(space.parameters) - 4} more" if len(space.parameters) > 4 else ""
+    words = f"{count} {what} may be exchanged: {listed(space.parameters)}"
     details = {"units": count, "order_log10": digits}
     return Group("permutation", space.parameters, 0, words, None, Certificate(0.0, change), details)

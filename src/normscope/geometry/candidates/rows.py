@@ -14,14 +14,14 @@ from torch import Tensor
 
 from normscope.geometry.candidates.gains import Gains, Path
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Group, Point
+from normscope.geometry.groups import Group, Point, Straight, velocity
 from normscope.geometry.labels import Labels
 from normscope.graph.recognise import name_of
 from normscope.operators.registry import bind
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class Rows(Straight):
     """One vector for each group of a parameter's axis, added to all of its entries along that axis.
 
     Attributes:
@@ -43,10 +43,6 @@ class Rows:
         """Return the number of coefficients."""
         return self.groups * (self.shape.numel() // self.shape[self.axis])
 
-    def subset(self, keep: Tensor) -> None:
-        """Return nothing: the vectors stand or fall together."""
-        return None
-
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return ``u v^T``."""
         axis = self.axis % len(self.shape)
@@ -63,10 +59,6 @@ class Rows:
         if self.path is None:
             return torch.ones(self.shape[self.axis], dtype=torch.float64)
         return 1.0 / self.path.factors(point)
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the moved parameter: the orbit is a straight line."""
-        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,12 +83,9 @@ class NormedRows(Rows):
 
     def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the directions of v and g."""
-        v = point[self.parameter]
-        change = super().field(point, coefficients)[self.parameter] / self._ratio(point)
-        rate = (v * change).flatten(1).sum(1) / v.square().flatten(1).sum(1)
-        return {self.parameter: change, self.gain: point[self.gain] * rate.reshape(point[self.gain].shape)}
+        return velocity(lambda time: self.move(point, coefficients, time))
 
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
         """Return v and g after the weight moved along a straight line."""
         v = point[self.parameter]
         moved = v + time * super().field(point, coefficients)[self.parameter] / self._ratio(point)
@@ -105,12 +94,7 @@ class NormedRows(Rows):
 
 
 def row_groups(function: Function, labels: Labels) -> list[Group]:
-    """Return the candidates: every weight that writes into something of which a mean is taken away.
-
-    Args:
-        function: the model.
-        labels: its labelled channels.
-    """
+    """Return the candidates: every weight that writes into something of which a mean is taken away."""
     seen = {labels.kin.find(label) for label in labels.summed if label >= 0}
     last = labels.outputs if function.loss == "cross_entropy" else set()
     sizes, gains = group_sizes(function), Gains(labels)
@@ -134,7 +118,9 @@ def row_groups(function: Function, labels: Labels) -> list[Group]:
         if any(labels.kin.find(label) in seen for label in torch.unique(entry.labels).tolist()):
             found += _candidates(entry.parameter, shape, len(shape) - 1, sizes)
         if shape[0] > 1:
-            found.append(_standardized(entry.parameter, shape))
+            vectors = Vectors(entry.parameter, shape, torch.arange(shape[0]))
+            words = f"a constant added to each weight vector of {entry.parameter}, removed by weight standardization"
+            found.append(Group("row", (entry.parameter,), vectors.size, words, vectors))
     return found
 
 
@@ -178,7 +164,7 @@ def group_sizes(function: Function) -> set[int]:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class Vectors(Straight):
     """A constant added to all entries of a weight vector, one for each output."""
 
     parameter: str
@@ -199,14 +185,3 @@ class Vectors:
         made = torch.zeros(self.shape[0], dtype=torch.float64)
         made[self.index] = coefficients
         return {self.parameter: made.reshape(-1, *(1,) * (len(self.shape) - 1)).expand(self.shape)}
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the moved weight."""
-        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
-
-
-def _standardized(name: str, shape: torch.Size) -> Group:
-    """Return the candidate of a weight that may be standardized."""
-    family = Vectors(name, shape, torch.arange(shape[0]))
-    words = f"a constant added to each weight vector of {name}, removed by weight standardization"
-    return Group("row", (name,), family.size, words, family)

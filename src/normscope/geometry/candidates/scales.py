@@ -8,19 +8,19 @@ LayerNorm's and RMSNorm's per layer, weight normalization's per vector, ReLU's b
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from normscope.geometry.groups import Group, Point
-from normscope.geometry.labels import Labels, Product, Solution
+from normscope.geometry.groups import Family, Group, Point, listed
+from normscope.geometry.labels import Labels, Product, Solution, unique
 
 
 @dataclass(frozen=True, eq=False)
-class Scales:
+class Scales(Family):
     """Solutions of the system of scales.
 
     Attributes:
@@ -56,91 +56,53 @@ class Scales:
 
     def exponents(self, coefficients: Tensor) -> dict[str, Tensor]:
         """Return the exponent of every entry of every parameter that is moved."""
-        scale = self.of_labels(coefficients)
-        found: dict[str, Tensor] = {}
+        return self._exponents(self.of_labels(coefficients))
+
+    def _exponents(self, scale: Tensor) -> dict[str, Tensor]:
+        """Return the exponents for scales of the labels."""
         wanted = set(self.parameters)
-        for entry in self.labels.entries:
-            if entry.parameter in wanted:
-                found[entry.parameter] = scale[entry.labels.clamp_min(0)]
-        for product in self.labels.products:
-            if product.parameter not in wanted or product.parameter in found:
-                continue
-            made = torch.zeros(self.shapes[product.parameter].numel(), dtype=torch.float64)
-            of_inputs = scale[product.inputs.clamp_min(0)]
-            both = scale[product.outputs][:, None] - of_inputs
-            index = product.index
-            made[index.reshape(-1)] = (
-                both.reshape(*both.shape, *(1,) * (index.ndim - 2)).expand(index.shape).reshape(-1)
-            )
-            others = [p for p in self.labels.products if p.parameter == product.parameter and p is not product]
-            for other in others:  # a parameter used in slices
-                more = scale[other.outputs][:, None] - scale[other.inputs.clamp_min(0)]
-                place = other.index
-                wide = more.reshape(*more.shape, *(1,) * (place.ndim - 2)).expand(place.shape)
-                made[place.reshape(-1)] = wide.reshape(-1)
-            found[product.parameter] = made.reshape(self.shapes[product.parameter])
-        for lifted, _ in self.labels.lifted:
-            if lifted.parameter in wanted:
-                found[lifted.parameter] = found[lifted.parameter] + self.of_lifted(lifted, scale)
+        found: dict[str, Tensor] = {}
+        for name, index, labels, sign in self.labels.terms(wanted):
+            before = found.get(name, torch.zeros(self.shapes[name], dtype=torch.float64)).reshape(-1)
+            made = before.index_add(0, index.reshape(-1), sign * scale[labels.clamp_min(0)].reshape(-1))
+            found[name] = made.reshape(self.shapes[name])
         for frozen in self.labels.frozen:
             if frozen.gamma in wanted or frozen.beta in wanted:
                 found[frozen.gamma] = scale[frozen.outputs] - scale[frozen.inputs.clamp_min(0)]
                 found[frozen.beta] = scale[frozen.outputs]
         return found
 
-    def of_lifted(self, lifted: Product, scale: Tensor) -> Tensor:
-        """Return the exponents of a weight ``g v/||v||``, by the scales of what it gives and reads."""
-        both = scale[lifted.outputs][:, None] - scale[lifted.inputs.clamp_min(0)]
-        return both.reshape(*both.shape, *(1,) * (lifted.index.ndim - 2)).expand(lifted.index.shape)
-
-    def field(self, point: Point, coefficients: Tensor) -> dict[str, Tensor]:
-        """Return ``E theta``, and what a BatchNorm with fixed statistics needs besides."""
-        found = {name: e * (point[name] + self.offset(name)) for name, e in self.exponents(coefficients).items()}
-        scale = self.of_labels(coefficients)
-        for frozen in self.labels.frozen:
-            if frozen.beta in found:
-                extra = -scale[frozen.inputs.clamp_min(0)] * point[frozen.gamma] * frozen.offset
-                found[frozen.beta] = found[frozen.beta] + extra
-        for lifted, gain in self.labels.lifted:
-            if gain in self.parameters:  # g' = g ||v'||/||v||
-                squares = point[lifted.parameter].square()
-                rate = (self.of_lifted(lifted, scale) * squares).flatten(1).sum(1) / squares.flatten(1).sum(1)
-                found[gain] = point[gain] * rate.reshape(point[gain].shape)
-        return found
-
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return ``theta exp(t E)``."""
-        found = {
-            name: (point[name] + self.offset(name)) * (time * e).exp() - self.offset(name)
-            for name, e in self.exponents(coefficients).items()
-        }
+    def move(self, point: Point, coefficients: Tensor, time: float | Tensor) -> dict[str, Tensor]:
+        """Return ``theta exp(t E)``, and what BatchNorms with fixed statistics and normed weights need besides."""
         scale = self.of_labels(coefficients) * time
+        found = {
+            name: (point[name] + self.offset(name)) * e.exp() - self.offset(name)
+            for name, e in self._exponents(scale).items()
+        }
         for frozen in self.labels.frozen:
             if frozen.beta in found:
                 x, y = scale[frozen.inputs.clamp_min(0)], scale[frozen.outputs]
-                found[frozen.beta] = (
-                    found[frozen.beta] + y.exp() * point[frozen.gamma] * torch.expm1(-x) * frozen.offset
-                )
+                extra = y.exp() * point[frozen.gamma] * torch.expm1(-x) * frozen.offset
+                found[frozen.beta] = found[frozen.beta] + extra
         for lifted, gain in self.labels.lifted:
-            if gain in self.parameters:
-                v, factors = point[lifted.parameter], self.of_lifted(lifted, scale).exp()
+            if gain in self.parameters:  # g' = g ||v'||/||v||
+                v, factors = point[lifted.parameter], _product(lifted, scale).exp()
                 ratio = (v * factors).flatten(1).norm(dim=1) / v.flatten(1).norm(dim=1)
                 found[gain] = point[gain] * ratio.reshape(point[gain].shape)
         return found
 
 
+def _product(product: Product, scale: Tensor) -> Tensor:
+    """Return the exponents of a weight by the scales of what it gives and reads."""
+    return torch.stack([sign * scale[labels.clamp_min(0)] for _, _, labels, sign in product.terms()]).sum(0)
+
+
 def scale_groups(
     labels: Labels, shapes: dict[str, torch.Size], *, without: frozenset[int] = frozenset()
 ) -> list[Group]:
-    """Return the diagonal candidates, those that move the same parameters in one group.
-
-    Args:
-        labels: the labelled network.
-        shapes: of every parameter.
-        without: labels whose scales are part of a larger group.
-    """
+    """Return the diagonal candidates but for some labels, those that move the same parameters in one group."""
     solved = labels.solve()
-    where = _parameters_by_class(labels, solved.classes)
+    where = _parameters_by_class(labels, shapes, solved.classes)
     skipped = {int(solved.classes[label]) for label in without}
     found: dict[tuple[str, ...], list[dict[int, float]]] = defaultdict(list)
     for solution in solved.basis:
@@ -157,28 +119,24 @@ def scale_groups(
     return [group for group in groups if group is not None]
 
 
-def _parameters_by_class(labels: Labels, roots: np.ndarray) -> dict[int, set[str]]:
+def _parameters_by_class(labels: Labels, names: Container[str], roots: np.ndarray) -> dict[int, set[str]]:
     """Return which parameters each class of labels moves."""
     where: dict[int, set[str]] = defaultdict(set)
 
     def note(name: str, found: Tensor) -> None:
-        for label in torch.unique(found).tolist():
+        for label in unique(found):
             if label > 0:
                 where[int(roots[label])].add(name)
 
-    for entry in labels.entries:
-        note(entry.parameter, entry.labels)
-    for product in labels.products:
-        note(product.parameter, product.outputs)
-        note(product.parameter, product.inputs)
+    for name, _, found, _ in labels.terms(names):
+        note(name, found)
     for frozen in labels.frozen:
         for name in (frozen.gamma, frozen.beta):
             note(name, frozen.outputs)
             note(name, frozen.inputs)
     for lifted, gain in labels.lifted:
-        for name in (lifted.parameter, gain):
-            note(name, lifted.outputs)
-            note(name, lifted.inputs)
+        note(gain, lifted.outputs)
+        note(gain, lifted.inputs)
     return where
 
 
@@ -187,7 +145,7 @@ def _group(family: Scales) -> Group | None:
     each = torch.ones(family.size, dtype=torch.float64)
     exponents = family.exponents(each)
     for lifted, gain in family.labels.lifted:
-        exponents |= {gain: family.of_lifted(lifted, family.of_labels(each))} if gain in family.parameters else {}
+        exponents |= {gain: _product(lifted, family.of_labels(each))} if gain in family.parameters else {}
     moved = {name: e for name, e in exponents.items() if bool((e != 0).any())}
     if not moved:
         return None
@@ -196,13 +154,7 @@ def _group(family: Scales) -> Group | None:
     down = [name for name in family.parameters if bool((moved[name] < 0).any())]
     many = f"{family.size} positive factors" if family.size > 1 else "one positive factor"
     if up and down:
-        kind, words = "rescaling", f"{many}: {_list(up)} times c, {_list(down)} divided by c"
+        kind, words = "rescaling", f"{many}: {listed(up)} times c, {listed(down)} divided by c"
     else:
-        kind, words = "scale", f"{many}: {_list(up or down)} times c, undone by the normalizer after it"
+        kind, words = "scale", f"{many}: {listed(up or down)} times c, undone by the normalizer after it"
     return Group(kind, family.parameters, family.size, words, family)
-
-
-def _list(names: Sequence[str]) -> str:
-    """Return a few names."""
-    shown = list(names[:4])
-    return ", ".join(shown) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

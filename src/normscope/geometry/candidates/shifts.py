@@ -20,7 +20,7 @@ from normscope.geometry.candidates.biases import Biases, equal, takes_up
 from normscope.geometry.candidates.gains import Path
 from normscope.geometry.certificate import FLAT, TOLERANCE, coefficients_of
 from normscope.geometry.function import Function
-from normscope.geometry.groups import Certificate, Group, Point
+from normscope.geometry.groups import Certificate, Group, Point, Straight
 from normscope.geometry.labels import Labels, unique
 from normscope.graph.ir import Node
 from normscope.graph.recognise import name_of
@@ -52,7 +52,7 @@ def _averaged(tangent: Tensor, of_values: Tensor | None) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Shift:
+class Shift(Straight):
     """Constants added to one parameter and taken up by others.
 
     Attributes:
@@ -260,10 +260,6 @@ class Shift:
             return self._differentiable(point, coefficients)
         return self.push(coefficients, point)[0]
 
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return the moved biases: the orbit is a straight line."""
-        return {name: point[name] + time * value for name, value in self.push(coefficients, point)[0].items()}
-
     def tried(self, seed: int = 0) -> Line | None:
         """Return a random direction with how far it moves the outputs, or ``None`` if they do not stay as they are."""
         drawn = coefficients_of(self, seed)
@@ -289,7 +285,7 @@ class Shift:
 
 
 @dataclass(frozen=True, eq=False)
-class Opposite:
+class Opposite(Straight):
     """Two parameters that are added to each other: one grows by what the other loses.
 
     Attributes:
@@ -322,30 +318,15 @@ class Opposite:
         made[self.index] = coefficients
         return {self.names[0]: made, self.names[1]: -made}
 
-    def move(self, point: Point, coefficients: Tensor, time: float) -> dict[str, Tensor]:
-        """Return both moved along a straight line."""
-        return {name: point[name] + time * value for name, value in self.field(point, coefficients).items()}
-
 
 def free_entries(shift: Shift, alike: Sequence[Tensor], seed: int = 0) -> Tensor:
-    """Return the entries that may be shifted one by one: those sets of entries used alike that pass.
-
-    Args:
-        shift: the entries that are tried.
-        alike: the coefficients that are tried together.
-        seed: of the random coefficients.
-    """
+    """Return the entries that may be shifted one by one: those sets of entries used alike that pass."""
     kept = [shift.basis[keep] for keep in alike if len(alike) > 1 and shift.subset(keep).passes(seed)]
     return torch.cat([shift.basis[:0], *kept])
 
 
 def alike(labels: Labels, channels: Tensor) -> list[Tensor]:
-    """Return the positions in a list of channels that are used alike, set by set.
-
-    Args:
-        labels: the labelled network.
-        channels: a label for each.
-    """
+    """Return the positions in a list of channels that are used alike, set by set."""
     find = labels.same.find
     marked = [list(marks) for marks in (labels.bent, labels.squared, labels.summed, labels.zero)]
     marked += [unique(t) for site in labels.attention for t in (site.queries, site.keys)]
@@ -393,32 +374,18 @@ class Line:
 
 
 def certified(function: Function, lines: Sequence[Line]) -> list[Group]:
-    """Return the groups of those lines along which the outputs stay as they are; all are moved along at once.
-
-    Args:
-        function: the model.
-        lines: whose derivatives vanish; where moving along all fails, they are halved.
-    """
+    """Return the groups of those lines along which the outputs stay as they are; all are moved along at once."""
     if not lines:
         return []
-    point = function.point
-    moved = dict(point)
+    moved = function.point
     for line in lines:
         moved |= {name: moved[name] + 0.5 * value for name, value in line.direction.items()}
-    with torch.no_grad():
-        before = function.flat(point)
-        orbit = float((function.flat(moved) - before).abs().max()) / (float(before.abs().max()) or 1.0)
+    orbit = function.change(moved)
     if orbit <= TOLERANCE:
+        proofs = [Certificate(line.derivative, orbit) for line in lines]
         return [
-            Group(
-                line.kind,
-                tuple(line.direction),
-                line.shift.size,
-                line.words,
-                line.shift,
-                Certificate(line.derivative, orbit),
-            )
-            for line in lines
+            Group(line.kind, tuple(line.direction), line.shift.size, line.words, line.shift, proof)
+            for line, proof in zip(lines, proofs, strict=True)
         ]
     half = len(lines) // 2
     return certified(function, lines[:half]) + certified(function, lines[half:]) if half else []

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.geometry.optim.spheres import blocks_of
 from normscope.geometry.sphere import project
 
 
@@ -34,10 +33,7 @@ class RiemannianAdam(torch.optim.AdamW):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         hidden: list[tuple[Tensor, Tensor]] = []
         for group in self.param_groups:
             for p in group["params"]:
@@ -59,9 +55,9 @@ class RiemannianAdam(torch.optim.AdamW):
             state["exp_avg_sq"] = torch.zeros(blocks, 1, dtype=p.dtype, device=p.device)
         state["step"] += 1
         count = float(state["step"])
-        rows, mean = blocks_of(p, blocks), blocks_of(state["exp_avg"], blocks)
+        rows, mean = p.reshape(blocks, -1), state["exp_avg"].reshape(blocks, -1)
         length = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-        tangent = project(rows, blocks_of(-gradient if group["maximize"] else gradient, blocks))
+        tangent = project(rows, (-gradient if group["maximize"] else gradient).reshape(blocks, -1))
         mean = mean.lerp(tangent, 1 - first)
         state["exp_avg_sq"].lerp_(tangent.square().mean(1, keepdim=True), 1 - second)
         root = (state["exp_avg_sq"] / (1 - second**count)).sqrt_().add_(group["eps"])

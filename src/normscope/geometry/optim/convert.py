@@ -12,7 +12,7 @@ from normscope.core.errors import InputError
 from normscope.geometry.discover import symmetry
 from normscope.geometry.optim.adam import RiemannianAdam
 from normscope.geometry.optim.sgd import RiemannianSGD
-from normscope.geometry.optim.spheres import check_names, spheres_of
+from normscope.geometry.optim.spheres import spheres_of
 
 _TWINS: dict[type[torch.optim.Optimizer], type[RiemannianSGD] | type[RiemannianAdam]] = {
     torch.optim.SGD: RiemannianSGD,
@@ -62,6 +62,8 @@ def riemannian(
     named = dict(model.named_parameters())
     if spheres is None:
         spheres = spheres_of(symmetry(model, data, input_shape=input_shape))
-    check_names(spheres, named)
+    unknown = sorted(set(spheres) - set(named))
+    if unknown:
+        raise InputError(f"Unknown parameters: {', '.join(unknown)}.")
     given = model.parameters() if params is None else params
     return twin(given, spheres={named[name]: blocks for name, blocks in spheres.items()}, **options)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normscope.geometry.optim.spheres import blocks_of
 from normscope.geometry.sphere import project
 
 
@@ -34,38 +33,23 @@ class RiemannianSGD(torch.optim.SGD):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Do one step."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        moving = [(p, n) for p, n in self.spheres.items() if p.grad is not None]
-        lengths = []
-        for p, n in moving:
-            rows = blocks_of(p, n)
-            lengths.append(torch.linalg.vector_norm(rows, dim=1, keepdim=True))
-            assert p.grad is not None
-            p.grad = project(rows, blocks_of(p.grad, n)).reshape(p.shape)
-        decays = [(group, group["weight_decay"]) for group in self.param_groups]
-        self._without_decay(moving)
+        loss = None if closure is None else torch.enable_grad()(closure)()
+        lengths: dict[Tensor, Tensor] = {}
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p not in self.spheres or p.grad is None:
+                    continue
+                rows = p.reshape(self.spheres[p], -1)
+                lengths[p] = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+                # The weight decay that plain SGD is about to add to the gradient is taken away in advance.
+                decay = group["weight_decay"] if group["maximize"] else -group["weight_decay"]
+                p.grad = project(rows, p.grad.reshape(rows.shape)).reshape(p.shape).add(p, alpha=decay)
         super().step()
-        for group, decay in decays:
-            group["weight_decay"] = decay
-        for (p, n), length in zip(moving, lengths, strict=True):
-            rows = blocks_of(p, n)
-            rows.mul_(length / torch.linalg.vector_norm(rows, dim=1, keepdim=True))
+        for p, length in lengths.items():
+            rows = p.reshape(self.spheres[p], -1)
+            rows = rows * (length / torch.linalg.vector_norm(rows, dim=1, keepdim=True))
             p.copy_(rows.reshape(p.shape))
             buffer = self.state[p].get("momentum_buffer")
             if buffer is not None:
-                buffer.copy_(project(rows, blocks_of(buffer, n)).reshape(p.shape))
+                buffer.copy_(project(rows, buffer.reshape(rows.shape)).reshape(p.shape))
         return loss
-
-    def _without_decay(self, moving: list[tuple[Tensor, int]]) -> None:
-        """Cancel the weight decay of spheres in advance: it is added to the gradient."""
-        inside = {id(p) for p, _ in moving}
-        for group in self.param_groups:
-            decay = group["weight_decay"]
-            if not decay:
-                continue
-            for p in group["params"]:
-                if id(p) in inside and p.grad is not None:
-                    p.grad = p.grad.add(p, alpha=decay if group.get("maximize") else -decay)
